@@ -164,7 +164,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"}:
+        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -233,7 +233,7 @@ class State:
                 if self._updates("shared")
                 else {}
             ),
-            layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
+            layout.REMOTE: zeros(columns * ctas) if ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
@@ -264,7 +264,7 @@ class State:
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in (space, "generic"))
+        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in (space, f"{space}::cluster", "generic"))
         return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _strong_accesses(self, granules: int) -> dict[int, int]:
