@@ -45,7 +45,7 @@ public:
 
     // The relative error is at most 8.1e-6 = 2^-16.9, above 2^-126 and for exponents up to 8 (fitted: 2.8e-6; the rest is
     // the rounding of `place`, by a unit in the last place of up to 2^-24 * WIDTH). As the polynomial is exactly 1 at 0,
-    // so is 2^0. -127 and all below give 0, as does NaN; 127 and all above give 2^127.
+    // so is 2^0. What is below -127 gives 0, as does NaN; 127 and all above give 2^127.
     __device__ __forceinline__ float of(float x) const {
         constexpr float TO_INTEGER = 1.5f * (1 << 23) + LEAST;  // a sum with it is an integer, in its lowest bits
         const float place = ptx::fma_rn_sat_f32(x, factor, offset);
