@@ -99,6 +99,10 @@ class Assembler:
     ones: list[int] = field(default_factory=list)
     top: int = 0
     guard: int = 0
+    tracking: bool = False
+    """Whether undefined bytes of shared memory are followed."""
+    unset: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Then, by the pc of an instruction, the registers that it reads and that may never have been set."""
     _used: int = 0
 
     def __post_init__(self) -> None:
