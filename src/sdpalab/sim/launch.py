@@ -345,6 +345,10 @@ def _run(
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
     if suspects:
+        run = _execution(setup, arena)
+        if not run_native(replace(setup, tracking=True), run.space, run.tally, workers):
+            return run  # what was undefined did not matter
+        arena.restore(before)
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
         except SimError:  # it is raised with the hazards of the run below
