@@ -264,7 +264,8 @@ class State:
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in (space, f"{space}::cluster", "generic"))
+        spaces = (space, f"{space}::cluster", "generic")
+        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
         return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _strong_accesses(self, granules: int) -> dict[int, int]:
