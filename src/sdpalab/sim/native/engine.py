@@ -28,6 +28,7 @@ from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "run"]
@@ -58,18 +59,18 @@ _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes
 _decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
-def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     for why, holds in LEFT_TO_THE_REFERENCE.items():
         if holds(setup):
             return why
     try:
-        return _run(setup, space, tally, workers)
+        return _run(setup, space, tally, workers, touched)
     except NotNative as why:
         return f"NotNative: {why}"
 
 
-def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None) -> str:
     decoded = _decode(setup)
     code = library()
     table = np.array(code.operations(decoded.operations), dtype=np.int64)
@@ -116,7 +117,19 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
+    if touched is not None and setup.checks:
+        touched.append(_touched(states))
     return ""
+
+
+def _touched(states: list[State]) -> Touched:
+    """What the launch has accessed in global memory."""
+    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    return Touched(
+        stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
+        stretches([state.writers for state in states], granule),
+        stretches([state.updaters for state in states], granule),
+    )
 
 
 def _threads(setup: Setup, workers: int | None) -> int:

@@ -60,9 +60,9 @@ class State:
     ----------
     counted : Tally
         What this thread has counted.
-    writers, readers, pages : ndarray
-        With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
-        has been written.
+    writers, updaters, readers, pages : ndarray
+        With checks, what is known of global memory: of each granule, of each granule by strong writes and atomic
+        operations (empty where there are none), of each 16 bytes, and whether anything in a page has been written.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class State:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
-        self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         size, geometry = len(space.data), setup.geometry
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
@@ -274,7 +274,8 @@ class State:
         strong = [each for each in entry.instructions if is_communication(each)]
         words = {}
         if any(each.opcode != "ld" for each in strong):
-            words[layout.GLOBAL_STRONG] = self._keep(np.zeros(granules, np.int64))
+            self.updaters = np.zeros(granules, np.int64)
+            words[layout.GLOBAL_STRONG] = self._keep(self.updaters)
         if any(each.opcode == "ld" for each in strong):
             words[layout.GLOBAL_WATCHED] = self._keep(np.zeros(granules, np.int64))
         if not orders_blocks(entry):
