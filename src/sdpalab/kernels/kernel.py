@@ -1,19 +1,30 @@
-"""The interface of a kernel: source, knobs, supported problems, declared numerics and static limits."""
+"""The interface of a kernel: source, knobs, supported problems, and what it declares
+(:mod:`sdpalab.kernels.declarations`)."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
+from sdpalab.kernels.declarations import (
+    MISSION_LIMITS,
+    Config,
+    Knob,
+    Numerics,
+    Quantisation,
+    StaticLimits,
+    UnsupportedProblem,
+    check_takes,
+    extra_constants,
+)
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.problem import ARRAYS, EXTRAS, Problem
+from sdpalab.problem import ARRAYS, Problem
 
 __all__ = [
     "DEFAULT_ARCH",
@@ -21,9 +32,11 @@ __all__ = [
     "Config",
     "CudaKernel",
     "Kernel",
+    "Knob",
     "Numerics",
     "Quantisation",
     "StaticLimits",
+    "Supports",
     "UnsupportedProblem",
     "check_takes",
     "extra_constants",
@@ -31,161 +44,6 @@ __all__ = [
 
 DEFAULT_ARCH = "sm_89"
 """Of the mission's GPU, the L4."""
-
-Knob = int | str
-
-
-class UnsupportedProblem(UserError):
-    """The kernel does not compute this problem, or has no such configuration; the message has the reason."""
-
-
-class Config(Mapping[str, Knob]):
-    """A frozen, hashable set of knobs. Its text form, ``BLOCK_M=64 BLOCK_N=64``, names the configuration."""
-
-    def __init__(self, knobs: Mapping[str, Knob] | None = None, /, **more: Knob) -> None:
-        self._knobs: dict[str, Knob] = {**(knobs or {}), **more}
-
-    def __getitem__(self, name: str) -> Knob:
-        return self._knobs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._knobs)
-
-    def __len__(self) -> int:
-        return len(self._knobs)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._knobs.items()))
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in sorted(self._knobs.items()))
-
-    def __repr__(self) -> str:
-        return f"Config({self})"
-
-    def int(self, name: str) -> int:
-        """The knob as an integer; raises UnsupportedProblem if it is not one."""
-        try:
-            return int(self._knobs[name])
-        except (KeyError, ValueError):
-            raise UnsupportedProblem(f"knob {name} must be an integer, and the configuration is {self}") from None
-
-    def but(self, **changes: Knob) -> Config:
-        """A copy with some knobs changed."""
-        return Config(self._knobs | changes)
-
-
-@dataclass(frozen=True)
-class Quantisation:
-    """How a kernel quantises Q, K and V itself, after it was given them in the problem's dtype.
-
-    The rows of each head are taken in blocks of ``rows``, from row 0, the last one as short as it comes. A block x
-    [rows, D] becomes the type's nearest numbers (ties to even) to x / s, with s = max|x| / 448, or 1 where that is 0,
-    both quotients in float32, and stands for s times those. The products are of such numbers; the scales are applied
-    in float32.
-
-    Attributes
-    ----------
-    dtype : str
-        ``float8_e4m3fn``, whose largest number is 448.
-    rows : int
-        Rows that share a scale, the same number for Q, K and V; 0 for all rows of a head.
-    """
-
-    dtype: str = "float8_e4m3fn"
-    rows: int = 0
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """The arithmetic a kernel intends, from which the judge takes its bounds.
-
-    Attributes
-    ----------
-    accumulate : str
-        Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
-        after every 8 terms, as by the tensor cores of sm_75 to sm_89 (by later ones after 16), for a problem in
-        float16. The softmax statistics (maximum and sum) are float32 in either case.
-    probabilities : str
-        Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
-        ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.
-    probability_scale : float
-        What P is multiplied by before it is rounded to float8, and O divided by in the end: above 0, at most 448, the
-        largest number of the type. 1 for the other types.
-    quantised : Quantisation, optional
-        How Q, K and V are quantised; None if the kernel computes with them as they are.
-    normalise : str
-        ``after``: the product P V is divided by the sum of the weights in the end, as flash attention does; or
-        ``before``: each weight is divided by it before it is rounded to the type of P, as an unfused softmax does.
-    products : str
-        Type that both matrix products take their operands in: ``problem``, the problem's own dtype; or ``tf32``, for a
-        problem in float32, whose tensor cores keep 11 significant bits of Q, K, P and V.
-    tanh : str
-        How exactly the tanh of a soft cap is computed: ``float32``, within a few roundings; or ``approx``, as
-        ``tanh.approx.f32``, whose relative error is up to 2**-11.
-    """
-
-    accumulate: str = "float32"
-    probabilities: str = "problem"
-    probability_scale: float = 1.0
-    quantised: Quantisation | None = None
-    normalise: str = "after"
-    products: str = "problem"
-    tanh: str = "float32"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, without ``products`` and ``tanh`` where those have their default."""
-        usual = {"products": "problem", "tanh": "float32"}
-        return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
-        """The inverse of :meth:`to_dict`; raises TypeError on a field that there is not."""
-        quantised = fields.get("quantised")
-        return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
-
-
-@dataclass(frozen=True)
-class StaticLimits:
-    """Limits on the resources of the compiled kernel, checked on every build.
-
-    None is a limit that the author does not declare. The figure is then shown beside the mission's limit (sm_89, D=64;
-    :data:`MISSION_LIMITS`), and no build fails for it.
-
-    Attributes
-    ----------
-    registers : int, optional
-        Most registers of a thread.
-    shared_bytes : int, optional
-        Most shared memory of a block, static and dynamic.
-    spill_bytes, stack_bytes : int, optional
-        Most bytes of spills, and of stack of a thread.
-    min_blocks_per_sm : int, optional
-        Fewest blocks that an SM must hold.
-    reason : str
-        Why these limits.
-    """
-
-    registers: int | None = None
-    shared_bytes: int | None = None
-    spill_bytes: int | None = None
-    stack_bytes: int | None = None
-    min_blocks_per_sm: int | None = None
-    reason: str = "the kernel declares none"
-
-    def value(self, name: str) -> int:
-        """The limit of that name: the declared one, or else the mission's."""
-        declared = getattr(self, name)
-        return int(getattr(MISSION_LIMITS, name) if declared is None else declared)
-
-    def but(self, **changes: int | str) -> StaticLimits:
-        """A copy with some limits changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-
-MISSION_LIMITS = StaticLimits(120, 64 * 1024, 0, 0, 1, "the mission's defaults")
-"""The limits of the mission, all declared: where a shipped kernel begins."""
-
 
 PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
 Supports = Callable[[Problem], "str | bool | None"]
@@ -435,8 +293,8 @@ class CudaKernel(Kernel):
     configs: Sequence[Mapping[str, Knob]] = ({},)
     supports: Supports = lambda problem: None
     reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
-    numerics: Numerics | Callable[[Config], Numerics] = Numerics()
-    limits: StaticLimits | Callable[[Problem], StaticLimits] = StaticLimits()
+    numerics: Numerics | Callable[[Config], Numerics] = field(default_factory=Numerics)
+    limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)
     min_arch: int = 80
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
@@ -511,31 +369,6 @@ class CudaKernel(Kernel):
         names = {buffer.name for buffer in known}
         buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
         return LaunchPlan(buffers, tuple(_with_module(step, own) for step in steps))
-
-
-def check_takes(name: str, takes: Collection[str]) -> None:
-    """Raise UserError unless all of ``takes`` are :data:`sdpalab.problem.EXTRAS`."""
-    unknown = [each for each in takes if each not in EXTRAS]
-    if isinstance(takes, str) or unknown:
-        raise UserError(f"kernel {name!r}: takes must hold some of {', '.join(EXTRAS)}, not {takes!r}")
-
-
-def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int | float]:
-    """The compile-time constants of what a kernel takes of :data:`sdpalab.problem.EXTRAS`, also where it is not set."""
-    constants: dict[str, int | float] = {}
-    if "window_size" in takes:
-        constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
-    if "softcap" in takes:
-        constants["SOFTCAP"] = problem.softcap
-    for name in ("kv_lengths", "alibi_slopes", "sinks"):
-        if name in takes:
-            constants[name.upper()] = int(name in problem.array_shapes)
-    if "attn_mask" in takes:
-        form = problem.mask_form
-        constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2
-        constants["ATTN_MASK_PER_BATCH"] = int(form is not None and form.per_batch)
-        constants["ATTN_MASK_PER_HEAD"] = int(form is not None and form.per_head)
-    return constants
 
 
 def _with_module(step: Step, own: Module) -> Step:

@@ -60,14 +60,14 @@ class Message(BaseModel):
 
 
 class DeclaredQuantisation(Message):
-    """See :class:`sdpalab.kernels.kernel.Quantisation`."""
+    """See :class:`sdpalab.kernels.declarations.Quantisation`."""
 
     dtype: Text
     rows: int
 
 
 class DeclaredNumerics(Message):
-    """See :class:`sdpalab.kernels.kernel.Numerics`."""
+    """See :class:`sdpalab.kernels.declarations.Numerics`."""
 
     accumulate: Text
     probabilities: Text
