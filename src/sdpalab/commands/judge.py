@@ -97,6 +97,12 @@ def judge(
     junit: Annotated[
         str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
     ] = None,
+    claims: Annotated[
+        bool,
+        typer.Option(
+            "--claims/--no-claims", help="Also judge what the kernel claims and nobody asked for, such as a mask."
+        ),
+    ] = True,
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
@@ -153,7 +159,7 @@ def judge(
             raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
         specs = failed_cases(kernel)
     else:
-        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal, claims=claims)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
@@ -309,5 +315,7 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     passed = sum(case.passed for case in verdict.cases)
     left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
+    if verdict.covers:
+        console.print(f"covers: {', '.join(verdict.covers)}", soft_wrap=True)
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     conclude(console, verdict_text(verdict.passed, line))

@@ -264,7 +264,9 @@ def _attempt(
             for reason in covering.missing.values():
                 console.print(f"not judged: {reason}", soft_wrap=True)
             specs = (*specs, *covering.specs)
-            problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
+            # What it claims beyond them is judged, and neither shown nor held against the static gate.
+            asked = {spec.problem for spec in specs if not spec.claim}
+            problems = sorted(asked, key=lambda problem: -problem.scores)
             taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
             steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
             for step in steps:

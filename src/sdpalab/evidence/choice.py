@@ -248,7 +248,8 @@ def _choice_of(
     proof = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "
-        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}"
+        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
+        f"{', '.join(proof.coverage)}"
     )
     return Choice(ProvenKernel(proof, plan, builds), reason)
 

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.judge.parameters import arguments
+
 if TYPE_CHECKING:
     import torch
 
@@ -48,7 +50,7 @@ def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) ->
     """The output of a function on torch tensors, called in this process as the judge calls it, on copies."""
     q, k, v = (to_torch(array.copy()) for array in inputs.qkv)
     extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
-    return from_torch(function(q, k, v, **{**problem.scoring, **extra}))
+    return from_torch(function(q, k, v, **arguments(function, problem, extra)))
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:

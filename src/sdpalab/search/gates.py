@@ -110,7 +110,7 @@ def prove_gate(inputs: Inputs) -> Value:
                 return _failed(Standing.HAZARD, str(error))
             if sanitized.hazards:  # suppressed or not
                 return _failed(Standing.HAZARD, f"{arch}: {sanitized.hazards[0].message}")
-        failed = _judged(inputs, kernel, gpu, cases_for("quick", problems), workers=1)
+        failed = _judged(inputs, kernel, gpu, cases_for("quick", problems, claims=False), workers=1)
         if failed:
             return failed
     return {"gates": ["sanitize", "quick judge"]}
@@ -119,7 +119,7 @@ def prove_gate(inputs: Inputs) -> Value:
 def full_gate(inputs: Inputs) -> Value:
     """The full judge on every problem, for each architecture: ``verdict``."""
     kernel, _, problems, gpus = _asked(inputs)
-    specs = cases_for("full", problems)
+    specs = cases_for("full", problems, claims=False)
     devices = []
     cases = 0
     for gpu in _one_an_arch(kernel, gpus):
