@@ -112,10 +112,6 @@ def _problems(texts: Sequence[str] | None, file: Path | None, described: Problem
     default = None if file is not None else "mission"
     problems = problems_of(texts, described, default=default)
     listed = read_workload(file) if file is not None else ()
-    for problem in listed:
-        if problem.extras:
-            lacking = " and ".join(problem.extras)
-            raise UserError(f"{file}: prove does not take {lacking} yet, which {problem.label} has")
     return tuple(dict.fromkeys([*problems, *listed]))
 
 

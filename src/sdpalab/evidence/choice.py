@@ -139,6 +139,9 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
         cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
         multiple.
     """
+    if problem.extras:
+        extras = " and ".join(problem.extras)
+        return Choice(None, f"it has no kernels for problems with {extras}, whatever is proven and timed of them")
     records = records_on(machine.gpu) if records is None else records
     proofs, why = _usable(problem, machine, records.proofs)
     if not proofs:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sdpalab.inputs import Inputs
     from sdpalab.problem import Problem
 
-__all__ = ["extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
+__all__ = ["buffer_tensors", "extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -44,6 +44,14 @@ def extra_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     if array.dtype == np.uint8:
         return torch.from_numpy(array).view(torch.bool)
     return torch.from_numpy(array) if array.dtype in (np.float32, np.int32) else to_torch(array)
+
+
+def buffer_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """All arrays of ``inputs`` as tensors on their memory, as the buffers of a plan: a boolean mask is bytes."""
+    import torch
+
+    tensors = {name: extra_tensor(array) for name, array in inputs.arrays.items()}
+    return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
 
 
 def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) -> npt.NDArray[Any]:
