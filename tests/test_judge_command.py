@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,15 @@ def verdict(*cases: Case, unjudged: tuple[str, ...] = ()) -> Verdict:
     return Verdict("mine", "BLOCK=64", "simulator sm_89", "quick", 0, cases, unjudged)
 
 
+@pytest.fixture
+def _in_the_foreground() -> Iterator[None]:
+    """Ctrl-C interrupts, as at a prompt: what a shell started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_in_the_foreground")
 def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished = progress.CaseProgress.finished
 

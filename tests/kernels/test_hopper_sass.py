@@ -116,10 +116,6 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
     assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
 
-@pytest.mark.xfail(
-    reason="since exponents are fused, ptxas moves some exponentials, in a few builds most, behind the last wait",
-    strict=False,
-)
 @pytest.mark.sample(5)
 @EACH_CODE
 def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem: Problem, config: Config) -> None:

@@ -24,7 +24,9 @@ from sdpalab.sim.errors import SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native.engine import run
+from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
 
 __all__ = ["differential"]
 
@@ -36,9 +38,15 @@ def differential() -> Iterator[list[str]]:
     """Compare all launches in this context; the outcome of each."""
     outcomes: list[str] = []
 
-    def both(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
+    def both(
+        setup: Setup,
+        space: Space,
+        tally: Tally,
+        workers: int | None = None,
+        touched: list[Touched] | None = None,
+    ) -> str:
         before, counts = space.data.copy(), copy.deepcopy(tally)
-        why = run(setup, space, tally, workers)
+        why = run(setup, space, tally, workers, touched)
         outcomes.append(why)
         if not why:
             _compare(setup, before, space, counts, tally)
@@ -67,7 +75,10 @@ def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tall
     places = np.flatnonzero(mine != other)
     pairs = [(f"{4 * at:#x}", f"{mine[at]:#x}", f"{other[at]:#x}") for at in places[:8]]
     assert not pairs, f"{name}: {len(places)} words differ (where, native, reference): {pairs}"
-    # How often warps run a block may depend on the order of the warps, and shows in counters only.
+    # How often warps run a block may depend on the order of the warps, and shows in counters only; how often a polling
+    # loop turns depends on it, too.
+    polling = sorted(polling_blocks(setup.entry, setup.program))
+    tally.lanes[polling] = counts.lanes[polling]
     for each in ("lanes", *(("warps", "sectors", "wavefronts", "touched", "issued", "by_warp") * setup.counters)):
         mine, other = getattr(tally, each), getattr(counts, each)
         np.testing.assert_array_equal(mine, other, err_msg=f"{name}: {each}")

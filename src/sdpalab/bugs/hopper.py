@@ -44,6 +44,7 @@ _cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
 _next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
 
 _ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
+_WAIT_V = "            ring.wait_full(at, V, products.never());\n"
 _RELEASE_V = "            ring.release(before, V);\n"
 _WAIT_SCORES = "            ptx::wgmma_wait_group<1>();\n"
 _WAIT_PRODUCT = """\
@@ -82,7 +83,7 @@ BUGS: tuple[Bug, ...] = (
         ("            ring.wait_full(at, K);\n            wait_for_turn", "            wait_for_turn"),
     ),
     *_bug("no wait for the first V", "race", ("        ring.wait_full(at, V);\n\n#pragma", "\n#pragma")),
-    *_bug("no wait for V", "race", ("            ring.wait_full(at, V);\n\n", "\n")),
+    *_bug("no wait for V", "race", (_WAIT_V, "")),
     *_bug(
         "V is released while a product reads it", "async", (_RELEASE_V, ""), (_WAIT_SCORES, _RELEASE_V + _WAIT_SCORES)
     ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,9 +36,10 @@ from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.selection import WARP, Array
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
@@ -55,6 +56,9 @@ _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 _ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
 """Exceptions of a launch in a ring, by the reason with which native code ends."""
+
+Accesses = Literal["none", "places", "all"]
+"""What of a launch's accesses to global memory is wanted (:func:`execute`)."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +207,18 @@ def ptx_text(ptx: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Executed:
-    """A launch that has run to its end: its report, the entry with all that it calls, and its accesses to global memory
-    (with the ``race`` check)."""
+    """A launch that has run to its end: its report, and the entry with all that it calls.
+
+    With the ``race`` check ``history`` has its accesses to global memory; or, where places were asked for and the
+    native engine ran it, ``touched`` has their places alone.
+    """
 
     report: Report
     module: PtxModule
     code: Entry
     geometry: Geometry
     history: GlobalHistory | None
+    touched: Touched | None = None
 
 
 def execute(
@@ -222,7 +230,7 @@ def execute(
     arena: Arena,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
-    accesses: bool = False,
+    accesses: Accesses = "none",
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
@@ -241,8 +249,8 @@ def execute(
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
     ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
-    ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
-    not keep.
+    ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
+    does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
     """
     _check_options(checks, schedule, async_mode, seed, workers, volatile)
     valid_numerics(numerics)
@@ -285,6 +293,8 @@ def execute(
         numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
+    if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
+        accesses = "all"
     run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, follows=follows, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
@@ -295,7 +305,7 @@ def execute(
         counted(module, code, program, run.tally) if counters else None,
         tuple(run.chunks.printed),
     )
-    return Executed(report, module, code, geometry, run.chunks.history)
+    return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
 
 
 @dataclass(frozen=True)
@@ -306,10 +316,11 @@ class _Execution:
     space: Space
     log: HazardLog
     tally: Tally
+    touched: list[Touched] = field(default_factory=list)
 
 
 def _run(
-    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: bool
+    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: Accesses
 ) -> _Execution:
     """Run a launch on the native engine, or where that leaves it to the reference engine, there.
 
@@ -322,17 +333,22 @@ def _run(
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
-    native = wanted_engine() == "native" and not accesses
+    native = wanted_engine() == "native" and accesses != "all"
     before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:
         run = _execution(setup, arena)
-        why = run_native(setup, run.space, run.tally, workers)
+        wanted = run.touched if accesses == "places" and "race" in setup.checks else None
+        why = run_native(setup, run.space, run.tally, workers, wanted)
         if not why:
             return run
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
     if suspects:
+        run = _execution(setup, arena)
+        if not run_native(replace(setup, tracking=True), run.space, run.tally, workers):
+            return run  # what was undefined did not matter
+        arena.restore(before)
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
         except SimError:  # it is raised with the hazards of the run below

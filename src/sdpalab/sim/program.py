@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sdpalab.sim.collectives import is_collective, member_mask
+from sdpalab.sim.collectives import is_collective, meets_at_barrier, member_mask
 from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
 from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
 from sdpalab.sim.linking import branch_targets, callee, function_label, is_indirect
@@ -93,7 +93,13 @@ def _ends_block(instruction: Instruction) -> bool:
 
 def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
-    starts = sorted({0, entry.start, len(code), *entry.labels.values(), *(i.pc + 1 for i in code if _ends_block(i))})
+    starts = sorted(
+        {
+            *(0, entry.start, len(code), *entry.labels.values()),
+            *(each.pc + 1 for each in code if _ends_block(each)),
+            *(each.pc for each in code if meets_at_barrier(each)),
+        }
+    )
     number = {pc: index for index, pc in enumerate(starts)}
     block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
     returns: dict[str, list[int]] = {}
@@ -112,7 +118,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
             end,
             len(body),
             body[0].line if body else 0,
-            any(is_collective(instruction) for instruction in body),
+            any(is_collective(instruction) or meets_at_barrier(instruction) for instruction in body),
             member_mask(body),
         )
         if index + 1 < len(starts):

@@ -3,8 +3,9 @@
 The run queue maps blocks to the lanes that wait to run them. The lowest block runs until it would pass the next
 waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
 Barriers take lanes out of the queue and put them back. Warp-wide instructions need all lanes of a warp that they name
-and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can.
-Asynchronous operations in the late mode complete when nothing else can run at all.
+and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can,
+and nothing is in flight that would let the missing lanes go on. Asynchronous operations in the late mode complete when
+nothing else can run at all.
 """
 
 from __future__ import annotations
@@ -147,6 +148,8 @@ class Scheduler:
         while True:
             if queue.parked and alive != (alive := np.count_nonzero(machine.live)):
                 queue.unpark()
+            if not queue.ready and queue.parked and self._advance():
+                continue  # what the missing lanes of a warp wait for may still be in flight
             picked = queue.pick(fair)
             if picked is None:
                 if not self._advance():

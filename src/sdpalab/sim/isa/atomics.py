@@ -19,7 +19,7 @@ from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["SHARED_REDUCTIONS", "UPDATES"]
+__all__ = ["SHARED_REDUCTIONS", "UPDATES", "WITHOUT_RESULT"]
 
 Update = Callable[..., Array]
 """New values from the old ones and the operands."""
@@ -59,7 +59,7 @@ UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
     "cas": (_compare_and_swap, ("b16", "b32", "b64")),
 }
 """New values by operation, and the types that it has."""
-_WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
+WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
 
 SHARED_REDUCTIONS = {
     **dict.fromkeys(("inc", "dec"), ("u32",)),
@@ -79,7 +79,7 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
     space = take_space(mods)
     if space not in ("global", "shared", "shared::cluster", "generic"):
         raise mods.unsupported(f"no atomics on .{space}")
-    operation = mods.choice(UPDATES if returns else _WITHOUT_RESULT)
+    operation = mods.choice(UPDATES if returns else WITHOUT_RESULT)
     type_ = mods.type()
     update, types = UPDATES[operation]
     require(mods, type_, types)

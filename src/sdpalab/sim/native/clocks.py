@@ -20,6 +20,8 @@ from sdpalab.sim.native.layout import (
     COLUMNS,
     CTA_COUNT,
     CURRENT,
+    CURRENT_LIVE,
+    EVERY_LANE,
     FENCED_AT,
     FENCED_FLOORS,
     FLOORS,
@@ -49,6 +51,7 @@ __all__ = [
     "fence_warp",
     "forget",
     "lanes_meet",
+    "lanes_there",
     "operation_time",
     "publish",
     "release_fenced",
@@ -110,6 +113,11 @@ def comes_before(context: int, warp: int, tag: int) -> int:
     if actor == warp:
         return 1
     return 1 if tag >> 16 <= load64(vector_of(context, warp) + 8 * actor) else 0
+
+
+def lanes_there(context: int, present: int) -> int:
+    """Lanes that execute an instruction, or have exited: all that come after it in their own programs."""
+    return present | (EVERY_LANE ^ load64(context + 8 * CURRENT_LIVE))
 
 
 def release_to(context: int, warp: int, vector: int) -> None:

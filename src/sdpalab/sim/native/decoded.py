@@ -24,7 +24,8 @@ from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
-from sdpalab.sim.native.undefined import add_shadows, follow_undefined
+from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
+from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
@@ -84,8 +85,10 @@ def decode(
     target: str,
     numerics: str,
     ring: Ring | None = None,
+    tracking: bool = False,
 ) -> Decoded:
-    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
+    that follow undefined bytes of shared memory.
 
     ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
     ring, floating-point instructions are the ring's.
@@ -100,8 +103,15 @@ def decode(
         asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
+    if tracking and checked:
+        asm.tracking, asm.unset = True, undefined.reads
+        undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
     add_shadows(asm, undefined)
-    blocks = [_block(asm, program, basic, number, undefined) for number, basic in enumerate(program.blocks)]
+    polling = polling_blocks(entry, program)
+    blocks = [
+        _block(asm, program, basic, number, undefined, polls=number in polling)
+        for number, basic in enumerate(program.blocks)
+    ]
     return Decoded(
         asm.records_array(),
         np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
@@ -129,7 +139,9 @@ def _predicate_bytes(program: Program) -> int:
     return 4 * program.files.get(1, 0)
 
 
-def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
+def _block(
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: bool
+) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
     products = asm.checked and any(instruction.opcode == "wgmma" for instruction in asm.entry.instructions)
@@ -147,12 +159,14 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
                 _products(asm, item)
             else:
                 asm.instruction(item)
+                follow_stores(asm, item, undefined)
         except _NOT_NATIVE as why:
             del asm.records[begin:]
             asm.refuse(instructions_of(item)[0], _reason(why))
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
+    words[layout.POLLS] = int(polls)
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:

@@ -19,6 +19,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.communication import communicates, observes_blocks
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
@@ -27,6 +28,7 @@ from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "run"]
@@ -46,26 +48,29 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     ),
     "a cooperative launch": lambda setup: bool(setup.workspace),
     "device code that allocates memory": lambda setup: setup.heap is not None,
-    "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
+    "volatile accesses that count as data": lambda setup: (
+        setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
+    ),
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
+_Key = tuple[int, bool, bool, bool, str, str]
+_decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
-def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     for why, holds in LEFT_TO_THE_REFERENCE.items():
         if holds(setup):
             return why
     try:
-        return _run(setup, space, tally, workers)
+        return _run(setup, space, tally, workers, touched)
     except NotNative as why:
         return f"NotNative: {why}"
 
 
-def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None) -> str:
     decoded = _decode(setup)
     code = library()
     table = np.array(code.operations(decoded.operations), dtype=np.int64)
@@ -74,9 +79,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.geometry.cluster_size
     first = State(setup, space, decoded, table, template, ctas)
-    if setup.counters and first.updates_global():
-        return "counters where atomic operations may tell blocks apart"
-    threads = 1 if first.updates_global() else min(_threads(setup, workers), clusters)
+    if setup.counters and observes_blocks(setup.entry):
+        return "counters where blocks may tell each other something"
+    threads = 1 if communicates(setup.entry) else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
@@ -112,7 +117,19 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
+    if touched is not None and setup.checks:
+        touched.append(_touched(states))
     return ""
+
+
+def _touched(states: list[State]) -> Touched:
+    """What the launch has accessed in global memory."""
+    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    return Touched(
+        stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
+        stretches([state.writers for state in states], granule),
+        stretches([state.updaters for state in states], granule),
+    )
 
 
 def _threads(setup: Setup, workers: int | None) -> int:
@@ -147,9 +164,10 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> tuple[int, bool, bool, str, str]:
+def _key(setup: Setup) -> _Key:
     """What a decoded program depends on."""
-    return id(setup.program), bool(setup.checks), setup.counters, setup.module.target, setup.numerics
+    flags = bool(setup.checks), setup.counters, setup.tracking
+    return id(setup.program), *flags, setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup) -> weakref.ref[Program]:
@@ -172,6 +190,7 @@ def _decode(setup: Setup) -> Decoded:
                 target=setup.module.target,
                 numerics=setup.numerics,
                 ring=_ring(setup),
+                tracking=setup.tracking,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"

@@ -37,6 +37,8 @@ MEMBERS = 7
 """The row of that mask."""
 END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
 """Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
+POLLS = 15
+"""Whether it is part of a polling loop (:mod:`sdpalab.sim.polling`)."""
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
@@ -78,7 +80,7 @@ WHY = (
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 128
+CONTEXT_WORDS = 160
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -168,8 +170,8 @@ CONTEXT_WORDS = 128
     LISTS,  # of wgmma instructions
     PRODUCTS,  # wgmma in flight, MOST_PRODUCTS a warpgroup
     GLOBAL_STRONG,  # of each granule, the last atomic operation; 0 if the kernel has none
-    ORDERED,  # for each CTA, up to which time each other CTA's accesses come before its own; or 0
-    GRID_CTAS,
+    GRID_ROWS,  # for each warp of a cluster, up to which time each warp of the grid comes before it; 0 if none does
+    GRID_WARPS,
     COUNTING,  # whether traffic is counted
     SECTORS,  # for each instruction those it took, and the fewest
     WAVEFRONTS,
@@ -202,12 +204,18 @@ CONTEXT_WORDS = 128
     PARTIAL_MASKS,  # ... and the lanes that executed all of them
     GLOBAL_WRITE_MASKS,  # the same of global memory: of each granule
     GLOBAL_READ_MASKS,  # of each 16 bytes
-    GLOBAL_RELEASED,  # of each granule two words: what the last atomic operation passes on of its CTA (0: nothing), and
-    # the time up to which it passes on what its own warp did
-    ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
-    FOLLOWERS,  # of each CTA, the warp that last acquired what others did
-    FOLLOWED_AT,  # ... and when
-) = range(126)
+    CHAINS,  # of each granule of global memory, the list of its releases from the last one back; 0: none
+    GLOBAL_WATCHED,  # of each granule, the last strong read
+    ROW_STATES,  # of each row
+    ROW_PAIRS,  # for each two warps, the version of the second's row that the first has taken over
+    POOL,  # room for releases, their lists and copies of rows
+    POOL_WORDS,
+    POOL_END,
+    PROGRESS,  # blocks that warps have run, but for polling loops
+    STARVED,  # whether nothing else has been run for so long that lanes may go ahead of others that poll
+    COPY_COUNT,  # instructions of cp.async so far
+    CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
+) = range(133)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -227,9 +235,30 @@ PAGE_SHIFT = 10
 READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
+EVERY_WARP = 0xFF
+"""In place of a warp: any of its cluster."""
 
 FORWARD, BACKWARD, DRAWN = 0, 1, 2
 """The order of a cluster's warps."""
+
+# ---- releases through global memory: int64 words ---------------------------------------------------------------------
+
+ACQUIRES, RELEASES, OBSERVES, CONTINUES = 1, 2, 4, 8
+"""What a strong operation does, as bits: a reduction observes nothing, a write continues nothing."""
+
+ROW_WORDS = 8
+ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED = range(6)
+"""Of a warp's row: when the warp last joined a release, and when it last took over the row of another; how often it has
+changed; its copy in the pool (0: none since then). Lists of releases that the warp has read since its last fence; and
+what came before its last fence."""
+
+RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
+"""A release: its time, its warp in the cluster, a copy of that warp's row (0: it was empty), whether a list has it;
+from RELEASE_LINEAR on the linear index of each CTA of the cluster, and behind those the warp's vector."""
+
+NODE_WORDS = 2
+NODE_ITEM, NODE_BEFORE = 0, 1
+"""An element of a list, and the rest of it."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 
@@ -265,20 +294,24 @@ MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG
 
 TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
-TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR = 10, 16, 18, 19, 20, 21, 22
+TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
 """Of the operation: its time for the checks, its instruction, where its data is in this process if that has been read,
-bits of what is done, and the linear index of the CTA that issued it, plus one."""
+bits of what is done, the linear index of the CTA that issued it, plus one, and how it combines elements with those of
+global memory: bytes of an element << 16 | number of an operation + 1 (0: it overwrites them)."""
 WRITTEN_OUT, WAITED_FOR = 1, 2
-LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
-"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register. A copy of plain bytes has 0 as
-its map, and the offset in global memory as its first coordinate."""
+LANDED, LOADS, STORES, WORDS, ARRIVALS = 0, 1, 2, 3, 4
+"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
+TR_DATA) at an mbarrier when their copies of cp.async up to the one numbered TR_OFFSET have landed. A copy of plain
+bytes has 0 as its map, and the offset in global memory as its first coordinate."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
 MAP_WORDS, MAP_RAW = 48, 28
-MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
+MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL, MAP_KIND = range(7)
 MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
 """From MAP_RAW on, the bytes of the map as a kernel has them."""
+COMBINED = ("u16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")
+"""Types of elements that reductions combine: MAP_KIND is the place here, or -1."""
 RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
@@ -294,15 +327,16 @@ PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
     *range(6),
     *range(9, 14),
 )
-L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_ROWS = 14, 15, 16, 17, 18, 20
+L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 18, 19, 20
 """Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
 whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
-fragments, or -1; its own sets, and others that share registers with them, as bits; rows of D."""
+fragments, or -1; its own sets, and others that share registers with them, as bits; N; rows of D."""
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 8, 24, 56, 88
-"""Lanes, bytes of a copy; for each lane its group (int32), target and source (int64), and bytes to read (int64)."""
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 8, 24, 56, 88
+"""Lanes, bytes of a copy, the number of the instruction; for each lane its group (int32), target and source (int64),
+and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

@@ -7,7 +7,7 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, warps_of_cluster
+from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.layout import (
     ACTORS,
@@ -60,6 +60,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import mark_written, write_shared
+from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import fill, load32, load64, store32, store64
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "mbarrier_at",
     "offset_of",
     "pass_on",
+    "settle",
     "use_mbarrier",
     "vectors_of",
 ]
@@ -214,7 +216,8 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
-    pc, whether the arrival is relaxed, the row of the state tokens (or -1), and whether the lanes drop out.
+    pc, whether the arrival is relaxed, the row of the state tokens (or -1), whether the lanes drop out, and whether the
+    phase must not end by these arrivals.
     """
     token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
@@ -248,6 +251,8 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 total += many
         pending = load64(entry + 8 * MB_PENDING)
         if total > pending or load64(entry + 8 * MB_BYTES) > _MOST:
+            return MBARRIER_RULE
+        if total == pending and load32(record + 4 * (OPERANDS + 8)):
             return MBARRIER_RULE
         status = use_mbarrier(context, entry)
         if status != 0:
@@ -352,3 +357,4 @@ def settle(context: int, entry: int) -> None:
 def pass_on(context: int, warp: int, entry: int) -> None:
     """A warp has waited for a phase of an mbarrier: it comes after what was passed on in all that are over."""
     acquire(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))
+    take_rows(context, warp, vector_of(context, warp), 0)

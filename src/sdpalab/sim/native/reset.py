@@ -10,6 +10,7 @@ from sdpalab.sim.native.layout import (
     BLOCK_X,
     BLOCK_Y,
     CAPTURED_END,
+    CLOCK,
     CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
     CLUSTER_PHASE,
@@ -47,6 +48,7 @@ from sdpalab.sim.native.layout import (
     SPECIAL_COUNT,
     SPECIALS,
     START,
+    STEPS_TAKEN,
     TEMPLATE,
     THREADS,
     TID_X,
@@ -62,6 +64,7 @@ from sdpalab.sim.native.layout import (
     WARPID,
     WARPS,
 )
+from sdpalab.sim.native.watch.releases import begin_rows
 from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
 
 __all__ = ["draw", "reset_cluster"]
@@ -82,7 +85,9 @@ def reset_cluster(context: int, cluster: int) -> None:
     store64(context + 8 * CAPTURED_END, 0)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
     store64(context + 8 * CLUSTER_PHASE, 0)
+    store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
     begin_clocks(context)
+    begin_rows(context)
     # What is drawn depends on the cluster, and not on the thread that runs it.
     store64(context + 8 * DRAW, load64(context + 8 * SEED) ^ load64(load64(context + 8 * CTAS) + 8 * cluster * ctas))
     for _ in range(4):

@@ -10,26 +10,19 @@ Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.nati
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import acquire, forget, release_to
+from sdpalab.sim.native.barriers import arrive, release
 from sdpalab.sim.native.layout import (
-    ACTORS,
     APART,
     ARRIVED,
-    ARRIVED_AT,
-    AT_BARRIER,
     BACKWARD,
     BARRIER_COUNT,
-    BARRIER_RULE,
     BARRIER_WORDS,
     BARRIERS,
-    BEFORE_AT,
     BLOCK_COUNT,
     BLOCK_WORDS,
     BLOCKS,
     BY_WARP,
-    CAME,
     CHECKED,
-    CLOCKS,
     COLLECTIVE,
     COUNTING,
     CTA_COUNT,
@@ -51,7 +44,6 @@ from sdpalab.sim.native.layout import (
     END_C,
     END_CLUSTER_ARRIVE,
     END_CLUSTER_WAIT,
-    END_D,
     END_EXIT,
     END_GUARD,
     END_INDEXED,
@@ -63,11 +55,9 @@ from sdpalab.sim.native.layout import (
     END_TRY_WAIT,
     FIRST,
     FIRST_PART,
-    GIVEN,
     GRANULES,
     INDEX,
     ISSUED,
-    KIND,
     LANES_BY_BLOCK,
     LAST,
     LISTS,
@@ -78,35 +68,29 @@ from sdpalab.sim.native.layout import (
     MOST_STEPS,
     ORDER,
     PARKED,
-    PART_BLOCK,
-    PART_FROM,
-    PART_INFO,
-    PART_MASK,
     PART_STATUS,
     PART_WORDS,
     PARTS,
     PASSED,
     PLANES,
+    POLLS,
+    PROGRESS,
     READERS,
     READY,
     RECORDS,
     REFUSED,
     REGISTER_BYTES,
     REGISTERS,
-    RELEASED,
     SHARED,
     SHARED_STRIDE,
     SIZE,
+    STARVED,
     STEPS,
     STEPS_TAKEN,
     STUCK,
-    SYNCTHREADS,
     TABLE,
     TARGET,
-    THREADS,
-    TIME,
     TRAP,
-    VECTORS,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -116,9 +100,10 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
+from sdpalab.sim.native.parts import add_part, lowest_other, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
-from sdpalab.sim.native.transfers import drained, land_next
+from sdpalab.sim.native.transfers.landing import drained, land_next
 from sdpalab.sim.native.waits import (
     arrive_in_cluster,
     ask_for_registers,
@@ -126,12 +111,17 @@ from sdpalab.sim.native.waits import (
     wait_for_phase,
     wait_in_cluster,
 )
-from sdpalab.sim.native.words import call_operation, load32, load64, popcount, store32, store64
+from sdpalab.sim.native.words import call_operation, load32, load64, popcount, store64
 
 __all__ = ["run_clusters"]
 
+
 _QUANTUM = 4096
 """Blocks that a warp may run while others are ready."""
+_POLLS, _ROUNDS, _DRAWS = 64, 4, 2048
+"""Blocks of polling loops that a warp may run in its turn; turns of all warps, or of each one that is drawn, in which
+nothing else was run, after which nothing will come of it. After half of them lanes go ahead of those of their warp that
+poll, which may keep them from meeting again."""
 
 
 def run_clusters(context: int, first: int, last: int) -> int:
@@ -148,7 +138,11 @@ def run_cluster(context: int) -> int:
     """Run the warps of a cluster until all have exited; a status."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     order = load64(context + 8 * ORDER)
+    most = _DRAWS * warps if order == DRAWN else _ROUNDS
+    idle = 0
     while True:
+        before = load64(context + 8 * PROGRESS)
+        store64(context + 8 * STARVED, idle > most // 2)
         ran = 0
         left = 0
         first = draw(context, warps) if order == DRAWN else 0
@@ -170,52 +164,12 @@ def run_cluster(context: int) -> int:
                 break
         if left == 0:
             return drained(context)
-        if ran == 0:
+        idle = idle + 1 if load64(context + 8 * PROGRESS) == before else 0
+        if ran == 0 or idle > most:
+            idle = 0
             status = land_next(context)
             if status != 0:
                 return STUCK if status < 0 else status
-
-
-def lowest_ready(state: int) -> int:
-    """The lowest block that lanes are ready for; -1 if there are none."""
-    low = -1
-    for k in range(load64(state + 8 * PARTS)):
-        part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        if load64(part + 8 * PART_STATUS) == READY:
-            block = load64(part + 8 * PART_BLOCK)
-            if low < 0 or block < low:
-                low = block
-    return low
-
-
-def take(state: int, block: int) -> int:
-    """Remove the lanes that are ready for a block or parked there; the lanes."""
-    mask = 0
-    left = 0
-    for k in range(load64(state + 8 * PARTS)):
-        part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        status = load64(part + 8 * PART_STATUS)
-        if load64(part + 8 * PART_BLOCK) == block and status in (READY, PARKED):
-            mask |= load64(part + 8 * PART_MASK)
-            continue
-        if left != k:
-            to = state + 8 * (FIRST_PART + PART_WORDS * left)
-            for word in range(PART_WORDS):
-                store64(to + 8 * word, load64(part + 8 * word))
-        left += 1
-    store64(state + 8 * PARTS, left)
-    return mask
-
-
-def add_part(state: int, block: int, mask: int, status: int) -> int:
-    """Lanes go on with a block, or wait in front of it; the address of the part."""
-    number = load64(state + 8 * PARTS)
-    part = state + 8 * (FIRST_PART + PART_WORDS * number)
-    store64(part + 8 * PART_BLOCK, block)
-    store64(part + 8 * PART_MASK, mask)
-    store64(part + 8 * PART_STATUS, status)
-    store64(state + 8 * PARTS, number + 1)
-    return part
 
 
 def run_warp(context: int, state: int, number: int, quantum: int) -> int:
@@ -235,10 +189,17 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
     lanes_by_block, warps_by_block = load64(context + 8 * LANES_BY_BLOCK), load64(context + 8 * WARPS_BY_BLOCK)
+    polled = 0
     for _ in range(quantum):
         at = lowest_ready(state)
         if at < 0:
             return 0
+        if polls(context, at):
+            polled += 1
+            if polled > _POLLS:
+                at = lowest_other(context, state) if load64(context + 8 * STARVED) else -1
+                if at < 0:
+                    return 0
         mask = take(state, at)
         block = blocks + 4 * BLOCK_WORDS * at
         if load32(block + 4 * COLLECTIVE) != 0:
@@ -248,6 +209,8 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
                 if met == 0:
                     continue
                 mask = met
+        if load32(block + 4 * POLLS) == 0:
+            store64(context + 8 * PROGRESS, load64(context + 8 * PROGRESS) + 1)
         size = load32(block + 4 * SIZE)
         steps = load64(state + 8 * WARP_STEPS) + size
         store64(state + 8 * WARP_STEPS, steps)
@@ -389,152 +352,3 @@ def leave(context: int, state: int, taken: int) -> int:
             if status != 0:
                 return status
     return 0
-
-
-# ---- barriers of a CTA -----------------------------------------------------------------------------------------------
-
-
-def uniform(registers: int, row: int, mask: int) -> int:
-    """The value of a 32-bit row in all lanes of a mask; -1 if they differ."""
-    value = -1
-    for lane in range(32):
-        if mask >> lane & 1:
-            mine = load32(registers + row + 4 * lane) & 0xFFFFFFFF
-            if value >= 0 and mine != value:
-                return -1
-            value = mine
-    return value
-
-
-def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
-    """Lanes arrive at a barrier (and wait there): PTX ISA, "bar, barrier".
-
-    Every rule that the reference engine reports ends the native run, and some cases that need a closer look.
-    """
-    name = uniform(registers, load32(block + 4 * END_A), taken)
-    given = 0
-    if load32(block + 4 * END_B) >= 0:
-        given = uniform(registers, load32(block + 4 * END_B), taken)
-    whole = 32 * load64(context + 8 * WARP_COUNT)
-    if name < 0 or name >= BARRIER_COUNT or given < 0 or given % 32 or given > whole:
-        return BARRIER_RULE
-    if end == END_ARRIVE and given == 0:
-        return BARRIER_RULE
-    cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
-    barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-    arrived = load64(barrier + 8 * ARRIVED)
-    kind = 2 if end == END_REDUCE else 1
-    came = load64(barrier + 8 * (CAME + warp))
-    if arrived > 0:
-        before = load64(barrier + 8 * GIVEN)
-        if (before if before else whole) != (given if given else whole):
-            return BARRIER_RULE
-        if load64(barrier + 8 * KIND) != kind or came != 0:
-            return BARRIER_RULE
-    if load64(context + 8 * CHECKED) != 0:
-        if given != 0 and not follows(context, cta, barrier):
-            return BARRIER_RULE
-        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
-            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
-                return BARRIER_RULE
-            store64(barrier + 8 * SYNCTHREADS, block)
-        clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
-        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
-        release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
-    store64(barrier + 8 * KIND, kind)
-    store64(barrier + 8 * GIVEN, given)
-    store64(barrier + 8 * (CAME + warp), came | taken)
-    store64(barrier + 8 * ARRIVED, arrived + (32 if given else popcount(taken)))
-    part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
-    store64(part + 8 * PART_INFO, name)
-    store64(part + 8 * PART_FROM, block)
-    return release(context, cta, barrier, name)
-
-
-def follows(context: int, cta: int, barrier: int) -> int:
-    """Whether the current warp's arrival comes after the phase before: if not, it could have been part of that."""
-    warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
-    for k in range(warps):
-        other = warps * cta + k
-        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > load64(vector + 8 * other):
-            return 0
-    return 1
-
-
-def barrier_vector(context: int, cta: int, name: int) -> int:
-    """What was passed on to a barrier of a CTA (:mod:`~sdpalab.sim.native.clocks`)."""
-    return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
-
-
-def alive(context: int, cta: int) -> int:
-    """Threads of a CTA that have not exited."""
-    warps = load64(context + 8 * WARP_COUNT)
-    states = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
-    total = 0
-    for k in range(warps):
-        total += popcount(load64(states + 8 * (WARP_WORDS * k + LIVE)))
-    return total
-
-
-def release(context: int, cta: int, barrier: int, name: int) -> int:
-    """Let the lanes go that wait at a barrier, if it is complete; a status."""
-    arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
-    need = given if given else alive(context, cta)
-    if arrived < need:
-        return 0
-    if arrived > need:
-        return BARRIER_RULE
-    if load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS):
-        return BARRIER_RULE
-    store64(barrier + 8 * SYNCTHREADS, 0)
-    warps = load64(context + 8 * WARP_COUNT)
-    if load64(barrier + 8 * KIND) == 2:
-        reduce(context, cta, name)
-    vector = barrier_vector(context, cta, name)
-    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
-    for k in range(warps):
-        came = load64(barrier + 8 * (CAME + k))
-        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
-        store64(barrier + 8 * (CAME + k), 0)
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
-        for p in range(load64(state + 8 * PARTS)):
-            part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
-                store64(part + 8 * PART_STATUS, READY)
-                if load64(context + 8 * CHECKED) != 0:
-                    acquire(context, warps * cta + k, vector)
-    if load64(context + 8 * CHECKED) != 0:
-        forget(context, vector)
-    store64(barrier + 8 * ARRIVED, 0)
-    return 0
-
-
-def reduce(context: int, cta: int, name: int) -> None:
-    """``bar.red``: the predicates of all lanes that wait, combined, to each of them."""
-    warps = load64(context + 8 * WARP_COUNT)
-    true = 0
-    total = 0
-    for turn in range(2):
-        for k in range(warps):
-            number = warps * cta + k
-            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
-            registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
-            for p in range(load64(state + 8 * PARTS)):
-                part = state + 8 * (FIRST_PART + PART_WORDS * p)
-                if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
-                    continue
-                mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
-                if turn == 0:
-                    true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
-                    total += popcount(mask)
-                    continue
-                operation, row = load32(block + 4 * TARGET), registers + load32(block + 4 * END_D)
-                if operation == 0:  # popc, of 32 bits
-                    for lane in range(32):
-                        if mask >> lane & 1:
-                            store32(row + 4 * lane, true)
-                else:
-                    holds = true == total if operation == 1 else true > 0
-                    old = load32(row)
-                    store32(row, old | mask if holds else old & ~mask)

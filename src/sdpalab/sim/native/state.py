@@ -12,6 +12,7 @@ from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.communication import is_communication, orders_blocks
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.values import special_rows, tensor_maps
@@ -33,8 +34,10 @@ _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
 _FIRST_TIME = 64
 """Of the checks: an operation's time, or a status, is a number of which those below are statuses."""
-_MOST_ORDERED = 2048
-"""Blocks whose order is kept, where there are atomic operations: a word for each two of them."""
+_MOST_ROWS = 1 << 22
+"""Words of the rows that hold the order of a grid's warps: one for each warp of the grid and warp of a cluster."""
+_POOL = 1 << 23
+"""Words of the room for releases."""
 
 
 class State:
@@ -57,9 +60,9 @@ class State:
     ----------
     counted : Tally
         What this thread has counted.
-    writers, readers, pages : ndarray
-        With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
-        has been written.
+    writers, updaters, readers, pages : ndarray
+        With checks, what is known of global memory: of each granule, of each granule by strong writes and atomic
+        operations (empty where there are none), of each 16 bytes, and whether anything in a page has been written.
 
     Raises
     ------
@@ -73,7 +76,7 @@ class State:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
-        self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         size, geometry = len(space.data), setup.geometry
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
@@ -161,7 +164,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"}:
+        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -188,7 +191,7 @@ class State:
         """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
         geometry, entry = self.setup.geometry, self.setup.entry
         warps, ctas = geometry.warps * geometry.cluster_size, geometry.cluster_size
-        if geometry.ctas >= layout.SEVERAL or warps > 1 << 8:
+        if geometry.ctas >= layout.SEVERAL or warps > layout.EVERY_WARP:
             raise NotNative("too many blocks or warps for the race check")
         shared = self.setup.symbols.shared_bytes
         shift, global_shift = (granule_of(entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
@@ -230,7 +233,7 @@ class State:
                 if self._updates("shared")
                 else {}
             ),
-            layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
+            layout.REMOTE: zeros(columns * ctas) if ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
@@ -249,7 +252,7 @@ class State:
             layout.GLOBAL_READERS: self._keep(self.readers),
             layout.GLOBAL_WRITE_MASKS: zeros(everything, np.int32),
             layout.GLOBAL_READ_MASKS: zeros(len(self.readers), np.int32),
-            **(self._order_of_blocks(everything) if self.updates_global() else {}),
+            **self._strong_accesses(everything),
             layout.GLOBAL_PAGES: self._keep(self.pages),
         }
 
@@ -259,26 +262,33 @@ class State:
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         return bool(names & _UNITS or np.isin(self.decoded.blocks[:, layout.END], ends).any())
 
-    def updates_global(self) -> bool:
-        """Whether there is an atomic operation on global memory."""
-        return self._updates("global")
-
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
+        spaces = (space, f"{space}::cluster", "generic")
+        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
+        return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
-    def _order_of_blocks(self, granules: int) -> dict[int, int]:
-        """What atomic operations need: the last one on each granule, and which blocks come before which."""
-        ctas = self.setup.geometry.ctas
-        if ctas > _MOST_ORDERED:
-            raise NotNative(f"more than {_MOST_ORDERED} blocks with atomic operations")
-        strong, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
-        return {
-            layout.GLOBAL_STRONG: self._keep(strong),
-            layout.GLOBAL_RELEASED: self._keep(np.zeros(2 * granules, np.int64)),
-            layout.ORDERED_WARPS: self._keep(np.zeros(ctas * ctas, np.int64)),
-            layout.FOLLOWERS: self._keep(np.zeros(ctas, np.int64)),
-            layout.FOLLOWED_AT: self._keep(np.zeros(ctas, np.int64)),
-            layout.ORDERED: self._keep(ordered),
-            layout.GRID_CTAS: ctas,
+    def _strong_accesses(self, granules: int) -> dict[int, int]:
+        """What strong accesses to global memory need: the last of each granule, and what they release."""
+        entry, geometry = self.setup.entry, self.setup.geometry
+        strong = [each for each in entry.instructions if is_communication(each)]
+        words = {}
+        if any(each.opcode != "ld" for each in strong):
+            self.updaters = np.zeros(granules, np.int64)
+            words[layout.GLOBAL_STRONG] = self._keep(self.updaters)
+        if any(each.opcode == "ld" for each in strong):
+            words[layout.GLOBAL_WATCHED] = self._keep(np.zeros(granules, np.int64))
+        if not orders_blocks(entry):
+            return words
+        warps, everyone = geometry.warps * geometry.cluster_size, geometry.warps * geometry.ctas
+        if warps * everyone > _MOST_ROWS:
+            raise NotNative("too many warps for their order through global memory")
+        return words | {
+            layout.CHAINS: self._keep(np.zeros(granules, np.int64)),
+            layout.GRID_ROWS: self._keep(np.zeros(warps * everyone, np.int64)),
+            layout.GRID_WARPS: everyone,
+            layout.ROW_STATES: self._keep(np.zeros(layout.ROW_WORDS * warps, np.int64)),
+            layout.ROW_PAIRS: self._keep(np.zeros(warps * warps, np.int64)),
+            layout.POOL: self._keep(np.zeros(_POOL, np.int64)),
+            layout.POOL_WORDS: _POOL,
         }

@@ -7,7 +7,7 @@ The rules are those of :mod:`sdpalab.sim.isa.mbarrier`, :mod:`~sdpalab.sim.isa.c
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import acquire, publish, release_fenced, release_to
+from sdpalab.sim.native.clocks import acquire, publish, release_fenced, release_to, vector_of
 from sdpalab.sim.native.layout import (
     ACTORS,
     APART,
@@ -64,6 +64,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
 __all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phase", "wait_in_cluster"]
@@ -186,6 +187,7 @@ def leave_cluster_barrier(context: int, warp: int) -> None:
     """A warp comes after what was passed on in all phases that are over."""
     if load64(context + 8 * CHECKED) != 0:
         acquire(context, warp, load64(context + 8 * CLUSTER_VECTORS) + 8 * load64(context + 8 * ACTORS))
+        take_rows(context, warp, vector_of(context, warp), 0)
 
 
 def cluster_phase(context: int) -> None:

@@ -82,9 +82,9 @@ struct TileRing {
         return full;
     }
 
-    // Returns when a consumer may read the tile.
-    __device__ __forceinline__ void wait_full(const Position& at, Operand operand) const {
-        mbarrier_wait(barriers.full[at.stage][operand], at.parity);
+    // Returns when a consumer may read the tile. never: false, but what it is computed from is computed before the wait.
+    __device__ __forceinline__ void wait_full(const Position& at, Operand operand, bool never = false) const {
+        mbarrier_wait(barriers.full[at.stage][operand], at.parity ^ never);
     }
 
     // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.

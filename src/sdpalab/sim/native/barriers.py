@@ -1,0 +1,213 @@
+"""Barriers of a CTA: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+The rules are those of :mod:`sdpalab.sim.barriers` and :mod:`sdpalab.sim.barrier_rules`.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import acquire, forget, release_to
+from sdpalab.sim.native.layout import (
+    ACTORS,
+    ARRIVED,
+    ARRIVED_AT,
+    AT_BARRIER,
+    BARRIER_COUNT,
+    BARRIER_RULE,
+    BARRIER_WORDS,
+    BARRIERS,
+    BEFORE_AT,
+    CAME,
+    CHECKED,
+    CLOCKS,
+    CURRENT,
+    END_A,
+    END_ARRIVE,
+    END_B,
+    END_BARRIER,
+    END_C,
+    END_D,
+    END_REDUCE,
+    FIRST_PART,
+    GIVEN,
+    KIND,
+    LIVE,
+    PART_FROM,
+    PART_INFO,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    READY,
+    REGISTER_BYTES,
+    REGISTERS,
+    RELEASED,
+    SYNCTHREADS,
+    TARGET,
+    THREADS,
+    TIME,
+    VECTORS,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_NUMBER,
+    WARP_WORDS,
+    WARPS,
+)
+from sdpalab.sim.native.parts import add_part
+from sdpalab.sim.native.watch.releases import take_rows
+from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
+
+__all__ = ["arrive", "release"]
+
+
+def uniform(registers: int, row: int, mask: int) -> int:
+    """The value of a 32-bit row in all lanes of a mask; -1 if they differ."""
+    value = -1
+    for lane in range(32):
+        if mask >> lane & 1:
+            mine = load32(registers + row + 4 * lane) & 0xFFFFFFFF
+            if value >= 0 and mine != value:
+                return -1
+            value = mine
+    return value
+
+
+def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+    """Lanes arrive at a barrier (and wait there): PTX ISA, "bar, barrier".
+
+    Every rule that the reference engine reports ends the native run, and some cases that need a closer look.
+    """
+    name = uniform(registers, load32(block + 4 * END_A), taken)
+    given = 0
+    if load32(block + 4 * END_B) >= 0:
+        given = uniform(registers, load32(block + 4 * END_B), taken)
+    whole = 32 * load64(context + 8 * WARP_COUNT)
+    if name < 0 or name >= BARRIER_COUNT or given < 0 or given % 32 or given > whole:
+        return BARRIER_RULE
+    if end == END_ARRIVE and given == 0:
+        return BARRIER_RULE
+    cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
+    barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
+    arrived = load64(barrier + 8 * ARRIVED)
+    kind = 2 if end == END_REDUCE else 1
+    came = load64(barrier + 8 * (CAME + warp))
+    if arrived > 0:
+        before = load64(barrier + 8 * GIVEN)
+        if (before if before else whole) != (given if given else whole):
+            return BARRIER_RULE
+        if load64(barrier + 8 * KIND) != kind:
+            return BARRIER_RULE
+        # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
+        if came != 0 and (end != END_BARRIER or came != taken or given == 0):
+            return BARRIER_RULE
+    if load64(context + 8 * CHECKED) != 0:
+        if given != 0 and not follows(context, cta, barrier):
+            return BARRIER_RULE
+        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+                return BARRIER_RULE
+            store64(barrier + 8 * SYNCTHREADS, block)
+        clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
+        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
+        release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
+    store64(barrier + 8 * KIND, kind)
+    store64(barrier + 8 * GIVEN, given)
+    store64(barrier + 8 * (CAME + warp), came | taken)
+    store64(barrier + 8 * ARRIVED, arrived + (32 if given else popcount(taken)))
+    part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
+    store64(part + 8 * PART_INFO, name)
+    store64(part + 8 * PART_FROM, block)
+    return release(context, cta, barrier, name)
+
+
+def follows(context: int, cta: int, barrier: int) -> int:
+    """Whether the current warp's arrival comes after the phase before: if not, it could have been part of that."""
+    warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
+    for k in range(warps):
+        other = warps * cta + k
+        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > load64(vector + 8 * other):
+            return 0
+    return 1
+
+
+def barrier_vector(context: int, cta: int, name: int) -> int:
+    """What was passed on to a barrier of a CTA (:mod:`~sdpalab.sim.native.clocks`)."""
+    return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
+
+
+def alive(context: int, cta: int) -> int:
+    """Threads of a CTA that have not exited."""
+    warps = load64(context + 8 * WARP_COUNT)
+    states = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
+    total = 0
+    for k in range(warps):
+        total += popcount(load64(states + 8 * (WARP_WORDS * k + LIVE)))
+    return total
+
+
+def release(context: int, cta: int, barrier: int, name: int) -> int:
+    """Let the lanes go that wait at a barrier, if it is complete; a status."""
+    arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
+    need = given if given else alive(context, cta)
+    if arrived < need:
+        return 0
+    if arrived > need:
+        return BARRIER_RULE
+    if load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS):
+        return BARRIER_RULE
+    store64(barrier + 8 * SYNCTHREADS, 0)
+    warps = load64(context + 8 * WARP_COUNT)
+    if load64(barrier + 8 * KIND) == 2:
+        reduce(context, cta, name)
+    vector = barrier_vector(context, cta, name)
+    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
+    waited = 0
+    for k in range(warps):
+        came = load64(barrier + 8 * (CAME + k))
+        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
+        store64(barrier + 8 * (CAME + k), 0)
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
+                store64(part + 8 * PART_STATUS, READY)
+                waited |= 1 << k
+                if load64(context + 8 * CHECKED) != 0:
+                    acquire(context, warps * cta + k, vector)
+    if load64(context + 8 * CHECKED) != 0:
+        for k in range(warps):
+            if waited >> k & 1:
+                take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
+        forget(context, vector)
+    store64(barrier + 8 * ARRIVED, 0)
+    return 0
+
+
+def reduce(context: int, cta: int, name: int) -> None:
+    """``bar.red``: the predicates of all lanes that wait, combined, to each of them."""
+    warps = load64(context + 8 * WARP_COUNT)
+    true = 0
+    total = 0
+    for turn in range(2):
+        for k in range(warps):
+            number = warps * cta + k
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
+            for p in range(load64(state + 8 * PARTS)):
+                part = state + 8 * (FIRST_PART + PART_WORDS * p)
+                if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
+                    continue
+                mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
+                if turn == 0:
+                    true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
+                    total += popcount(mask)
+                    continue
+                operation, row = load32(block + 4 * TARGET), registers + load32(block + 4 * END_D)
+                if operation == 0:  # popc, of 32 bits
+                    for lane in range(32):
+                        if mask >> lane & 1:
+                            store32(row + 4 * lane, true)
+                else:
+                    holds = true == total if operation == 1 else true > 0
+                    old = load32(row)
+                    store32(row, old | mask if holds else old & ~mask)

@@ -1,0 +1,44 @@
+"""Whether blocks of a launch may pass something on to each other through global memory."""
+
+from __future__ import annotations
+
+from sdpalab.sim.checks.orders import SAME_GPU, memory_order
+from sdpalab.sim.checks.scopes import synchronises
+from sdpalab.sim.fusion import registers_read, registers_written
+from sdpalab.sim.ir import Entry, Instruction
+
+__all__ = ["communicates", "is_communication", "observes_blocks", "orders_blocks", "reaches_all_blocks"]
+
+
+def is_communication(instruction: Instruction) -> bool:
+    """Whether it is a strong access that may be to global memory."""
+    if instruction.opcode not in ("ld", "st", "atom", "red", "cp") or not memory_order(instruction).strong:
+        return False
+    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
+    return not spaces or "global" in spaces
+
+
+def reaches_all_blocks(instruction: Instruction) -> bool:
+    """Whether the scope of a strong access has all blocks in it: such accesses do not race with each other."""
+    return memory_order(instruction).level >= SAME_GPU
+
+
+def communicates(entry: Entry) -> bool:
+    """Whether there is a strong access to global memory."""
+    return any(map(is_communication, entry.instructions))
+
+
+def observes_blocks(entry: Entry) -> bool:
+    """Whether what a block does may depend on what others have done: it reads strongly, or gets the result of an atomic
+    operation."""
+    read = {name for each in entry.instructions for name in registers_read(each)}
+    return any(
+        is_communication(each) and not read.isdisjoint(registers_written(each))
+        for each in entry.instructions
+        if each.opcode in ("ld", "atom")
+    )
+
+
+def orders_blocks(entry: Entry) -> bool:
+    """Whether a block may come after another by what it reads of it."""
+    return synchronises(entry) and communicates(entry)

@@ -1,0 +1,23 @@
+"""Bulk copies: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+An instruction (:mod:`.issue`) makes one entry for each copy (:mod:`.entries`), which lands later (:mod:`.landing`);
+what it moves is a box of a tensor, or a stretch of bytes (:mod:`.boxes`). The rules are those of
+:mod:`sdpalab.sim.bulk_copies` and :mod:`~sdpalab.sim.tensor_map`.
+"""
+
+from sdpalab.sim.native.transfers.arrivals import arrive_behind_copies
+from sdpalab.sim.native.transfers.issue import load_box, load_bytes, store_box, store_bytes, store_words
+from sdpalab.sim.native.transfers.landing import commit_transfers, drained, land_next, wait_for_transfers
+
+__all__ = [
+    "arrive_behind_copies",
+    "commit_transfers",
+    "drained",
+    "land_next",
+    "load_box",
+    "load_bytes",
+    "store_box",
+    "store_bytes",
+    "store_words",
+    "wait_for_transfers",
+]

@@ -1,0 +1,219 @@
+"""The boxes and stretches of global memory that bulk copies read and write: machine code.
+
+The rules are those of :mod:`sdpalab.sim.tensor_map`.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    CHECKED,
+    CONTINUES,
+    COUNTING,
+    CURRENT,
+    CURRENT_CTA,
+    EVERY_LANE,
+    GLOBAL,
+    LOADS,
+    MAP_AXES,
+    MAP_BEGIN,
+    MAP_BYTES,
+    MAP_COUNTS,
+    MAP_DIMS,
+    MAP_FILL,
+    MAP_ITEM,
+    MAP_STEPS,
+    MAP_STRIDES,
+    MAP_SWIZZLE,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SECTORS,
+    TABLE,
+    TENSOR_MAP,
+    TOUCHED,
+    TOUCHED_BYTES,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_COORDINATES,
+    TR_KIND,
+    TR_LINEAR,
+    TR_MAP,
+    TR_OFFSET,
+    TR_PC,
+    TR_SOURCE,
+    TR_WARP,
+)
+from sdpalab.sim.native.transfers.entries import shared_place
+from sdpalab.sim.native.watch import read_global, write_global, write_strong
+from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
+from sdpalab.sim.tally import SECTOR
+
+__all__ = ["global_lines", "move_box"]
+
+
+def global_lines(context: int, entry: int, kind: int) -> int:
+    """What the checks and the counters make of the lines of a box in global memory, which the warp that issued the copy
+    reads (1) or writes (2), or combines with others (3); a status."""
+    checked, counting = load64(context + 8 * CHECKED), load64(context + 8 * COUNTING)
+    if (checked | counting) == 0:
+        return 0
+    store64(context + 8 * CURRENT, load64(entry + 8 * TR_WARP))
+    store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
+    tensor = load64(entry + 8 * TR_MAP)
+    if tensor == 0:
+        begin = load64(entry + 8 * TR_COORDINATES)
+        end = begin + load64(entry + 8 * TR_BYTES)
+        count_sectors(context, begin, end, kind)
+        add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
+        return touch_line(context, begin, end, kind) if checked else 0
+    if counting and nested(tensor) == 0:
+        return TENSOR_MAP
+    axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
+    lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
+    across = load64(entry + 8 * TR_COORDINATES)
+    low = max(across, 0)
+    high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
+    last = -1
+    sectors = 0
+    total = 0
+    for line in range(lines if low < high else 0):
+        outer = line_begin(tensor, entry, axes, line)
+        if outer < 0:
+            continue
+        outer += load64(tensor + 8 * MAP_BEGIN)
+        begin, end = outer + low * item, outer + high * item
+        status = touch_line(context, begin, end, kind) if checked else 0
+        if status != 0:
+            return status
+        total += end - begin
+        sectors += max(0, (end - 1) // SECTOR - max(begin // SECTOR, last + 1) + 1)
+        last = max(last, (end - 1) // SECTOR)
+        count_sectors(context, begin, end, kind)
+    add_sectors(context, entry, sectors, total)
+    return 0
+
+
+def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
+    """The sectors of a stretch of global memory are read (1) or written (2) at all, or both (3)."""
+    if load64(context + 8 * COUNTING) != 0:
+        many = (end - 1) // SECTOR - begin // SECTOR + 1
+        touched = load64(context + 8 * TOUCHED) + begin // SECTOR
+        if kind & 1:
+            fill(touched, 1, many)
+        if kind & 2:
+            fill(touched + load64(context + 8 * TOUCHED_BYTES), 1, many)
+
+
+def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
+    """A copy took so many sectors, for that many bytes."""
+    if load64(context + 8 * COUNTING) != 0:
+        place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
+        store64(place, load64(place) + sectors)
+        store64(place + 8, load64(place + 8) + (total + SECTOR - 1) // SECTOR)
+
+
+def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
+    """Where a line of a box begins, but for its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
+    rest = line
+    source = 0
+    for axis in range(1, axes):
+        count = load64(tensor + 8 * (MAP_COUNTS + axis))
+        step = load64(tensor + 8 * (MAP_STEPS + axis))
+        place = load64(entry + 8 * (TR_COORDINATES + axis)) + step * (rest % count)
+        rest = rest // count
+        if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
+            return -1
+        source += place * load64(tensor + 8 * (MAP_STRIDES + axis))
+    return source
+
+
+def nested(tensor: int) -> int:
+    """Whether the lines of a box lie one behind the other, so that their sectors are counted without a look back."""
+    reach = load64(tensor + 8 * MAP_COUNTS) * load64(tensor + 8 * MAP_ITEM)
+    for axis in range(1, load64(tensor + 8 * MAP_AXES)):
+        count = load64(tensor + 8 * (MAP_COUNTS + axis))
+        stride = load64(tensor + 8 * (MAP_STEPS + axis)) * load64(tensor + 8 * (MAP_STRIDES + axis))
+        if count > 1:
+            if stride < reach:
+                return 0
+            reach += (count - 1) * stride
+    return 1
+
+
+def touch_line(context: int, begin: int, end: int, kind: int) -> int:
+    """The current warp reads (1) or writes (2) a stretch of global memory, or updates it atomically (3); a status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    width = min(16, (begin | end) & -(begin | end))
+    at = begin
+    while at < end:
+        many = 0
+        while many < 32 and at < end:
+            store64(places + 8 * many, at)
+            at += width
+            many += 1
+        mask = (1 << many) - 1
+        if kind == 1:
+            status = read_global(context, mask, EVERY_LANE, width)
+        elif kind == 3:
+            status = write_strong(context, mask, EVERY_LANE, width, CONTINUES)
+        else:
+            status = write_global(context, mask, EVERY_LANE, width)
+        if status != 0:
+            return status
+    return 0
+
+
+def move_box(context: int, entry: int) -> None:
+    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle. Plain
+    bytes are one line."""
+    tensor = load64(entry + 8 * TR_MAP)
+    loads = load64(entry + 8 * TR_KIND) == LOADS
+    if tensor == 0:
+        origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
+        far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)
+        if loads:
+            copy(origin, far, load64(entry + 8 * TR_BYTES))
+        else:
+            put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
+        return
+    axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
+    inner = load64(tensor + 8 * MAP_COUNTS) * item
+    lines = load64(tensor + 8 * MAP_BYTES) // inner
+    offset = load64(entry + 8 * TR_OFFSET)
+    begin = shared_place(context, entry) - offset
+    if load64(entry + 8 * TR_SOURCE) != 0:
+        begin = load64(entry + 8 * TR_SOURCE) - offset
+    base = load64(context + 8 * GLOBAL) + load64(tensor + 8 * MAP_BEGIN)
+    across = load64(entry + 8 * TR_COORDINATES)
+    limit = load64(tensor + 8 * MAP_DIMS)
+    for line in range(lines):
+        outer = line_begin(tensor, entry, axes, line)
+        exists = outer >= 0
+        source = base + across * item + outer
+        for chunk in range(inner // 16):
+            spot = offset + line * inner + 16 * chunk
+            target = (spot ^ (spot >> 7 & swizzle) << 4) + begin
+            first = across + 16 * chunk // item
+            if exists and first >= 0 and first + 16 // item <= limit:
+                if loads:
+                    copy(target, source + 16 * chunk, 16)
+                else:
+                    put(context, entry, source + 16 * chunk, target, 16)
+                continue
+            for k in range(16 // item):
+                inside = exists and first + k >= 0 and first + k < limit
+                if loads and not inside:
+                    copy(target + item * k, tensor + 8 * MAP_FILL, item)
+                elif loads:
+                    copy(target + item * k, source + 16 * chunk + item * k, item)
+                elif inside:
+                    put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
+
+
+def put(context: int, entry: int, target: int, source: int, size: int) -> None:
+    """A copy writes bytes of global memory, or combines them with what is there."""
+    combine = load64(entry + 8 * TR_COMBINE)
+    if combine == 0:
+        copy(target, source, size)
+        return
+    function = load64(load64(context + 8 * TABLE) + 8 * ((combine & 0xFFFF) - 1))
+    call_operation(function, target, source, size // (combine >> 16), context)

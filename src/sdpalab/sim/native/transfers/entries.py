@@ -1,0 +1,189 @@
+"""Bulk copies in flight, one entry each: machine code (:mod:`~sdpalab.sim.native.translate`)."""
+
+from __future__ import annotations
+
+from sdpalab.sim.memory import GLOBAL_BASE
+from sdpalab.sim.native.layout import (
+    CURRENT,
+    CURRENT_CTA,
+    EXTENT_COUNT,
+    EXTENTS,
+    FULL,
+    GLOBAL,
+    ILLEGAL,
+    LANDED,
+    MAP_AXES,
+    MAP_BYTES,
+    MAP_RAW,
+    MAP_SWIZZLE,
+    MAP_WORDS,
+    MOST_TRANSFERS,
+    OPERANDS,
+    RAW_WORDS,
+    SHARED,
+    SHARED_LIMIT,
+    SHARED_STRIDE,
+    TENSOR_MAP,
+    TENSOR_MAP_COUNT,
+    TENSOR_MAPS,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_COORDINATES,
+    TR_CTA,
+    TR_KIND,
+    TR_LANE,
+    TR_LINEAR,
+    TR_MAP,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_PC,
+    TR_SERIAL,
+    TR_SOURCE,
+    TR_STATE,
+    TR_WARP,
+    TRANSFER_COUNT,
+    TRANSFER_FIRST,
+    TRANSFER_SERIAL,
+    TRANSFER_WORDS,
+    TRANSFERS,
+)
+from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
+from sdpalab.sim.native.words import copy, load32, load64, store64
+
+__all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "shared_place"]
+
+
+def next_entry(context: int) -> int:
+    """Room for one more; 0 if there is none. Those that have landed are left behind."""
+    count = load64(context + 8 * TRANSFER_COUNT)
+    base = load64(context + 8 * TRANSFERS)
+    if count == MOST_TRANSFERS:
+        left = 0
+        for k in range(load64(context + 8 * TRANSFER_FIRST), count):
+            entry = base + 8 * TRANSFER_WORDS * k
+            if load64(entry + 8 * TR_KIND) != LANDED:
+                copy(base + 8 * TRANSFER_WORDS * left, entry, 8 * TRANSFER_WORDS)
+                left += 1
+        store64(context + 8 * TRANSFER_FIRST, 0)
+        count = left
+        if count == MOST_TRANSFERS:
+            return 0
+    store64(context + 8 * TRANSFER_COUNT, count + 1)
+    entry = base + 8 * TRANSFER_WORDS * count
+    store64(entry + 8 * TR_SERIAL, load64(context + 8 * TRANSFER_SERIAL))
+    store64(entry + 8 * TR_WARP, load64(context + 8 * CURRENT))
+    store64(entry + 8 * TR_LINEAR, load64(context + 8 * CURRENT_CTA))
+    return entry
+
+
+def new_entry(context: int, kind: int, lane: int, cta: int, offset: int, size: int) -> int:
+    """An entry for a copy of a lane, of so many bytes from an offset of a CTA's shared memory on; a status below 64 if
+    there is no room."""
+    entry = next_entry(context)
+    if entry == 0:
+        return FULL
+    store64(entry + 8 * TR_KIND, kind)
+    store64(entry + 8 * TR_LANE, lane)
+    store64(entry + 8 * TR_CTA, cta)
+    store64(entry + 8 * TR_OFFSET, offset)
+    store64(entry + 8 * TR_BYTES, size)
+    store64(entry + 8 * TR_MBARRIER, 0)
+    store64(entry + 8 * TR_SOURCE, 0)
+    store64(entry + 8 * TR_STATE, 0)
+    store64(entry + 8 * TR_COMBINE, 0)
+    return entry
+
+
+def within_extent(context: int, begin: int, size: int) -> int:
+    """Whether so many bytes of global memory lie in one buffer."""
+    for k in range(load64(context + 8 * EXTENT_COUNT)):
+        extent = load64(context + 8 * EXTENTS) + 16 * k
+        if begin >= load64(extent) and begin + size <= load64(extent + 8):
+            return 1
+    return 0
+
+
+def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
+    """A lane's address: the row that an operand of a record names, plus the offset that the next one is."""
+    row = registers + load32(record + 4 * (OPERANDS + operand))
+    return load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + operand + 1))
+
+
+def tensor_map_at(context: int, address: int) -> int:
+    """The tensor map whose bytes are at a generic address, if the launch was given that; 0 if not."""
+    offset = address - GLOBAL_BASE
+    if offset & 63:
+        return 0
+    if within_extent(context, offset, 128) == 0:
+        return 0
+    place = load64(context + 8 * GLOBAL) + offset
+    for number in range(load64(context + 8 * TENSOR_MAP_COUNT)):
+        tensor = load64(context + 8 * TENSOR_MAPS) + 8 * MAP_WORDS * number
+        same = 0
+        while same < RAW_WORDS and load64(place + 8 * same) == load64(tensor + 8 * (MAP_RAW + same)):
+            same += 1
+        if same == RAW_WORDS:
+            return tensor
+    return 0
+
+
+def box_entry(registers: int, record: int, lane: int, context: int, kind: int, rank_operand: int) -> int:
+    """An entry for a box that a lane copies; a status below 64 where that is wrong.
+
+    Operands are the row and offset of the address in shared memory, and of the map's; from ``rank_operand`` on the
+    number of axes, and the rows of the coordinates.
+    """
+    shared = lane_address(registers, record, 0, lane)
+    tensor = tensor_map_at(context, lane_address(registers, record, 2, lane))
+    axes = load32(record + 4 * (OPERANDS + rank_operand))
+    if tensor == 0:
+        return TENSOR_MAP
+    if load64(tensor + 8 * MAP_AXES) != axes:
+        return TENSOR_MAP
+    cta, offset = cta_of(context, shared), offset_of(shared)
+    size = load64(tensor + 8 * MAP_BYTES)
+    if cta < 0 or offset & 127 or offset > load64(context + 8 * SHARED_LIMIT) - size:
+        return ILLEGAL
+    if cta_alive(context, cta) == 0:
+        return ILLEGAL
+    if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
+        return TENSOR_MAP
+    entry = new_entry(context, kind, lane, cta, offset, size)
+    if entry < 64:
+        return entry
+    store64(entry + 8 * TR_MAP, tensor)
+    for k in range(axes):
+        row = registers + load32(record + 4 * (OPERANDS + rank_operand + 1 + k))
+        store64(entry + 8 * (TR_COORDINATES + k), load32(row + 4 * lane))
+    return entry
+
+
+def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
+    """An entry for bytes that a lane copies; 0 if it copies none, or a status below 64 where that is wrong.
+
+    Operands are the row and offset of the address in shared memory, and of that in global memory, the row of the
+    number of bytes, and the pc.
+    """
+    shared = lane_address(registers, record, 0, lane)
+    begin = lane_address(registers, record, 2, lane) - GLOBAL_BASE
+    size = load32(registers + load32(record + 4 * (OPERANDS + 4)) + 4 * lane)
+    cta, offset = cta_of(context, shared), offset_of(shared)
+    if size == 0:
+        return 0
+    if cta < 0 or size < 0 or (size | offset | begin) & 15 or offset > load64(context + 8 * SHARED_LIMIT) - size:
+        return ILLEGAL
+    if within_extent(context, begin, size) == 0 or cta_alive(context, cta) == 0:
+        return ILLEGAL
+    entry = new_entry(context, kind, lane, cta, offset, size)
+    if entry < 64:
+        return entry
+    store64(entry + 8 * TR_MAP, 0)
+    store64(entry + 8 * TR_COORDINATES, begin)
+    store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 5)))
+    return entry
+
+
+def shared_place(context: int, entry: int) -> int:
+    """Where in this process a copy's shared memory begins."""
+    begin = load64(context + 8 * SHARED) + load64(entry + 8 * TR_CTA) * load64(context + 8 * SHARED_STRIDE)
+    return begin + load64(entry + 8 * TR_OFFSET)

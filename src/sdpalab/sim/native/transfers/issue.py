@@ -1,0 +1,255 @@
+"""Instructions that issue bulk copies: machine code."""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import comes_before
+from sdpalab.sim.native.flights import copy_issued
+from sdpalab.sim.native.layout import (
+    CHECKED,
+    COUNTING,
+    CTA_COUNT,
+    FULL,
+    ILLEGAL,
+    LANDED,
+    LISTS,
+    LOADS,
+    MAP_ITEM,
+    MAP_KIND,
+    MB_OFFSET,
+    MB_TAG,
+    MBARRIER_RULE,
+    OPERANDS,
+    RACE,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SHARED_LIMIT,
+    SPREAD,
+    STORES,
+    TENSOR_MAP,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_CTA,
+    TR_DATA,
+    TR_KIND,
+    TR_MAP,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_PC,
+    TR_TIME,
+    TR_WARP,
+    TRANSFER_SERIAL,
+    TRANSFER_WORDS,
+    WORDS,
+)
+from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
+from sdpalab.sim.native.traffic import count_shared
+from sdpalab.sim.native.transfers.boxes import global_lines
+from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
+from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
+from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
+
+__all__ = ["load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
+
+
+def load_box(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.tensor`` to shared memory: operands 4 and 5 are the mbarrier's row and offset, 6 the pc, 7 the
+    row of the CTAs that a multicast writes to (16 bits; or -1), then the axes."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = box_entry(registers, record, lane, context, LOADS, 8)
+        if entry < 64:
+            return entry
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
+        mbarrier = named_mbarrier(context, lane_address(registers, record, 4, lane))
+        if mbarrier == 0:
+            return MBARRIER_RULE
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        many = load32(record + 4 * (OPERANDS + 7))
+        if many >= 0:
+            status = multicast(context, entry, load32((registers + many + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
+        else:
+            status = begin_load(context, entry, 1, 1)
+        if status != 0:
+            return status
+    return 0
+
+
+def multicast(context: int, model: int, ranks: int) -> int:
+    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each; a status.
+
+    Global memory is read once.
+    """
+    entry = load64(context + 8 * SCRATCH)  # entries may move while others are added
+    copy(entry, model, 8 * TRANSFER_WORDS)
+    store64(model + 8 * TR_KIND, LANDED)
+    offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
+    reads = 1
+    for rank in range(load64(context + 8 * CTA_COUNT)):
+        if ranks >> rank & 1 == 0:
+            continue
+        mbarrier = mbarrier_at(context, rank, offset)
+        if mbarrier == 0 or cta_alive(context, rank) == 0:
+            return MBARRIER_RULE
+        place = next_entry(context)
+        if place == 0:
+            return FULL
+        copy(place, entry, 8 * TRANSFER_WORDS)
+        store64(place + 8 * TR_CTA, rank)
+        store64(place + 8 * TR_MBARRIER, mbarrier)
+        status = begin_load(context, place, 1, reads)
+        if status != 0:
+            return status
+        reads = 0
+    return 0
+
+
+def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` to shared memory: operands 6 and 7 are the mbarrier's row and offset."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = bytes_entry(registers, record, lane, context, LOADS)
+        if entry == 0:
+            continue
+        if entry < 64:
+            return entry
+        mbarrier = named_mbarrier(context, lane_address(registers, record, 6, lane))
+        if mbarrier == 0:
+            return MBARRIER_RULE
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        status = begin_load(context, entry, 1, 1)
+        if status != 0:
+            return status
+    return 0
+
+
+def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` or ``cp.reduce.async.bulk`` to global memory: operand 6 is how it combines elements."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = bytes_entry(registers, record, lane, context, STORES)
+        if entry == 0:
+            continue
+        if entry >= 64:
+            store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 6)))
+        status = begin_store(context, entry, lane) if entry >= 64 else entry
+        if status != 0:
+            return status
+    return 0
+
+
+def store_box(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.tensor`` or its reduction to global memory: operand 4 is the pc, 5 where the list of operations
+    begins that combine elements of each type (-1: none), 6 the number of axes."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = box_entry(registers, record, lane, context, STORES, 6)
+        if entry < 64:
+            return entry
+        begin = load32(record + 4 * (OPERANDS + 5))
+        if begin >= 0:
+            tensor = load64(entry + 8 * TR_MAP)
+            kind = load64(tensor + 8 * MAP_KIND)
+            number = load32(load64(context + 8 * LISTS) + 4 * (begin + kind)) if kind >= 0 else 0
+            if number == 0:
+                return TENSOR_MAP
+            store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 4)))
+        status = begin_store(context, entry, lane)
+        if status != 0:
+            return status
+    return 0
+
+
+def store_words(registers: int, record: int, mask: int, context: int) -> int:
+    """``st.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an element, how many of
+    them, the pc, and their rows."""
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
+    size = element * many
+    if load64(context + 8 * COUNTING) != 0:
+        row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+        places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+        signal = registers + load32(record + 4 * (OPERANDS + 2))
+        first = 0
+        while mask >> first & 1 == 0:
+            first += 1
+        for lane in range(32):
+            store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
+            if mask >> lane & 1 and offset_of(load64(signal + 8 * lane)) != offset_of(load64(signal + 8 * first)):
+                return SPREAD
+        count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = lane_address(registers, record, 0, lane)
+        signal = lane_address(registers, record, 2, lane)
+        cta, offset = cta_of(context, address), offset_of(address)
+        if cta < 0 or offset & (size - 1) or offset > load64(context + 8 * SHARED_LIMIT) - size:
+            return ILLEGAL
+        mbarrier = named_mbarrier(context, signal)
+        if mbarrier == 0 or cta_of(context, signal) != cta or cta_alive(context, cta) == 0:
+            return MBARRIER_RULE
+        entry = new_entry(context, WORDS, lane, cta, offset, size)
+        if entry < 64:
+            return entry
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        for k in range(many):
+            row = registers + load32(record + 4 * (OPERANDS + 7 + k))
+            copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
+        status = begin_load(context, entry, 0, 0)
+        if status != 0:
+            return status
+    return 0
+
+
+def several(context: int, mask: int) -> int:
+    """Whether more than one lane issues copies that are counted: their sectors would be counted together."""
+    return load64(context + 8 * COUNTING) != 0 and popcount(mask) > 1
+
+
+def named_mbarrier(context: int, address: int) -> int:
+    """The mbarrier at an address of shared::cluster; 0 if there is none."""
+    home = cta_of(context, address)
+    return mbarrier_at(context, home, offset_of(address)) if home >= 0 else 0
+
+
+def begin_load(context: int, entry: int, proxy: int, reads: int) -> int:
+    """A copy to shared memory is issued; a status. ``reads`` is whether it reads global memory for itself."""
+    status = announce_load(context, entry, proxy, reads)
+    return status if status != 0 else begin_transfer(context, entry)
+
+
+def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
+    """What the checks and the counters make of a copy to shared memory when it is issued; a status.
+
+    ``reads`` is whether it reads global memory for itself.
+    """
+    if load64(entry + 8 * TR_KIND) == LOADS and reads:
+        status = global_lines(context, entry, 1)
+        if status != 0:
+            return status
+    if load64(context + 8 * CHECKED) == 0:
+        return 0
+    warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+    if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
+        return RACE
+    actor, cta = actor_of(context, mbarrier), load64(entry + 8 * TR_CTA)
+    time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
+    store64(entry + 8 * TR_TIME, time)
+    return time if time < 64 else 0

@@ -1,0 +1,223 @@
+"""When bulk copies land, their groups and waits: machine code.
+
+The rules are those of :mod:`sdpalab.sim.bulk_copies`. Copies land when nothing else can run, the oldest first; stores
+no later than when their lane waits for them. A lane that waits only for the reading (``.read``) has the data kept until
+then.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import completed, operation_time, warps_of_cluster
+from sdpalab.sim.native.flights import copy_came, others_know, read_range, reads_range_complete
+from sdpalab.sim.native.layout import (
+    ARRIVALS,
+    ASYNC,
+    BACKWARD,
+    BULK_GROUPS,
+    CAPTURED,
+    CAPTURED_BYTES,
+    CAPTURED_END,
+    CHECKED,
+    CURRENT,
+    CURRENT_STATE,
+    DRAWN,
+    EARLY,
+    FULL,
+    LANDED,
+    OPERANDS,
+    ORDER,
+    STORES,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_CTA,
+    TR_DATA,
+    TR_GROUP,
+    TR_KIND,
+    TR_LANE,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_SERIAL,
+    TR_SOURCE,
+    TR_STATE,
+    TR_TIME,
+    TR_WARP,
+    TRANSFER_COUNT,
+    TRANSFER_FIRST,
+    TRANSFER_WORDS,
+    TRANSFERS,
+    WAITED_FOR,
+    WORDS,
+    WRITTEN_OUT,
+)
+from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, vectors_of
+from sdpalab.sim.native.reset import draw
+from sdpalab.sim.native.transfers.arrivals import land_arrivals
+from sdpalab.sim.native.transfers.boxes import global_lines, move_box
+from sdpalab.sim.native.transfers.entries import shared_place
+from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
+
+__all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
+
+
+def begin_transfer(context: int, entry: int) -> int:
+    """A copy to shared memory begins: it lands at once in the early mode, else its destination is poison; a status."""
+    if load64(context + 8 * EARLY) != 0:
+        return land(context, entry)
+    fill(shared_place(context, entry), 0xFF, load64(entry + 8 * TR_BYTES))
+    return 0
+
+
+def begin_store(context: int, entry: int, lane: int) -> int:
+    """A store joins the current bulk group of its lane, and reads shared memory from now on; a status."""
+    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
+    if load64(context + 8 * CHECKED) != 0:
+        warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
+        twin = warps_of_cluster(context) + warp
+        time = operation_time(context, twin)
+        store64(entry + 8 * TR_TIME, time)
+        offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
+        status = read_range(context, cta, offset, size, warp, twin, time)
+        if status != 0:
+            return status
+    return write_out(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+
+
+def write_out(context: int, entry: int) -> int:
+    """A store writes global memory; a status."""
+    status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
+    if status != 0:
+        return status
+    move_box(context, entry)
+    store64(entry + 8 * TR_STATE, load64(entry + 8 * TR_STATE) | WRITTEN_OUT)
+    return 0
+
+
+def capture(context: int, entry: int) -> int:
+    """A store reads its box, and writes it later; a status."""
+    end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
+    if end + size > load64(context + 8 * CAPTURED_BYTES):
+        end = 0
+        for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+            other = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+            if load64(other + 8 * TR_KIND) != LANDED and load64(other + 8 * TR_SOURCE) != 0:
+                return FULL
+    store64(context + 8 * CAPTURED_END, end + size)
+    target = load64(context + 8 * CAPTURED) + end
+    copy(target, shared_place(context, entry), size)
+    store64(entry + 8 * TR_SOURCE, target)
+    return 0
+
+
+def commit_transfers(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
+    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    for lane in range(32):
+        if mask >> lane & 1:
+            store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
+    return 0
+
+
+def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, as many as
+    operand 0 says; or only their reading, by operand 1. A status."""
+    keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    warp = load64(context + 8 * CURRENT)
+    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
+            continue
+        lane, state = load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_STATE)
+        if mask >> lane & 1 == 0 or load64(entry + 8 * TR_GROUP) >= load32(groups + 4 * lane) - keep:
+            continue
+        status = 0
+        if state & WRITTEN_OUT == 0 and reads_only == 0:
+            status = write_out(context, entry)
+        elif state & (WRITTEN_OUT | WAITED_FOR) == 0:
+            status = capture(context, entry)
+        if status != 0:
+            return status
+        waited_for(context, entry)
+    return 0
+
+
+def waited_for(context: int, entry: int) -> None:
+    """The lane of a store has waited for its reading, or for all of it."""
+    state = load64(entry + 8 * TR_STATE)
+    if state & WAITED_FOR == 0 and load64(context + 8 * CHECKED) != 0:
+        offset, size, warp = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), load64(entry + 8 * TR_WARP)
+        reads_range_complete(context, load64(entry + 8 * TR_CTA), offset, size)
+        completed(context, warp, warps_of_cluster(context) + warp, load64(entry + 8 * TR_TIME))
+    store64(entry + 8 * TR_STATE, state | WAITED_FOR)
+    if state & WRITTEN_OUT:
+        store64(entry + 8 * TR_KIND, LANDED)
+
+
+def in_flight(entry: int) -> int:
+    """Whether a copy has still to land."""
+    return load64(entry + 8 * TR_KIND) != LANDED and load64(entry + 8 * TR_STATE) & WRITTEN_OUT == 0
+
+
+def land_next(context: int) -> int:
+    """Nothing else can run: the copies of one instruction land. A status; -1 if there are none."""
+    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    base = load64(context + 8 * TRANSFERS)
+    while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
+        first += 1
+    store64(context + 8 * TRANSFER_FIRST, first)
+    serial = -1
+    newest = load64(context + 8 * ORDER) == BACKWARD
+    if load64(context + 8 * ORDER) == DRAWN:
+        newest = draw(context, 2) == 1
+    for k in range(first, count):
+        entry = base + 8 * TRANSFER_WORDS * k
+        if in_flight(entry) and (serial < 0 or newest):
+            serial = load64(entry + 8 * TR_SERIAL)
+    if serial < 0:
+        return -1
+    for k in range(first, count):
+        entry = base + 8 * TRANSFER_WORDS * k
+        if in_flight(entry) and load64(entry + 8 * TR_SERIAL) == serial:
+            status = land(context, entry)
+            if status != 0:
+                return status
+    return 0
+
+
+def land(context: int, entry: int) -> int:
+    """A copy lands, and if that is in shared memory its mbarrier counts its bytes; a status."""
+    if load64(entry + 8 * TR_KIND) == ARRIVALS:
+        return land_arrivals(context, entry)
+    if load64(entry + 8 * TR_KIND) == STORES:
+        status = write_out(context, entry)
+        if load64(entry + 8 * TR_STATE) & WAITED_FOR:
+            store64(entry + 8 * TR_KIND, LANDED)
+        return status
+    if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
+        return ASYNC
+    if load64(entry + 8 * TR_KIND) == WORDS:
+        copy(shared_place(context, entry), entry + 8 * TR_DATA, load64(entry + 8 * TR_BYTES))
+    else:
+        move_box(context, entry)
+    store64(entry + 8 * TR_KIND, LANDED)
+    if load64(context + 8 * CHECKED) != 0:
+        mbarrier = load64(entry + 8 * TR_MBARRIER)
+        cta, offset = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET)
+        copy_came(context, cta, offset, load64(entry + 8 * TR_BYTES))
+        place = vectors_of(context, mbarrier) + 8 * actor_of(context, mbarrier)
+        store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
+    return bytes_came(context, load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES))
+
+
+def drained(context: int) -> int:
+    """All threads have exited: what is in flight lands, and stores that nobody waited for are wrong; a status."""
+    status = 0
+    while status == 0:
+        status = land_next(context)
+    if status > 0:
+        return status
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * k + TR_KIND)) != LANDED:
+            return ASYNC
+    return others_know(context)

@@ -1,0 +1,48 @@
+"""The checks of accesses to shared and global memory: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+One warp acts at a time, so happens-before needs no more than this (FastTrack, Flanagan and Freund 2009): a time that
+grows with every release; for each granule of memory, the warp and the time of its last write, and when each warp last
+read it; for each warp, up to which time every warp's accesses come before its own. A page of shared memory sums up what
+is known of its granules, so that most accesses need no look at them.
+
+Nothing is reported here. What might be a hazard ends the native run, and the reference engine decides and reports: so
+what is suspected may be more than what is wrong, but never less.
+
+"""
+
+from sdpalab.sim.native.watch.global_memory import read_global, read_strong, write_global, write_strong
+from sdpalab.sim.native.watch.releases import fence_memory
+from sdpalab.sim.native.watch.shared_memory import (
+    copies_landed,
+    copy_begins,
+    mark_written,
+    read_followed,
+    read_shared,
+    update_shared,
+    write_shared,
+)
+from sdpalab.sim.native.watch.undefined_bytes import (
+    shadows_from_memory,
+    shadows_of_matrices,
+    shadows_of_product,
+    shadows_to_memory,
+)
+
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "fence_memory",
+    "mark_written",
+    "read_followed",
+    "read_global",
+    "read_shared",
+    "read_strong",
+    "shadows_from_memory",
+    "shadows_of_matrices",
+    "shadows_of_product",
+    "shadows_to_memory",
+    "update_shared",
+    "write_global",
+    "write_shared",
+    "write_strong",
+]

@@ -1,0 +1,242 @@
+"""The checks of accesses to global memory: machine code."""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import lanes_there, vector_of
+from sdpalab.sim.native.layout import (
+    ACQUIRES,
+    ACTORS,
+    CHAINS,
+    CLOCKS,
+    CONTINUES,
+    CTA_COUNT,
+    CURRENT,
+    CURRENT_CTA,
+    EVERY_LANE,
+    EVERY_WARP,
+    FLOORS,
+    GLOBAL_PAGE_SHIFT,
+    GLOBAL_PAGES,
+    GLOBAL_READ_MASKS,
+    GLOBAL_READERS,
+    GLOBAL_SHIFT,
+    GLOBAL_STRONG,
+    GLOBAL_WATCHED,
+    GLOBAL_WRITE_MASKS,
+    GLOBAL_WRITERS,
+    GRID_ROWS,
+    OBSERVES,
+    RACE,
+    READ_SHIFT,
+    RELEASES,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SEVERAL,
+    VECTORS,
+    WARP_COUNT,
+)
+from sdpalab.sim.native.watch.releases import continue_chain, linear_of, observe, release_for, row_of
+from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
+
+__all__ = ["read_global", "read_strong", "write_global", "write_strong"]
+
+
+def global_tag(context: int) -> int:
+    """What an access of the current warp leaves in global memory."""
+    warp = load64(context + 8 * CURRENT)
+    return load64(context + 8 * CURRENT_CTA) << 40 | load64(load64(context + 8 * CLOCKS) + 8 * warp) << 8 | warp
+
+
+def conflicts(context: int, tag: int, lane: int, there: int) -> int:
+    """Whether the access of a tag, at which these lanes were there, may not come before the current warp's by a lane:
+    it is a warp's that is not ordered, or one of lanes that had diverged."""
+    if tag == 0:
+        return 0
+    cta, other, time = tag >> 40, tag & 0xFF, tag >> 8 & 0xFFFFFFFF
+    if cta == SEVERAL:
+        return 1
+    warp = load64(context + 8 * CURRENT)
+    near = cta == linear_of(context, other) + 1 if other != EVERY_WARP else of_cluster(context, cta)
+    if not near:
+        return 0 if comes_after(context, warp, cta, other, time) else 1
+    if other == EVERY_WARP:
+        return 1 if time > load64(load64(context + 8 * FLOORS) + 8 * warp) else 0
+    if time <= load64(vector_of(context, warp) + 8 * other):
+        return 0
+    return 1 if warp != other or there >> lane & 1 == 0 else 0
+
+
+def of_cluster(context: int, cta: int) -> int:
+    """Whether a CTA, by its linear index plus one, is of the cluster that runs."""
+    for k in range(load64(context + 8 * CTA_COUNT)):
+        if cta == linear_of(context, load64(context + 8 * WARP_COUNT) * k) + 1:
+            return 1
+    return 0
+
+
+def comes_after(context: int, warp: int, cta: int, other: int, time: int) -> int:
+    """Whether what a warp (or every warp) of a CTA of another cluster did up to a time comes before a warp's access."""
+    if load64(context + 8 * GRID_ROWS) == 0:
+        return 0
+    warps = load64(context + 8 * WARP_COUNT)
+    row = row_of(context, warp) + 8 * warps * (cta - 1)
+    if other != EVERY_WARP:
+        return time <= load64(row + 8 * (other % warps))
+    if load64(context + 8 * CTA_COUNT) > 1:  # which of its CTAs they are of is not kept
+        return 0
+    for k in range(warps):
+        if time > load64(row + 8 * k):
+            return 0
+    return 1
+
+
+def both(context: int, before: int) -> int:
+    """The mark of the current warp's access and of one before that does not come before it."""
+    mine = global_tag(context)
+    if before >> 40 == SEVERAL or of_cluster(context, before >> 40) == 0:
+        return SEVERAL << 40
+    return mine >> 40 << 40 | max(mine >> 8 & 0xFFFFFFFF, before >> 8 & 0xFFFFFFFF) << 8 | EVERY_WARP
+
+
+def mark_strong(context: int, marks: int, granule: int, many: int, lane: int) -> None:
+    """Leave the current warp's mark on granules; if the mark before does not come before it, one for both."""
+    mine = global_tag(context)
+    for k in range(granule, granule + many):
+        before = load64(marks + 8 * k)
+        several = before != mine and conflicts(context, before, lane, EVERY_LANE)
+        store64(marks + 8 * k, both(context, before) if several else mine)
+
+
+def read_global(context: int, mask: int, present: int, width: int) -> int:
+    """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    many = max(width >> shift, 1)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
+    strong, pages = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_PAGES)
+    there = lanes_there(context, present)
+    mine = global_tag(context)
+    warp = load64(context + 8 * CURRENT)
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
+                granule = offset >> shift
+                for k in range(granule, granule + many):
+                    if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
+                        return RACE
+                    if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
+                        return RACE
+            place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
+            before = load64(place)
+            if before >> 40 == mine >> 40 and before & 0xFF == warp:
+                lanes = load32(masks) if (before >> 8 & 0xFFFFFFFF) > met else EVERY_LANE
+                store64(place, mine)
+                store32(masks, lanes & there)
+            elif before >> 40 != SEVERAL:
+                # Which readers there are is not kept if there are several, unless those before come first anyway.
+                store64(place, both(context, before) if conflicts(context, before, lane, EVERY_LANE) else mine)
+                store32(masks, there)
+    return 0
+
+
+def write_global(context: int, mask: int, present: int, width: int) -> int:
+    """Lanes write global memory; as :func:`read_global`."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    many = max(width >> shift, 1)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
+    strong, pages = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_PAGES)
+    watched, chains = load64(context + 8 * GLOBAL_WATCHED), load64(context + 8 * CHAINS)
+    there = lanes_there(context, present)
+    mine = global_tag(context)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            near = offset >> READ_SHIFT
+            if conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near)):
+                return RACE
+            granule = offset >> shift
+            for k in range(granule, granule + many):
+                if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
+                    return RACE
+                if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
+                    return RACE
+                if watched != 0 and conflicts(context, load64(watched + 8 * k), lane, 0):
+                    return RACE
+                store64(writers + 8 * k, mine)
+                store32(write_masks + 4 * k, there)
+                if chains != 0:
+                    store64(chains + 8 * k, 0)
+            store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)
+    return 0
+
+
+# ---- strong operations -----------------------------------------------------------------------------------------------
+
+
+def read_strong(context: int, mask: int, present: int, width: int, does: int) -> int:
+    """Lanes read global memory strongly, which conflicts with weak writes alone; as :func:`read_global`.
+
+    ``does`` are bits: ``ACQUIRES`` where the read acquires.
+    """
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
+    warp, many = load64(context + 8 * CURRENT), max(width >> shift, 1)
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            if weakly_written(context, granule, many, lane):
+                return RACE
+            mark_strong(context, load64(context + 8 * GLOBAL_WATCHED), granule, many, lane)
+            status = observe(context, warp, granule, does & ACQUIRES) if chains != 0 else 0
+            if status != 0:
+                return status
+    return 0
+
+
+def write_strong(context: int, mask: int, present: int, width: int, does: int) -> int:
+    """Lanes write global memory strongly, or update it atomically, which conflicts with weak accesses alone; as
+    :func:`read_global`.
+
+    ``does`` are bits: ``ACQUIRES``, ``RELEASES``; ``OBSERVES`` for what returns the value before, ``CONTINUES`` for all
+    that reads and writes.
+    """
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
+    readers, masks = load64(context + 8 * GLOBAL_READERS), load64(context + 8 * GLOBAL_READ_MASKS)
+    warp, many = load64(context + 8 * CURRENT), max(width >> shift, 1)
+    release = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            near, granule = offset >> READ_SHIFT, offset >> shift
+            if conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
+                return RACE
+            if weakly_written(context, granule, many, lane):
+                return RACE
+            store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
+            if chains != 0:
+                status = observe(context, warp, granule, does & ACQUIRES) if does & OBSERVES else 0
+                if status == 0 and (release == 0 or does & ACQUIRES):
+                    release = release_for(context, warp, does & RELEASES)
+                    status = release if release < 64 else 0
+                if status == 0:
+                    before = load64(chains + 8 * granule) if does & CONTINUES else 0
+                    status = continue_chain(context, granule, release, before)
+                if status != 0:
+                    return status
+            mark_strong(context, load64(context + 8 * GLOBAL_STRONG), granule, many, lane)
+    return 0
+
+
+def weakly_written(context: int, granule: int, many: int, lane: int) -> int:
+    """Whether the last weak write of one of the granules may not come before the current warp's access by a lane."""
+    writers, masks = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_WRITE_MASKS)
+    for k in range(granule, granule + many):
+        if conflicts(context, load64(writers + 8 * k), lane, load32(masks + 4 * k)):
+            return 1
+    return 0

@@ -1,0 +1,293 @@
+"""Releases and acquires through global memory: machine code.
+
+The rules are those of :mod:`sdpalab.sim.checks.scopes`, for operations and fences whose scope is the GPU; narrower
+fences order nothing here. Inside a cluster the vectors of :mod:`~sdpalab.sim.native.clocks` hold what comes before.
+Besides, each warp of the cluster has a row: up to which time the accesses of every warp of the grid come before its
+own.
+
+A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
+writes, are a list from the last one back: a strong write begins it anew, a read-modify-write continues it, a weak write
+ends it. A warp that acquires from a place joins all of them. At a barrier, warps take over the rows of those who have
+arrived there.
+
+The records lie in one pool. Where there is no room left, the launch is left to the reference engine.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from sdpalab.sim.native.layout import (
+    ACTORS,
+    CHAINS,
+    CLOCKS,
+    CTA_COUNT,
+    CURRENT,
+    FULL,
+    GRID_ROWS,
+    GRID_WARPS,
+    NODE_BEFORE,
+    NODE_ITEM,
+    NODE_WORDS,
+    OPERANDS,
+    POOL,
+    POOL_END,
+    POOL_WORDS,
+    RELEASE_LINEAR,
+    RELEASE_ROW,
+    RELEASE_TIME,
+    RELEASE_USED,
+    RELEASE_WARP,
+    ROW_FENCED,
+    ROW_JOINED,
+    ROW_MERGED,
+    ROW_PAIRS,
+    ROW_SEEN,
+    ROW_SNAPSHOT,
+    ROW_STATES,
+    ROW_VERSION,
+    ROW_WORDS,
+    WARP_COUNT,
+    WARP_LINEAR,
+    WARP_WORDS,
+    WARPS,
+)
+from sdpalab.sim.native.words import copy, fill, load32, load64, store64
+
+__all__ = ["begin_rows", "continue_chain", "fence_memory", "linear_of", "observe", "release_for", "row_of", "take_rows"]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def linear_of(context: int, warp: int) -> int:
+    """The linear index in the grid of the CTA of a warp of the cluster."""
+    return load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + WARP_LINEAR))
+
+
+def row_of(context: int, warp: int) -> int:
+    """A warp's row."""
+    return load64(context + 8 * GRID_ROWS) + 8 * load64(context + 8 * GRID_WARPS) * warp
+
+
+def row_state(context: int, warp: int) -> int:
+    """The words about a warp's row."""
+    return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
+
+
+def begin_rows(context: int) -> None:
+    """A cluster begins: nothing of other clusters comes before it."""
+    if load64(context + 8 * GRID_ROWS) == 0:
+        return
+    warps = warps_of_cluster(context)
+    for warp in range(warps):
+        state = row_state(context, warp)
+        if load64(state + 8 * ROW_VERSION) != 0:
+            fill(row_of(context, warp), 0, 8 * load64(context + 8 * GRID_WARPS))
+        fill(state, 0, 8 * ROW_WORDS)
+    fill(load64(context + 8 * ROW_PAIRS), 0, 8 * warps * warps)
+
+
+def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
+    """From ``place`` on, so many times of a warp's row become later ones; whether any did."""
+    row = row_of(context, warp) + 8 * place
+    grown = 0
+    for k in range(many):
+        time = load64(times + 8 * k)
+        if load64(row + 8 * k) < time:
+            store64(row + 8 * k, time)
+            grown = 1
+    if grown:
+        state = row_state(context, warp)
+        store64(state + 8 * ROW_VERSION, load64(state + 8 * ROW_VERSION) + 1)
+        store64(state + 8 * ROW_SNAPSHOT, 0)
+    return grown
+
+
+def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
+    """A warp has waited at a barrier: it takes over the rows of warps that come before it by a vector.
+
+    A row is as its warp has it at present, and so it is taken only if all that is in it comes before: what that warp
+    joined, and what it has taken over itself, earlier or at this very barrier. Warps that meet give the vector of their
+    barrier and the time of their meeting; others their own, and 0.
+    """
+    if load64(context + 8 * GRID_ROWS) == 0:
+        return
+    warps = warps_of_cluster(context)
+    pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * warp
+    for other in range(warps):
+        state = row_state(context, other)
+        version, known = load64(state + 8 * ROW_VERSION), load64(vector + 8 * other)
+        if other == warp or version == load64(pairs + 8 * other) or load64(state + 8 * ROW_JOINED) > known:
+            continue
+        merged = load64(state + 8 * ROW_MERGED)
+        if merged > known and merged != meeting:
+            continue
+        if grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row_of(context, other)):
+            now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+            store64(row_state(context, warp) + 8 * ROW_MERGED, meeting if meeting else now)
+        store64(pairs + 8 * other, version)
+
+
+# ---- the pool --------------------------------------------------------------------------------------------------------
+
+
+def take_room(context: int, words: int) -> int:
+    """The address of so many words; 0 if there is no room."""
+    end = load64(context + 8 * POOL_END)
+    if end + words > load64(context + 8 * POOL_WORDS):
+        return 0
+    store64(context + 8 * POOL_END, end + words)
+    return load64(context + 8 * POOL) + 8 * end
+
+
+def new_node(context: int, item: int, before: int) -> int:
+    """A list that begins with an item; 0 if there is no room."""
+    node = take_room(context, NODE_WORDS)
+    if node != 0:
+        store64(node + 8 * NODE_ITEM, item)
+        store64(node + 8 * NODE_BEFORE, before)
+    return node
+
+
+# ---- releases --------------------------------------------------------------------------------------------------------
+
+
+def vector_in(context: int, release: int) -> int:
+    """Where the vector of a release is."""
+    return release + 8 * (RELEASE_LINEAR + load64(context + 8 * CTA_COUNT))
+
+
+def new_release(context: int, warp: int, place: int) -> int:
+    """A record of what comes before a warp now, its own accesses included, in ``place`` if that is not 0; 0 if there is
+    no room. From now on the warp's accesses have a later time."""
+    actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
+    release = place if place != 0 else take_room(context, RELEASE_LINEAR + ctas + actors)
+    state, wide = row_state(context, warp), load64(context + 8 * GRID_WARPS)
+    snapshot = load64(state + 8 * ROW_SNAPSHOT)
+    if snapshot == 0 and load64(state + 8 * ROW_VERSION) != 0:
+        snapshot = take_room(context, wide)
+        if snapshot == 0:
+            return 0
+        copy(snapshot, row_of(context, warp), 8 * wide)
+        store64(state + 8 * ROW_SNAPSHOT, snapshot)
+    if release == 0:
+        return 0
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    store64(release + 8 * RELEASE_TIME, now)
+    store64(release + 8 * RELEASE_WARP, warp)
+    store64(release + 8 * RELEASE_ROW, snapshot)
+    store64(release + 8 * RELEASE_USED, 0)
+    warps = load64(context + 8 * WARP_COUNT)
+    for cta in range(ctas):
+        store64(release + 8 * (RELEASE_LINEAR + cta), linear_of(context, warps * cta))
+    copy(vector_in(context, release), vector_of(context, warp), 8 * actors)
+    store64(vector_in(context, release) + 8 * warp, now)
+    begin_time(context, warp)
+    return release
+
+
+def release_for(context: int, warp: int, releases: int) -> int:
+    """What a strong write of a warp releases: what comes before it now, or what came before the warp's last fence.
+
+    Returns the record, 0 if there is none, or a status below 64.
+    """
+    if releases:
+        release = new_release(context, warp, 0)
+        return release if release != 0 else FULL
+    release = load64(row_state(context, warp) + 8 * ROW_FENCED)
+    if release != 0:
+        store64(release + 8 * RELEASE_USED, 1)
+    return release
+
+
+def continue_chain(context: int, granule: int, release: int, before: int) -> int:
+    """A strong write of a granule, with what it releases (or 0), behind the list of those before it; a status."""
+    node = before
+    if release != 0:
+        node = new_node(context, release, before)
+        if node == 0:
+            return FULL
+    store64(load64(context + 8 * CHAINS) + 8 * granule, node)
+    return 0
+
+
+# ---- acquires --------------------------------------------------------------------------------------------------------
+
+
+def covered(context: int, warp: int, release: int) -> int:
+    """Whether a release comes before a warp already."""
+    other, time = load64(release + 8 * RELEASE_WARP), load64(release + 8 * RELEASE_TIME)
+    warps = load64(context + 8 * WARP_COUNT)
+    linear = load64(release + 8 * (RELEASE_LINEAR + other // warps))
+    if linear == linear_of(context, other):
+        return 1 if other == warp or load64(vector_of(context, warp) + 8 * other) >= time else 0
+    return 1 if load64(row_of(context, warp) + 8 * (warps * linear + other % warps)) >= time else 0
+
+
+def join(context: int, warp: int, release: int) -> None:
+    """A warp comes after a release."""
+    if covered(context, warp, release):
+        return
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    vector, grown = vector_in(context, release), 0
+    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) == linear_of(context, other):
+        mine = vector_of(context, warp)
+        for actor in range(load64(context + 8 * ACTORS)):
+            if actor != warp:
+                store64(mine + 8 * actor, max(load64(mine + 8 * actor), load64(vector + 8 * actor)))
+        set_floors(context, warp)
+    else:
+        for cta in range(load64(context + 8 * CTA_COUNT)):
+            place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
+            grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
+    row = load64(release + 8 * RELEASE_ROW)
+    if row != 0:
+        grown |= grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row)
+    if grown:
+        now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        store64(row_state(context, warp) + 8 * ROW_JOINED, now)
+
+
+def join_all(context: int, warp: int, node: int) -> None:
+    """A warp comes after all releases of a list, the last one first: that often comes after the others."""
+    while node != 0:
+        join(context, warp, load64(node + 8 * NODE_ITEM))
+        node = load64(node + 8 * NODE_BEFORE)
+
+
+def observe(context: int, warp: int, granule: int, acquires: int) -> int:
+    """A warp reads a granule strongly: it comes after its releases now, or at its next fence; a status."""
+    chain = load64(load64(context + 8 * CHAINS) + 8 * granule)
+    if chain == 0:
+        return 0
+    if acquires:
+        join_all(context, warp, chain)
+        return 0
+    state = row_state(context, warp)
+    seen = load64(state + 8 * ROW_SEEN)
+    if seen != 0 and load64(seen + 8 * NODE_ITEM) == chain:
+        return 0
+    node = new_node(context, chain, seen)
+    store64(state + 8 * ROW_SEEN, node)
+    return 0 if node != 0 else FULL
+
+
+def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence whose scope is the GPU: operands are whether it acquires, and whether it releases. A status."""
+    warp = load64(context + 8 * CURRENT)
+    state = row_state(context, warp)
+    if load32(record + 4 * OPERANDS):
+        seen = load64(state + 8 * ROW_SEEN)
+        while seen != 0:
+            join_all(context, warp, load64(seen + 8 * NODE_ITEM))
+            seen = load64(seen + 8 * NODE_BEFORE)
+        store64(state + 8 * ROW_SEEN, 0)
+    if load32(record + 4 * (OPERANDS + 1)):
+        last = load64(state + 8 * ROW_FENCED)
+        if last != 0 and load64(last + 8 * RELEASE_USED) != 0:
+            last = 0
+        release = new_release(context, warp, last)
+        if release == 0:
+            return FULL
+        store64(state + 8 * ROW_FENCED, release)
+    return 0
