@@ -124,8 +124,8 @@ def judge(
             raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
         specs = failed_cases(kernel)
     else:
-        plain = {"dtype": described.dtype or "float16", "causal": described.causal}
-        specs = cases_for(level, problems or None, seed=seed, claims=claims, **plain)
+        dtype, causal = described.dtype or "float16", described.causal
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype, causal=causal, claims=claims)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")

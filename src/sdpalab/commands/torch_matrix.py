@@ -115,8 +115,8 @@ def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) ->
     from sdpalab.judge.cases import quick_cases, twelve_cases
 
     at_least("--seed", seed, 0)
-    plain = {"dtype": described.dtype or "float16", "causal": described.causal}
-    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(**plain)
+    dtype, causal = described.dtype or "float16", described.causal
+    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(dtype=dtype, causal=causal)
     return [spec for spec in specs if spec.seed is not None]
 
 

@@ -108,7 +108,9 @@ def kernel_subject(
     check = OutputCheck(outputs, kernel.numerics_of(config))
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
-        call = _as_the_op(TorchLaunch(executor, plan, **rotated[0]))
+        first = rotated[0]
+        further = {name: tensor for name, tensor in first.items() if name not in ("q", "k", "v")}
+        call = _as_the_op(TorchLaunch(executor, plan, first["q"], first["k"], first["v"], further=further))
         calls = [partial(call, **tensors) for tensors in rotated]
         return _Rotation(calls, check).subject(kernel.name, floor)
     shared = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sdpalab.compile import Build
@@ -26,10 +26,12 @@ class TorchLaunch:
     executor : GpuExecutor
         On the GPU of the tensors.
     plan : LaunchPlan
-    q, k, v, **further : Tensor
+    q, k, v : Tensor
         As :meth:`__call__` takes them. Their values are not read.
     builds : sequence of Build, optional
         One for each launch. Default: they are built.
+    further : mapping of str to Tensor, optional
+        The other inputs of the plan, as :meth:`__call__` takes them.
 
     Raises
     ------
@@ -45,7 +47,7 @@ class TorchLaunch:
         k: Tensor,
         v: Tensor,
         builds: Sequence[Build] | None = None,
-        **further: Tensor,
+        further: Mapping[str, Tensor] | None = None,
     ) -> None:
         import torch
 
@@ -61,7 +63,7 @@ class TorchLaunch:
             if buffer.role != "in"
         ]
         self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
-        tensors = {"q": q, "k": k, "v": v, **further, **self._allocated()}
+        tensors = {"q": q, "k": k, "v": v, **(further or {}), **self._allocated()}
         self._prepared = executor.prepare(plan, tensors, builds=builds)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, **further: Tensor) -> dict[str, Tensor]:

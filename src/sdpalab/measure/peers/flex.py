@@ -46,13 +46,15 @@ class FlexAttention(Peer):
         if not problem.extras:
             return super().prepared(problem, inputs, q, k, v)
         scoring = FlexScoring.of(problem, inputs, q.device)
-        gqa = problem.group > 1
         return partial(
-            *(_compiled(), q, k, v),
+            _compiled(),
+            q,
+            k,
+            v,
             score_mod=scoring.score_mod(),
             block_mask=scoring.block_mask(),
             scale=problem.scale,
-            enable_gqa=gqa,
+            enable_gqa=problem.group > 1,
         )
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
