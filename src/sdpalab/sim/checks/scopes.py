@@ -44,7 +44,7 @@ _FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.clust
 
 _NOT_COVERED = (
     "no fence is between it, or the barrier that passed it on, and the operation that the other thread saw: put the "
-    "fence directly before that operation, or give those that write and those that read a fence.sc (__threadfence()) each"
+    "fence directly before that operation, or give both sides a fence.sc (__threadfence())"
 )
 
 
@@ -174,8 +174,8 @@ class Synchronisation:
         self._sequential = False
         self._fences, self._observed = [frozenset()] * seats, [frozenset()] * seats
         self._fences_passed = [(frozenset(), frozenset())] * seats
-        for kept in (self._posted_fences, self._released_at, self._seen_at):
-            kept.clear()
+        for table in (self._posted_fences, self._released_at, self._seen_at):
+            table.clear()
         self.foreign = False
 
     # ---- who --------------------------------------------------------------------------------------------------------
