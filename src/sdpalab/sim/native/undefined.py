@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.checks.registers import MOVED, only_integers
+from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, computes, writes
 from sdpalab.sim.fusion import registers_in
@@ -85,9 +85,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
     if opcode in ("and", "or"):
         _logic(asm, instruction, targets[0])
         return
-    moved = MOVED.get(opcode, 0)
-    if opcode == "cvt" and not only_integers(instruction):
-        moved = 0
+    moved = bits_moved(instruction)
     sources = instruction.operands[1 + moved :] if moved else ()
     decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
     if not moved:
