@@ -150,8 +150,8 @@ def opcodes() -> str:
         groups.setdefault(facts, []).append(f"`{name}`")
     lines = [
         "## Opcodes\n",
-        "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an instruction to, "
-        "who executes it together, how each lane accesses memory, and which forms end a basic block.\n",
+        "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an "
+        "instruction to, who executes it together, how each lane accesses memory, and which forms end a basic block.\n",
         "| section | opcodes | unit | executed by | memory | ends a block |\n|---|---|---|---|---|---|",
     ]
     for (section, *facts), names in sorted(groups.items()):

@@ -71,20 +71,25 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry) -> Program:
-    """Blocks, products and rows of an entry."""
-    blocks, block_of_label = _blocks(entry)
+def build_program(entry: Entry, *, fine: bool = False) -> Program:
+    """Blocks, products and rows of an entry; ``fine`` blocks end behind each access to memory and each fence."""
+    blocks, block_of_label = _blocks(entry, fine)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
 
 
-def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
+def _accesses(instruction: Instruction) -> bool:
+    """Whether an instruction accesses memory lane by lane, or is a fence."""
+    return bool(opcode_of(instruction).memory) or instruction.opcode in ("fence", "membar")
+
+
+def _blocks(entry: Entry, fine: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
     starts = sorted(
         {
             *(0, entry.start, len(code), *entry.labels.values()),
-            *(each.pc + 1 for each in code if ends_block(each)),
+            *(each.pc + 1 for each in code if ends_block(each) or (fine and _accesses(each))),
             *(each.pc for each in code if meets_at_barrier(each)),
         }
     )

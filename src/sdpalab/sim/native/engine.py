@@ -51,12 +51,12 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "volatile accesses that count as data": lambda setup: (
         setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
     ),
-    "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
+_Key = tuple[int, bool, bool, bool, str, str]
+_decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
@@ -164,9 +164,10 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> tuple[int, bool, bool, str, str]:
+def _key(setup: Setup) -> _Key:
     """What a decoded program depends on."""
-    return id(setup.program), bool(setup.checks), setup.counters, setup.module.target, setup.numerics
+    flags = bool(setup.checks), setup.counters, setup.tracking
+    return id(setup.program), *flags, setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup) -> weakref.ref[Program]:
@@ -189,6 +190,7 @@ def _decode(setup: Setup) -> Decoded:
                 target=setup.module.target,
                 numerics=setup.numerics,
                 ring=_ring(setup),
+                tracking=setup.tracking,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"

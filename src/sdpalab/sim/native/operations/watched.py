@@ -12,6 +12,7 @@ from llvmlite import ir
 from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
@@ -23,22 +24,28 @@ from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.watch.cluster_memory import watch_cluster
 
-__all__ = ["strong_effect", "watch_access", "watch_copy"]
+__all__ = ["Place", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
 _SHARED = {
     "load": watch.read_shared,
+    "load.followed": watch.read_followed,
     "store": watch.write_shared,
     "update": watch.update_shared,
     "copy": watch.copy_begins,
 }
-_GLOBAL: dict[str, Callable[..., int]] = {"load": watch.read_global, "store": watch.write_global}
+_GLOBAL: dict[str, Callable[..., int]] = {
+    "load": watch.read_global,
+    "load.followed": watch.read_global,
+    "store": watch.write_global,
+}
 _STRONG: dict[str, Callable[..., int]] = {
     "load": watch.read_strong,
+    "load.followed": watch.read_strong,
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
-_CLUSTER = {"load": 1, "store": 2, "update": 3}
+_CLUSTER = {"load": 1, "load.followed": 1, "store": 2, "update": 3}
 
 
 def watch_access(
@@ -62,9 +69,10 @@ def watch_access(
     """
     if space == "local":
         return
-    place = _Place(space, row, bits, offset, width, lanes, lengths)
+    place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
-        _check(asm, place, does, strong)
+        followed = asm.tracking and does == "load" and loads_shared(instruction)
+        _check(asm, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
 
@@ -90,7 +98,7 @@ def strong_effect(asm: Assembler, mods: Mods) -> int:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where the lanes of an access go."""
 
     space: str
@@ -158,7 +166,7 @@ class _Place:
         within("global")
 
 
-def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
+def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"counters of accesses to .{place.space}")
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
@@ -178,7 +186,7 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
-def _check(asm: Assembler, place: _Place, does: str, strong: int) -> None:
+def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
     width = place.width
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"checks of accesses to .{place.space}")
@@ -197,7 +205,7 @@ def _check(asm: Assembler, place: _Place, does: str, strong: int) -> None:
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
         status = code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
-        if does == "load":
+        if does in ("load", "load.followed"):
             _mark_read(code, places, width, shift)
         return status
 

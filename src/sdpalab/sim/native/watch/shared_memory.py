@@ -47,7 +47,15 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["copies_landed", "copy_begins", "mark_written", "read_shared", "update_shared", "write_shared"]
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "mark_written",
+    "read_followed",
+    "read_shared",
+    "update_shared",
+    "write_shared",
+]
 
 
 def read_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
@@ -56,30 +64,36 @@ def read_shared(context: int, mask: int, present: int, low: int, high: int, widt
     ``present`` are all lanes that execute the instruction. The operation that calls this marks the granules that are
     read.
     """
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
+        if load64(full + 8 * page) == 0:
+            status = defined(context, mask, width, cta, low, high)
+            if status != 0:
+                return status
+            break
+    return read_followed(context, mask, present, low, high, width)
+
+
+def read_followed(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+    """Lanes read what need not have been written: undefined bytes are followed. Else as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
-    flying, full = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_FULL) + first
+    flying = load64(context + 8 * PAGE_FLYING) + first
     there = lanes_there(context, present)
     if there != EVERY_LANE:
         note_partial_read(context, mask, there, width)
     suspect = 0
-    missing = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
             suspect = 1
-        if load64(full + 8 * page) == 0:
-            missing = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
     store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
-    if missing:
-        status = defined(context, mask, width, cta, low, high)
-        if status != 0:
-            return status
     status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
     return status if status != 0 else updates_before(context, mask, low, high, width)
 
