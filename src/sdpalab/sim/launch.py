@@ -39,13 +39,16 @@ from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
 MORE_CHECKS = ("strict", "values")
 """What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
 together need not stay together. ``values``: a write races also if the value is there already."""
+
+READS = ("latest", "stale")
+"""What reads return (:func:`launch`)."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -109,6 +112,7 @@ def launch(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
@@ -148,7 +152,7 @@ def launch(
         integers mod p (p - 1), in their bits (:mod:`sdpalab.sim.ring`); there are no checks then, and no hazards are
         reported.
     seed : int
-        For the random schedule.
+        For the random schedule and for stale reads.
     max_steps : int, optional
         Vector steps that one chunk of CTAs may take. Default: twenty million.
     workers : int, optional
@@ -160,6 +164,9 @@ def launch(
     volatile : {"sync", "data"}
         What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
         or data, as in CUDA C++ (:mod:`sdpalab.sim.checks.orders`).
+    reads : {"latest", "stale"}
+        What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
+        (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
     watchers : sequence of function
         Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
@@ -196,6 +203,7 @@ def launch(
         workers=workers,
         names=names,
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
     ).report
 
@@ -244,6 +252,7 @@ def execute(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
@@ -252,13 +261,13 @@ def execute(
     ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
     does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
     """
-    _check_options(checks, schedule, async_mode, seed, workers, volatile)
+    _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
     if set(checks) & set(MORE_CHECKS) and "race" not in checks:
         checks = (*checks, "race")
     checks = () if is_ring(numerics) else checks
     module = parse(text)
-    code, program = _linked(text, entry)
+    code, program = _linked(text, entry, reads)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
     check_geometry(geometry)
@@ -289,6 +298,7 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
         numerics=numerics,
     )
@@ -328,12 +338,14 @@ def _run(
     longer, so it is done only once there is such a read.
     """
     if is_ring(setup.numerics):
+        if setup.reads == "stale":
+            raise LaunchError(f"numerics={setup.numerics!r} runs on the native engine, which has no stale reads")
         run = _execution(setup, arena)
         reason = run_native(setup, run.space, run.tally, workers)
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
-    native = wanted_engine() == "native" and accesses != "all"
+    native = wanted_engine() == "native" and accesses != "all" and setup.reads == "latest"
     before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:
@@ -381,10 +393,10 @@ def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | No
 
 
 @lru_cache(maxsize=64)
-def _linked(text: str, entry: str) -> tuple[Entry, Program]:
+def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
     """An entry with the functions that it calls, and its blocks, built once for each text."""
     code = link(parse(text), entry)
-    return code, build_program(code)
+    return code, build_program(code, fine=reads == "stale")
 
 
 def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
@@ -457,7 +469,13 @@ def _memory_needed(
 
 
 def _check_options(
-    checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None, volatile: str
+    checks: Sequence[str],
+    schedule: str,
+    async_mode: str,
+    seed: int,
+    workers: int | None,
+    volatile: str,
+    reads: str,
 ) -> None:
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
@@ -468,6 +486,8 @@ def _check_options(
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
     if volatile not in VOLATILE_MODES:
         raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
+    if reads not in READS:
+        raise LaunchError(f"reads is one of {', '.join(READS)}, not {reads!r}")
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:

@@ -28,6 +28,9 @@ _ENDS = frozenset(
 )
 
 
+_ACCESSES = frozenset({"ld", "st", "atom", "red", "fence", "membar"})
+
+
 @dataclass
 class BasicBlock:
     """Straight-line code.
@@ -77,9 +80,9 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry) -> Program:
-    """Blocks, products and rows of an entry."""
-    blocks, block_of_label = _blocks(entry)
+def build_program(entry: Entry, *, fine: bool = False) -> Program:
+    """Blocks, products and rows of an entry; ``fine`` blocks end behind each access to memory and each fence."""
+    blocks, block_of_label = _blocks(entry, fine)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
@@ -91,12 +94,12 @@ def _ends_block(instruction: Instruction) -> bool:
     return ".".join((instruction.opcode, *instruction.mods[:1])) in _ENDS
 
 
-def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
+def _blocks(entry: Entry, fine: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
     starts = sorted(
         {
             *(0, entry.start, len(code), *entry.labels.values()),
-            *(each.pc + 1 for each in code if _ends_block(each)),
+            *(each.pc + 1 for each in code if _ends_block(each) or (fine and each.opcode in _ACCESSES)),
             *(each.pc for each in code if meets_at_barrier(each)),
         }
     )
