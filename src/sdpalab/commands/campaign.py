@@ -218,15 +218,15 @@ def litmus(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only tests whose name has these words in it.")] = "",
     instances: Annotated[int, typer.Option(metavar="N", min=1, help="Instances of each test.")] = 10_000,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first launch of each test.")] = 0,
-    out: OutOption = None,
-    json: JsonOption = None,
+    *,
+    record: RecordOptions,
 ) -> int:
     """Litmus tests with stale reads: no outcome that PTX's memory model forbids, and all that it allows."""
     from sdpalab.campaigns import litmus as runs
 
     words = [*(["--only", only] if only else []), "--instances", str(instances), "--seed", str(seed)]
     sources = ("src", "tests/sim/ptx_axioms.py")
-    return _run("litmus", words, lambda say, _: runs.run(only, instances, seed, say), out, json, sources=sources)
+    return _run("litmus", words, lambda say, _: runs.run(only, instances, seed, say), record, sources=sources)
 
 
 @campaign.command("triton-sweep")
