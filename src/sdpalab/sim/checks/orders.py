@@ -54,6 +54,8 @@ class MemoryOrder:
     release: bool = False
     level: int = SAME_CTA
     volatile: bool = False
+    sequential: bool = False
+    """A ``fence.sc``: those are in one order ("Fence-SC Order")."""
 
     @property
     def scope(self) -> str:
@@ -87,4 +89,5 @@ def fence_order(instruction: Instruction) -> MemoryOrder:
     """The order of a ``fence`` or a ``membar``, which is ``fence.sc`` ("membar, fence")."""
     mods = instruction.mods
     level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
-    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level)
+    sequential = instruction.opcode == "membar" or "sc" in mods
+    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)
