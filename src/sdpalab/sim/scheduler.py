@@ -25,6 +25,7 @@ from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
@@ -292,6 +293,6 @@ class Scheduler:
 
 def _communicates(instruction: Instruction) -> bool:
     """Whether blocks may pass something on to each other by an access to global memory."""
-    if instruction.opcode not in ("ld", "st", "atom", "red"):
+    if not opcode_of(instruction).memory:
         return False
     return "global" in instruction.mods and memory_order(instruction).strong

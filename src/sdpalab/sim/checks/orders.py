@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.opcodes import opcode_of
 
 __all__ = [
     "LEVELS",
@@ -74,7 +75,7 @@ def memory_order(instruction: Instruction) -> MemoryOrder:
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
     mods = instruction.mods
-    atomic = instruction.opcode in ("atom", "red") or (instruction.opcode == "cp" and "reduce" in mods)
+    atomic = opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in mods)
     if "volatile" in mods:
         return _VOLATILE
     order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")

@@ -31,6 +31,7 @@ from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOr
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["MOST_SYNCHRONISING", "Moment", "ReleaseChain", "Synchronisation", "synchronises"]
@@ -107,7 +108,7 @@ def synchronises(entry: Entry) -> bool:
     for instruction in entry.instructions:
         if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
             return True
-        if instruction.opcode in ("ld", "st", "atom", "red"):
+        if opcode_of(instruction).memory:
             order = memory_order(instruction)
             if order.acquire or order.release:
                 return True

@@ -25,6 +25,7 @@ from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
@@ -49,7 +50,6 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
         is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
     ),
     "a cooperative launch": lambda setup: bool(setup.workspace),
-    "device code that allocates memory": lambda setup: setup.heap is not None,
     "volatile accesses that count as data": lambda setup: (
         setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
     ),
@@ -212,4 +212,4 @@ def _ring(setup: Setup) -> Ring | None:
 def _adds_floats(instruction: Instruction) -> bool:
     """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
     mods = set(instruction.mods)
-    return bool(mods & _FLOATS) and (instruction.opcode in ("atom", "red") or "reduce" in mods)
+    return bool(mods & _FLOATS) and (opcode_of(instruction).memory == "update" or "reduce" in mods)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.checks.registers import MOVED, only_integers
+from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, computes, loads_shared, writes
 from sdpalab.sim.fusion import registers_in
@@ -21,6 +21,7 @@ from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.tracked import track_load, track_matrices, track_product, track_store
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.types import TYPES
 
 __all__ = ["add_shadows", "follow_stores", "follow_undefined"]
@@ -144,9 +145,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         return
     if asm.tracking and _by_halves(asm, instruction, targets[0]):
         return
-    moved = MOVED.get(opcode, 0)
-    if opcode == "cvt" and not only_integers(instruction):
-        moved = 0
+    moved = bits_moved(instruction)
     sources = instruction.operands[1 + moved :] if moved else ()
     decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
     if not moved:
@@ -182,7 +181,11 @@ def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
     """Packed arithmetic on two halves, and conversions of two floats into the halves of a register; whether it is
     that."""
     opcode, mods = instruction.opcode, instruction.mods
-    if not {"f16x2", "bf16x2"} & set(mods) or opcode.startswith("set") or (opcode in MOVED and opcode != "cvt"):
+    if (
+        not {"f16x2", "bf16x2"} & set(mods)
+        or opcode.startswith("set")
+        or (opcode_of(instruction).moves and opcode != "cvt")
+    ):
         return False
     converts = opcode == "cvt"
     sources = [_of(asm, operand) for operand in instruction.operands[1:]]

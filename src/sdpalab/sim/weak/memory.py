@@ -30,6 +30,7 @@ from sdpalab.sim.checks.orders import (
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
 from sdpalab.sim.weak.history import History, Release, Writes
 from sdpalab.sim.weak.late_loads import LateLoads
@@ -130,7 +131,7 @@ class WeakMemory(Observer):
         return relation <= min(order.level, int(self._writes.level[write]))
 
     def _order(self, instruction: Instruction) -> MemoryOrder:
-        if instruction.opcode not in ("ld", "st", "atom", "red"):
+        if not opcode_of(instruction).memory:
             return WEAK
         order = memory_order(instruction)
         return WEAK if order.volatile and self._volatile_is_data else order

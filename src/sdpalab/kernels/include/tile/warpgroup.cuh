@@ -166,7 +166,7 @@ public:
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
     __device__ __forceinline__ void hold_unpacked() { hold(w_frag); }
 
-    // False. Whoever looks has to wait for all weights, if not for their sums in weigh().
+    // False. Code that looks has to wait for all weights, if not for their sums in weigh().
     __device__ __forceinline__ bool never() const {
         return !CHECKS_SUMS && softmax[0].sum + softmax[1].sum < 0.0f;
     }

@@ -45,7 +45,7 @@ _STRONG: dict[str, Callable[..., int]] = {
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
-_CLUSTER = {"load": 1, "store": 2, "update": 3}
+_CLUSTER = {"load": 1, "load.followed": 1, "store": 2, "update": 3}
 
 
 def watch_access(
