@@ -67,7 +67,12 @@ def sanitize(
         str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early, late or both.")
     ] = "both",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also races between lanes of one warp that run together.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Also races between lanes of one warp that run together, accesses that leave the buffer of their "
+            "pointer for another, and mbarriers for copies without fence.mbarrier_init.",
+        ),
     ] = False,
     volatile: Annotated[
         str,
