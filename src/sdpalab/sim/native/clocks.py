@@ -34,6 +34,7 @@ from sdpalab.sim.native.layout import (
     PARTIAL_READS,
     RELEASED,
     REMOTE,
+    STRICT,
     TIME,
     VECTORS,
     WARP_COUNT,
@@ -44,6 +45,7 @@ from sdpalab.sim.native.words import copy, fill, load64, store64
 
 __all__ = [
     "acquire",
+    "acquire_apart",
     "begin_clocks",
     "comes_before",
     "completed",
@@ -52,6 +54,7 @@ __all__ = [
     "forget",
     "lanes_meet",
     "lanes_there",
+    "lanes_with",
     "operation_time",
     "publish",
     "release_fenced",
@@ -116,8 +119,16 @@ def comes_before(context: int, warp: int, tag: int) -> int:
 
 
 def lanes_there(context: int, present: int) -> int:
-    """Lanes that execute an instruction, or have exited: all that come after it in their own programs."""
+    """Lanes that execute an instruction, or have exited: all that come after it in their own programs; 0 if each lane
+    comes after itself alone."""
+    if load64(context + 8 * STRICT) != 0:
+        return 0
     return present | (EVERY_LANE ^ load64(context + 8 * CURRENT_LIVE))
+
+
+def lanes_with(there: int, lane: int) -> int:
+    """The lanes that come after a lane's access, where those are there (:func:`lanes_there`)."""
+    return there if there != 0 else 1 << lane
 
 
 def release_to(context: int, warp: int, vector: int) -> None:
@@ -150,6 +161,17 @@ def acquire(context: int, warp: int, vector: int) -> None:
         store64(mine + 8 * other, max(load64(mine + 8 * other), load64(vector + 8 * other)))
     set_floors(context, warp)
     store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
+
+
+def acquire_apart(context: int, warp: int, vector: int) -> None:
+    """As :func:`acquire`; in the strict check lanes of the warp do not come after each other by it: it is not kept
+    which of them arrived and which waited."""
+    own = vector_of(context, warp) + 8 * warp
+    before = load64(own)
+    acquire(context, warp, vector)
+    if load64(context + 8 * STRICT) != 0:
+        store64(own, before)
+        set_floors(context, warp)
 
 
 def set_floors(context: int, warp: int) -> None:

@@ -40,7 +40,6 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "the strict check": lambda setup: "strict" in setup.checks,
     "watchers": lambda setup: bool(setup.watchers),
     "atomic operations on floating-point numbers in a ring": lambda setup: (
         is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))

@@ -213,7 +213,8 @@ CONTEXT_WORDS = 160
     POOL_END,
     PROGRESS,  # blocks that warps have run, but for polling loops
     STARVED,  # whether nothing else has been run for so long that lanes may go ahead of others that poll
-) = range(131)
+    STRICT,  # whether lanes that execute an instruction together need not stay together
+) = range(132)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

@@ -7,7 +7,7 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, vector_of, warps_of_cluster
+from sdpalab.sim.native.clocks import acquire_apart, comes_before, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.layout import (
     ACTORS,
@@ -352,5 +352,5 @@ def settle(context: int, entry: int) -> None:
 
 def pass_on(context: int, warp: int, entry: int) -> None:
     """A warp has waited for a phase of an mbarrier: it comes after what was passed on in all that are over."""
-    acquire(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))
+    acquire_apart(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))
     take_rows(context, warp, vector_of(context, warp), 0)

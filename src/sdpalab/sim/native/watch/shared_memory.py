@@ -5,7 +5,7 @@ A page of shared memory sums up what is known of its granules, so that most acce
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import lanes_there
+from sdpalab.sim.native.clocks import lanes_there, lanes_with
 from sdpalab.sim.native.layout import (
     ACTORS,
     ASYNC,
@@ -138,9 +138,9 @@ def note_partial_read(context: int, mask: int, there: int, width: int) -> None:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 before = load64(tags + 8 * k)
-                lanes = there
+                lanes = lanes_with(there, lane)
                 if before & 0xFFFF == warp and before >> 16 > met:
-                    lanes = there & load32(masks + 4 * k)
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(tags + 8 * k, tag)
                 store32(masks + 4 * k, lanes)
 
@@ -271,8 +271,11 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             for k in range(offset >> shift, (offset >> shift) + many):
+                lanes = lanes_with(there, lane)
+                if there == 0 and load64(writers + 8 * k) == tag:  # several lanes write it: none comes after all
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(writers + 8 * k, tag)
-                store32(masks + 4 * k, there)
+                store32(masks + 4 * k, lanes)
             place = written + (offset >> 3)
             if width == 16:
                 store8(place, 0xFF)
