@@ -118,7 +118,7 @@ def page() -> str:
     clocks = ", ".join(f"`{name}`" for name in CLOCKS)
     parts.append(
         "## Special registers\n\n"
-        f"{clocks} count the steps of the chunk of blocks, not time; they are read with `mov`. `%envreg1` and "
+        f"{clocks} count the steps of the blocks that run together, not time; they are read with `mov`. `%envreg1` and "
         "`%envreg2` are the address of the grid's workspace in a cooperative launch, which cooperative groups use. "
         "`%smid`, `%nsmid` and `%pm0` to `%pm7` have no value here.\n\n"
     )

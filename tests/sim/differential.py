@@ -26,6 +26,7 @@ from sdpalab.sim.memory import Space
 from sdpalab.sim.native.engine import run
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
 
 __all__ = ["differential"]
 
@@ -37,9 +38,15 @@ def differential() -> Iterator[list[str]]:
     """Compare all launches in this context; the outcome of each."""
     outcomes: list[str] = []
 
-    def both(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
+    def both(
+        setup: Setup,
+        space: Space,
+        tally: Tally,
+        workers: int | None = None,
+        touched: list[Touched] | None = None,
+    ) -> str:
         before, counts = space.data.copy(), copy.deepcopy(tally)
-        why = run(setup, space, tally, workers)
+        why = run(setup, space, tally, workers, touched)
         outcomes.append(why)
         if not why:
             _compare(setup, before, space, counts, tally)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -97,7 +98,9 @@ def test_reductions_into_global_memory(form, dtype, ufunc):
     reduce = STORE.replace(
         "cp.async.bulk.global.shared::cta.bulk_group", f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form}"
     )
-    assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
+    with differential() as outcomes:
+        assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
+    assert outcomes == [""]
     want = before
     for _ in range(3):  # one after the other from each block
         want = ufunc(want, source)

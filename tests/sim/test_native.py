@@ -21,6 +21,7 @@ from translated_functions import FUNCTIONS  # noqa: E402
 from sdpalab import sim  # noqa: E402
 from sdpalab.campaigns import fuzz  # noqa: E402
 from sdpalab.sim.native import engine  # noqa: E402
+from sdpalab.sim.native.assembler import HANDLERS  # noqa: E402
 from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
 from sdpalab.sim.native.library import Library  # noqa: E402
 from sdpalab.sim.native.translate import symbol  # noqa: E402
@@ -67,7 +68,7 @@ def test_what_may_be_a_hazard_is_reported_by_the_reference_engine(
 ) -> None:
     with differential() as outcomes:
         out, report = exchange(**change)  # type: ignore[arg-type]
-    assert outcomes == [why]
+    assert outcomes[0] == why  # undefined bytes are followed in a second run, which gives up, too
     monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
     expected, reference = exchange(**change)  # type: ignore[arg-type]
     assert reference.hazards
@@ -84,7 +85,7 @@ def test_a_copy_that_is_read_before_its_wait_is_left_to_the_reference_engine() -
         array = np.arange(128, dtype=np.uint32)
         with differential() as outcomes:
             report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])
-        assert outcomes == [outcome]
+        assert outcomes[0] == outcome
         assert [hazard.kind for hazard in report.hazards] == ([] if not outcome else ["async"])
 
 
@@ -232,8 +233,11 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
 
 
 @pytest.mark.parametrize(("number", "why"), [(THREADS, ""), (3, "NotNative: vabsdiff4.u32.u32.u32.add")])
-def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(number: int, why: str) -> None:
+def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(
+    number: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second launch of what was reached is not tried again."""
+    monkeypatch.delitem(HANDLERS, "vabsdiff4")
     rare = f"setp.eq.u32 %p1, %r1, {number}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
     for _ in range(2):
         with differential() as outcomes:

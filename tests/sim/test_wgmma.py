@@ -138,12 +138,26 @@ def test_types(kind_a, kind_b, result, n, in_registers, mode):
     assert hazards == []
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("numerics", ["hardware", "float32"])
-@pytest.mark.parametrize(("kind", "in_registers"), [("f16", False), ("bf16", True), ("e4m3", False)])
-def test_both_engines_have_the_same_sums(kind, in_registers, numerics):
+@pytest.mark.parametrize("in_registers", [False, True])
+@pytest.mark.parametrize(
+    ("kind_a", "kind_b", "result"),
+    [
+        ("f16", "f16", "f32"),
+        ("f16", "f16", "f16"),
+        ("bf16", "bf16", "f32"),
+        ("tf32", "tf32", "f32"),
+        ("e4m3", "e4m3", "f32"),
+        ("e5m2", "e4m3", "f16"),
+        ("u8", "s8", "s32"),
+    ],
+)
+def test_both_engines_have_the_same_sums(kind_a, kind_b, result, in_registers, numerics):
     with differential() as outcomes:
-        product(16, kind, kind, in_registers=in_registers, numerics=numerics)
-    assert outcomes == [""]
+        for mode in ("late", "early"):
+            product(16, kind_a, kind_b, result, in_registers=in_registers, numerics=numerics, mode=mode)
+    assert outcomes == ["", ""]
 
 
 def test_signs_and_scale_d():

@@ -233,6 +233,22 @@ def suites(
     return _run("suites", words, lambda say, _: runs.run(indigo, scor, every, say), out, json, packages=runs.PACKAGES)
 
 
+@campaign.command()
+def litmus(
+    only: Annotated[str, typer.Option(metavar="WORDS", help="Only tests whose name has these words in it.")] = "",
+    instances: Annotated[int, typer.Option(metavar="N", min=1, help="Instances of each test.")] = 10_000,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first launch of each test.")] = 0,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Litmus tests with stale reads: no outcome that PTX's memory model forbids, and all that it allows."""
+    from sdpalab.campaigns import litmus as runs
+
+    words = [*(["--only", only] if only else []), "--instances", str(instances), "--seed", str(seed)]
+    sources = ("src", "tests/sim/ptx_axioms.py")
+    return _run("litmus", words, lambda say, _: runs.run(only, instances, seed, say), out, json, sources=sources)
+
+
 @campaign.command("triton-sweep")
 def triton_sweep(
     arch: Annotated[list[str] | None, typer.Option(metavar="A", help="sm_80, sm_89 or sm_90. Default: all.")] = None,

@@ -98,7 +98,14 @@ def sanitize(
             help="What volatile accesses are: relaxed operations of the whole system, the letter of PTX, or data.",
         ),
     ] = "sync",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
+    reads: Annotated[
+        str,
+        typer.Option(
+            metavar="latest|stale",
+            help="What reads return: what was written last, or any value that PTX's memory model allows, by the seed.",
+        ),
+    ] = "latest",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order and of stale reads.")] = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = DEFAULT_NUMERICS,
     launch: Annotated[
@@ -153,7 +160,7 @@ def sanitize(
         sinks=sinks,
         default=None,
     )
-    modes = _modes(schedule, async_mode, strict, volatile, seed, max_steps, checked_numerics(numerics))
+    modes = _modes(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
@@ -198,6 +205,7 @@ def _modes(
     async_mode: str,
     strict: bool,
     volatile: str,
+    reads: str,
     seed: int,
     max_steps: int | None,
     numerics: str,
@@ -206,7 +214,8 @@ def _modes(
 
     if volatile not in ("data", "sync"):
         raise UserError(f"--volatile takes data or sync, not {volatile!r}")
-
+    if reads not in ("latest", "stale"):
+        raise UserError(f"--reads takes latest or stale, not {reads!r}")
     if schedule not in (*SCHEDULES, "all"):
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
     if async_mode not in (*ASYNC_MODES, "both"):
@@ -218,6 +227,7 @@ def _modes(
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
         strict=strict,
         volatile=volatile,
+        reads=reads,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
         numerics=numerics,

@@ -61,8 +61,10 @@ class Modes:
         Also report races between lanes of a warp that run together.
     volatile : str
         Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
+    reads : str
+        Whether reads may be stale (:func:`sdpalab.sim.launch`).
     seed : int
-        Of the random schedule.
+        Of the random schedule, and of stale reads.
     numerics : str
         See :func:`sdpalab.sim.launch`.
     max_steps : int
@@ -73,6 +75,7 @@ class Modes:
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
     volatile: str = "sync"
+    reads: str = "latest"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
@@ -86,6 +89,7 @@ class Modes:
                 "async_mode": mode,
                 "checks": checks,
                 "volatile": self.volatile,
+                "reads": self.reads,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,

@@ -3,8 +3,8 @@
 Besides what the manual leaves undefined (a count that is not a multiple of a warp, reductions beside other uses, a
 warp's threads at different aligned instructions) these are contradictions: counts that differ within a phase, and
 threads that come twice or in excess. A warp that arrives and then waits at one barrier in one phase is counted twice,
-which may be meant: it is reported where the count does not come out, because the phase is never complete, or another
-warp comes for which there is no place in it.
+which may be meant: it is reported where the count does not come out, so that a warp waits forever. (A mere arrival
+that is left over at the end is no sign of that: warps that hand a turn on, each by its arrival, leave the last one.)
 
 ``bar.sync 0`` without a count is what ``__syncthreads()`` compiles to. That may stand in conditional code only if the
 condition is the same for the whole block (CUDA C++ Programming Guide, "Synchronization Functions"). So its phase is
@@ -132,14 +132,13 @@ class BarrierRules:
             what = f"part of the block is at barrier {name}, and part at {{other}}"
             self._report(lanes, instruction, what, _USUALLY_CONDITION, other)
 
-    def drained(self) -> None:
-        """Nothing can run any more: report the warps that were counted twice where the count did not come out."""
-        for name, doubled in self._doubled.items():
-            left = self._came[name] > 0
-            for each in doubled:
-                cta = self.machine.cta == self.machine.cta[each.lanes[0]]
-                if (left & cta if each.there is None else left & cta & ~each.there).any():
-                    self._report(each.lanes, each.instruction, each.what, _USUALLY_TWICE, each.other)
+    def drained(self, name: int, waiting: Indices) -> None:
+        """Nothing can run any more, and these lanes wait at a barrier: report the warps that were counted twice there,
+        in this phase or in one without the waiting warps."""
+        for each in self._doubled.get(name, ()):
+            stuck = waiting[self.machine.cta[waiting] == self.machine.cta[each.lanes[0]]]
+            if len(stuck if each.there is None else stuck[~each.there[stuck]]):
+                self._report(each.lanes, each.instruction, each.what, _USUALLY_TWICE, each.other)
 
     def _check_beside(self, lanes: Indices, begun: Mask, name: int, threads: int, instruction: Instruction) -> None:
         came, cta = self._came[name], self.machine.cta

@@ -158,8 +158,9 @@ class Barriers(AsyncUnit):
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing else can run."""
-        if self.rules is not None:
-            self.rules.drained()
+        for name, barrier in self.barriers.items():
+            if self.rules is not None and barrier.waiting:
+                self.rules.drained(name, np.concatenate([indices(entry.sel) for entry in barrier.waiting]))
         for name, barrier in sorted(self.barriers.items()):
             for entry in barrier.waiting:
                 lane = int(indices(entry.sel)[0])

@@ -28,6 +28,7 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.weak import WeakMemory
 
 __all__ = ["Chunks", "Setup"]
 
@@ -62,6 +63,7 @@ class Setup:
     watchers: Sequence[Callable[[Machine], Observer]] = ()
     """Each makes an observer for each machine, which gets every event before the checks."""
     numerics: str = DEFAULT_NUMERICS
+    reads: str = "latest"
 
 
 class Chunks:
@@ -91,6 +93,9 @@ class Chunks:
     ) -> None:
         self.setup, self.space, self.tally = setup, space, tally
         self.log, self.history, self.watcher = log, history, watcher
+        self.weak: WeakMemory | None = None
+        if setup.reads == "stale":
+            self.weak = WeakMemory(setup.entry, setup.seed, volatile_is_data=setup.volatile == "data")
         self._schedulers: dict[int, Scheduler] = {}
         self.printed: list[str] = []
         """What printf wrote."""
@@ -120,6 +125,11 @@ class Chunks:
             heap=setup.heap,
         )
         machine.printed = self.printed
+        weak = self.weak
+        if weak is not None:
+            machine.weak = weak
+            machine.observers.append(weak)
+            machine.on_reset.append(lambda: weak.attach(machine))
         machine.observers += self._observers(machine)
         return Scheduler(machine, setup.max_steps, setup.schedule, self.tally)
 

@@ -14,7 +14,7 @@ from sdpalab.sim.fusion import registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
 from sdpalab.sim.selection import WARP, Array, Indices, Mask
 
-__all__ = ["is_collective", "member_mask", "pack_warps", "warp_words"]
+__all__ = ["is_collective", "meets_at_barrier", "member_mask", "pack_warps", "warp_words"]
 
 _WHOLE_WARP = frozenset({"mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "activemask", "setmaxnreg"})
 _MASKED = frozenset({"shfl", "vote", "redux", "match", "elect"})
@@ -25,6 +25,19 @@ def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction needs lanes of a warp together."""
     opcode = instruction.opcode
     return opcode in _WHOLE_WARP or opcode in _MASKED or instruction.mods[:1] == ("warp",)
+
+
+def meets_at_barrier(instruction: Instruction) -> bool:
+    """Whether a warp comes to a barrier of its CTA as a whole, and is counted once.
+
+    All threads of a warp execute the same ``.aligned`` one, and a number of threads is one of whole warps (PTX ISA,
+    "bar, barrier"). Lanes that are late, such as an elected one that has waited for an mbarrier, are waited for.
+    Without a number each thread counts for itself.
+    """
+    mods = instruction.mods
+    aligned = instruction.opcode == "bar" or (instruction.opcode == "barrier" and "aligned" in mods)
+    operands = len(instruction.operands) - (2 if "red" in mods else 0)
+    return aligned and operands > 1 and not {"warp", "cluster"} & set(mods)
 
 
 def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | None:

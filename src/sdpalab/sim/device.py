@@ -18,7 +18,7 @@ from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import Struct, filled_struct
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard
-from sdpalab.sim.launch import Report, execute, ptx_text
+from sdpalab.sim.launch import Accesses, Executed, Report, execute, ptx_text
 from sdpalab.sim.linking import allocates
 from sdpalab.sim.memory import GLOBAL_BASE, POISON
 from sdpalab.sim.names import demangled, resolve, short_name
@@ -30,6 +30,8 @@ from sdpalab.sim.variables import fill_in_addresses, place_global_variables
 __all__ = ["Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
 
 _MEMORY = 1 << 32
+_MOST_KEPT = 1 << 30
+"""Bytes of memory as it was before launches that others may run beside: beyond that, launches keep all accesses."""
 
 
 class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
@@ -409,18 +411,42 @@ class DeviceFunction:
         arena, streams = device._arena, device._streams
         stream = stream or streams.default
         streams.begin(stream)
+        accesses: Accesses = "none"
+        if streams.needs_accesses:
+            accesses = "places" if streams.snapshot_bytes + arena.end <= _MOST_KEPT else "all"
+        before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
         mark = arena.end
-        try:
-            done = execute(
-                *(self.module.text, self.entry, grid, block, args, arena),
-                placed=self.module.placed,
-                accesses=streams.needs_accesses,
-                **options,
-            )
-        finally:
-            arena.release(mark)
-        if not streams.needs_accesses:
+
+        def run(accesses: Accesses) -> Executed:
+            here = arena.end
+            try:
+                return execute(
+                    *(self.module.text, self.entry, grid, block, args, arena),
+                    placed=self.module.placed,
+                    accesses=accesses,
+                    **options,
+                )
+            finally:
+                arena.release(here)
+
+        def again() -> StreamOperation:
+            """The launch once more, in the memory as it was, for all of its accesses."""
+            assert before is not None
+            now = arena.snapshot(), arena.extents
+            arena.restore(before[0])
+            arena.extents = list(before[1])
+            try:
+                return launch_operation(run("all"), mark)
+            finally:
+                arena.restore(now[0])
+                arena.extents = now[1]
+
+        done = run(accesses)
+        if accesses == "none":
             done = replace(done, history=None)
-        races = streams.add(stream, launch_operation(done, mark))
+        operation = launch_operation(done, mark)
+        if done.touched is not None:
+            operation.again, operation.snapshot_bytes = again, arena.end
+        races = streams.add(stream, operation)
         device.hazards += [*done.report.hazards, *races]
         return replace(done.report, hazards=[*done.report.hazards, *races])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,15 +36,19 @@ from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.selection import WARP, Array
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
 MORE_CHECKS = ("strict", "values")
 """What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
 together need not stay together. ``values``: a write races also if the value is there already."""
+
+READS = ("latest", "stale")
+"""What reads return (:func:`launch`)."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -55,6 +59,9 @@ _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 _ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
 """Exceptions of a launch in a ring, by the reason with which native code ends."""
+
+Accesses = Literal["none", "places", "all"]
+"""What of a launch's accesses to global memory is wanted (:func:`execute`)."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ def launch(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
@@ -144,7 +152,7 @@ def launch(
         integers mod p (p - 1), in their bits (:mod:`sdpalab.sim.ring`); there are no checks then, and no hazards are
         reported.
     seed : int
-        For the random schedule.
+        For the random schedule and for stale reads.
     max_steps : int, optional
         Vector steps that one chunk of CTAs may take. Default: twenty million.
     workers : int, optional
@@ -156,6 +164,9 @@ def launch(
     volatile : {"sync", "data"}
         What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
         or data, as in CUDA C++ (:mod:`sdpalab.sim.checks.orders`).
+    reads : {"latest", "stale"}
+        What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
+        (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
     watchers : sequence of function
         Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
@@ -192,6 +203,7 @@ def launch(
         workers=workers,
         names=names,
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
     ).report
 
@@ -203,14 +215,18 @@ def ptx_text(ptx: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Executed:
-    """A launch that has run to its end: its report, the entry with all that it calls, and its accesses to global memory
-    (with the ``race`` check)."""
+    """A launch that has run to its end: its report, and the entry with all that it calls.
+
+    With the ``race`` check ``history`` has its accesses to global memory; or, where places were asked for and the
+    native engine ran it, ``touched`` has their places alone.
+    """
 
     report: Report
     module: PtxModule
     code: Entry
     geometry: Geometry
     history: GlobalHistory | None
+    touched: Touched | None = None
 
 
 def execute(
@@ -222,7 +238,7 @@ def execute(
     arena: Arena,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
-    accesses: bool = False,
+    accesses: Accesses = "none",
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
@@ -236,21 +252,22 @@ def execute(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
     ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
-    ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
-    not keep.
+    ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
+    does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
     """
-    _check_options(checks, schedule, async_mode, seed, workers, volatile)
+    _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
     if set(checks) & set(MORE_CHECKS) and "race" not in checks:
         checks = (*checks, "race")
     checks = () if is_ring(numerics) else checks
     module = parse(text)
-    code, program = _linked(text, entry)
+    code, program = _linked(text, entry, reads)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
     check_geometry(geometry)
@@ -281,10 +298,13 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
         numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
+    if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
+        accesses = "all"
     run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, follows=follows, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
@@ -295,7 +315,7 @@ def execute(
         counted(module, code, program, run.tally) if counters else None,
         tuple(run.chunks.printed),
     )
-    return Executed(report, module, code, geometry, run.chunks.history)
+    return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
 
 
 @dataclass(frozen=True)
@@ -306,10 +326,11 @@ class _Execution:
     space: Space
     log: HazardLog
     tally: Tally
+    touched: list[Touched] = field(default_factory=list)
 
 
 def _run(
-    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: bool
+    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: Accesses
 ) -> _Execution:
     """Run a launch on the native engine, or where that leaves it to the reference engine, there.
 
@@ -317,24 +338,26 @@ def _run(
     longer, so it is done only once there is such a read.
     """
     if is_ring(setup.numerics):
+        if setup.reads == "stale":
+            raise LaunchError(f"numerics={setup.numerics!r} runs on the native engine, which has no stale reads")
         run = _execution(setup, arena)
         reason = run_native(setup, run.space, run.tally, workers)
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
-    native = wanted_engine() == "native" and not accesses
+    native = wanted_engine() == "native" and accesses != "all" and setup.reads == "latest"
     before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:
         run = _execution(setup, arena)
-        why = run_native(setup, run.space, run.tally, workers)
+        why = _run_native(setup, run, workers, accesses)
         if not why:
             return run
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
     if suspects:
         run = _execution(setup, arena)
-        if not run_native(replace(setup, tracking=True), run.space, run.tally, workers):
+        if not _run_native(replace(setup, tracking=True), run, workers, accesses):
             return run  # what was undefined did not matter
         arena.restore(before)
         try:
@@ -350,6 +373,12 @@ def _run(
         arena.restore(before)
         run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
     return run
+
+
+def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
+    """Run a launch on the native engine; why it is left to the reference engine, or empty."""
+    wanted = run.touched if accesses == "places" and "race" in setup.checks else None
+    return run_native(setup, run.space, run.tally, workers, wanted)
 
 
 def _execution(setup: Setup, arena: Arena) -> _Execution:
@@ -369,10 +398,10 @@ def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | No
 
 
 @lru_cache(maxsize=64)
-def _linked(text: str, entry: str) -> tuple[Entry, Program]:
+def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
     """An entry with the functions that it calls, and its blocks, built once for each text."""
     code = link(parse(text), entry)
-    return code, build_program(code)
+    return code, build_program(code, fine=reads == "stale")
 
 
 def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
@@ -445,7 +474,13 @@ def _memory_needed(
 
 
 def _check_options(
-    checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None, volatile: str
+    checks: Sequence[str],
+    schedule: str,
+    async_mode: str,
+    seed: int,
+    workers: int | None,
+    volatile: str,
+    reads: str,
 ) -> None:
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
@@ -456,6 +491,8 @@ def _check_options(
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
     if volatile not in VOLATILE_MODES:
         raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
+    if reads not in READS:
+        raise LaunchError(f"reads is one of {', '.join(READS)}, not {reads!r}")
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:

@@ -49,6 +49,7 @@ WORDS: dict[int, np.dtype[np.generic]] = {
     16: np.dtype(np.complex128),  # never computed with: NumPy's only native 16-byte element that gathers fast
 }
 """The element of a view by the width of an access in bytes."""
+_NEAR = 1 << 30
 _SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 
@@ -130,10 +131,13 @@ class Space:
         return place >= 0 and begin + size <= int(self._ends[place])
 
     def extent_near(self, offset: int) -> Extent | None:
-        """The stretch that holds ``offset`` or is nearest to it, for messages."""
-        return min(
-            self.extents, key=lambda extent: max(extent.begin - offset, offset - extent.end + 1, 0), default=None
-        )
+        """The stretch that holds ``offset`` or is nearest to it, for messages; None if all are 1 GiB away or more."""
+
+        def distance(extent: Extent) -> int:
+            return max(extent.begin - offset, offset - extent.end + 1, 0)
+
+        nearest = min(self.extents, key=distance, default=None)
+        return nearest if nearest is not None and distance(nearest) < _NEAR else None
 
 
 def _fresh(size: int) -> Array:

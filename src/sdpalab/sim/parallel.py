@@ -67,7 +67,7 @@ def run_chunks(chunks: Chunks, workers: int | None, affordable: int) -> None:
     """
     total, done, begun = len(chunks.setup.chunks), 0, time.perf_counter()
     most = min(_cpus() if workers is None else workers, affordable, _MOST_WORKERS)
-    if most > 1 and (not _can_fork() or any(map(communicates, chunks.setup.entry.instructions))):
+    if most > 1 and (not _can_fork() or chunks.weak or any(map(communicates, chunks.setup.entry.instructions))):
         most = 1
     while done < total:
         left = total - done

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sdpalab.sim.collectives import is_collective, member_mask
+from sdpalab.sim.collectives import is_collective, meets_at_barrier, member_mask
 from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
 from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
 from sdpalab.sim.linking import branch_targets, callee, function_label, is_indirect
@@ -26,6 +26,9 @@ _ENDS = frozenset(
         *("wgmma.mma_async", "wgmma.wait_group", "setmaxnreg"),
     }
 )
+
+
+_ACCESSES = frozenset({"ld", "st", "atom", "red", "fence", "membar"})
 
 
 @dataclass
@@ -77,9 +80,9 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry) -> Program:
-    """Blocks, products and rows of an entry."""
-    blocks, block_of_label = _blocks(entry)
+def build_program(entry: Entry, *, fine: bool = False) -> Program:
+    """Blocks, products and rows of an entry; ``fine`` blocks end behind each access to memory and each fence."""
+    blocks, block_of_label = _blocks(entry, fine)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
@@ -91,9 +94,15 @@ def _ends_block(instruction: Instruction) -> bool:
     return ".".join((instruction.opcode, *instruction.mods[:1])) in _ENDS
 
 
-def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
+def _blocks(entry: Entry, fine: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
-    starts = sorted({0, entry.start, len(code), *entry.labels.values(), *(i.pc + 1 for i in code if _ends_block(i))})
+    starts = sorted(
+        {
+            *(0, entry.start, len(code), *entry.labels.values()),
+            *(each.pc + 1 for each in code if _ends_block(each) or (fine and each.opcode in _ACCESSES)),
+            *(each.pc for each in code if meets_at_barrier(each)),
+        }
+    )
     number = {pc: index for index, pc in enumerate(starts)}
     block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
     returns: dict[str, list[int]] = {}
@@ -112,7 +121,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
             end,
             len(body),
             body[0].line if body else 0,
-            any(is_collective(instruction) for instruction in body),
+            any(is_collective(instruction) or meets_at_barrier(instruction) for instruction in body),
             member_mask(body),
         )
         if index + 1 < len(starts):

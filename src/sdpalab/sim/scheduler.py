@@ -3,8 +3,9 @@
 The run queue maps blocks to the lanes that wait to run them. The lowest block runs until it would pass the next
 waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
 Barriers take lanes out of the queue and put them back. Warp-wide instructions need all lanes of a warp that they name
-and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can.
-Asynchronous operations in the late mode complete when nothing else can run at all.
+and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can,
+and nothing is in flight that would let the missing lanes go on. Asynchronous operations in the late mode complete when
+nothing else can run at all.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _POLLS = 16
 """Blocks of polling loops that may run before others must."""
 _GROUPS = 4
 """Groups of clusters that take turns in a kernel whose blocks may communicate."""
+_SCATTERED = 24
+"""The same where reads may be stale."""
 
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -84,7 +87,10 @@ class Scheduler:
         if any(instruction.opcode == "wgmma" for instruction in machine.entry.instructions):
             self.decoder.watch = Warpgroups.of(machine).watched
         code = machine.entry.instructions
-        self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+        if machine.weak is None:
+            self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+        else:
+            self.queue = RunQueue(machine, schedule, _SCATTERED, scattered=True)
         self.polling = polling_blocks(machine.entry, machine.program)
         self.polls = 0
         """Blocks of polling loops since others had their turn."""
@@ -147,6 +153,8 @@ class Scheduler:
         while True:
             if queue.parked and alive != (alive := np.count_nonzero(machine.live)):
                 queue.unpark()
+            if not queue.ready and queue.parked and self._advance():
+                continue  # what the missing lanes of a warp wait for may still be in flight
             picked = queue.pick(fair)
             if picked is None:
                 if not self._advance():
@@ -174,6 +182,8 @@ class Scheduler:
         self.idle += 1
         if any(block not in self.polling for _, block in self.queue.ready):
             self.idle = 0
+        if self.machine.weak is not None:
+            self.machine.weak.newest = self.idle > 1
         if self.idle > 2 * len(self.queue.ready) + 2:
             if self._advance_one():
                 self.idle = 0

@@ -3,6 +3,10 @@
 Operations run when they are issued, one after the other. Two of different streams that no event or synchronisation
 orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
 clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
+
+The native engine leaves only the places of a launch's accesses, and of reads wider ones. Where those meet, the launch
+is run once more by the reference engine, in the memory as it was: whether it is a race, and between which instructions,
+is read from that.
 """
 
 from __future__ import annotations
@@ -73,6 +77,12 @@ class Runs:
         return Runs(first * granule, (last + 1) * granule, *picked)
 
     @staticmethod
+    def of_stretches(stretches: Indices) -> Runs:
+        """Stretches [n, 2] of which nothing is kept but where they are."""
+        none = np.full(len(stretches), -1, np.int64)
+        return Runs(stretches[:, 0], stretches[:, 1], none, none, none)
+
+    @staticmethod
     def of_bytes(begins: int | Indices, size: int) -> Runs:
         """The stretches that a copy accesses, of ``size`` bytes each."""
         begins = np.atleast_1d(np.asarray(begins, np.int64))
@@ -105,6 +115,10 @@ class StreamOperation:
         several.
     at : str
         ``file:line`` of the host's code that issued it, if that is known.
+    again : function, optional
+        Of a launch by the native engine, of which only the places are there: the same with all accesses.
+    snapshot_bytes : int
+        Bytes that this function keeps.
     """
 
     name: str
@@ -115,8 +129,17 @@ class StreamOperation:
     source: Callable[[Instruction], str] = field(default=lambda instruction: "")
     place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
     at: str = ""
+    again: Callable[[], StreamOperation] | None = None
+    snapshot_bytes: int = 0
     stream: int = 0
     index: int = 0
+
+    def complete(self) -> None:
+        """Find out all of its accesses, if only their places are there."""
+        if self.again is not None:
+            whole = self.again()
+            self.reads, self.writes, self.atomics = whole.reads, whole.writes, whole.atomics
+            self.again, self.snapshot_bytes = None, 0
 
     def access(self, runs: Runs, number: int, stream: str) -> ConflictingAccess:
         """One of its stretches as a conflicting access."""
@@ -164,8 +187,12 @@ def launch_operation(executed: Executed, end: int) -> StreamOperation:
         return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
 
     operation.place = place
-    history = executed.history
-    if history is not None:
+    history, touched = executed.history, executed.touched
+    if touched is not None:
+        operation.reads, operation.writes, operation.atomics = (
+            Runs.of_stretches(each[each[:, 0] < end]) for each in (touched.reads, touched.writes, touched.updates)
+        )
+    elif history is not None:
         operation.reads, operation.writes, operation.atomics = (
             Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
         )
@@ -184,6 +211,13 @@ _RULES = (
 """Accesses of a later and an earlier operation that conflict."""
 
 
+def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> tuple[int, int] | None:
+    """The numbers of the first of one operation's stretches of one kind, and of one of another's, that share bytes."""
+    runs: Runs | None = getattr(later, mine)
+    before: Runs | None = getattr(earlier, others)
+    return runs.meeting(before) if runs is not None and before is not None else None
+
+
 class Streams:
     """All streams of a device, and the operations that others may still run beside."""
 
@@ -199,6 +233,11 @@ class Streams:
         stream = Stream(self, len(self.all), blocking=blocking)
         self.all.append(stream)
         return stream
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that are kept to find out the accesses of launches whose places are known."""
+        return sum(each.snapshot_bytes for each in self.pending)
 
     @property
     def needs_accesses(self) -> bool:
@@ -251,9 +290,13 @@ class Streams:
         return np.concatenate(stretches[0]), np.concatenate(stretches[1])
 
     def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
+        if not any(_meeting(later, mine, earlier, others) for mine, others, _ in _RULES):
+            return
+        later.complete()
+        earlier.complete()
         for mine, others, what in _RULES:
             runs, before = getattr(later, mine), getattr(earlier, others)
-            met = runs.meeting(before) if runs is not None and before is not None else None
+            met = _meeting(later, mine, earlier, others)
             if met is not None:
                 other = earlier.access(before, met[1], self.all[earlier.stream].name)
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))

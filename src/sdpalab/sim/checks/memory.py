@@ -8,13 +8,18 @@ from sdpalab.sim.checks.illegal import address_of, buffer_of, element
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import Space
+from sdpalab.sim.memory import GLOBAL_BASE, Space
 from sdpalab.sim.observer import Access, TrafficObserver
 from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["MemoryCheck"]
 
 _USUALLY_BOUND = "usually a missing bound on the last rows of a tile"
+_USUALLY_NULL = "usually an allocation that failed, or an optional argument that is not tested"
+_USUALLY_WILD = "usually a pointer that was never set, or one of the host"
+_NOWHERE = "far from all memory of the launch"
+_NULL_PAGE = 1 << 16
+"""Bytes from address 0 that count as reached through a null pointer."""
 
 
 class MemoryCheck(TrafficObserver):
@@ -35,9 +40,11 @@ class MemoryCheck(TrafficObserver):
         """Record an access that the machine suppressed."""
         space, width, instruction = access.space, access.width, access.instruction
         first, where = int(access.offset[0]), f"{space.name} memory"
-        lane = int(indices(access.sel)[0])
+        lane, usually = int(indices(access.sel)[0]), _USUALLY_BOUND
         if kind == "misaligned":
-            what = f"{width}-byte access to {where} at offset {first}, which is not a multiple of {width}"
+            extent = space.extent_near(first) if space.name == "global" else None
+            place = f"byte {first - extent.begin} of {extent.name}" if extent else f"offset {first} of {where}"
+            what = f"{width}-byte access at {place}, which is not a multiple of {width}"
             self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
             return
         known = buffer_of(self.machine, instruction) if space.name == "global" else None
@@ -47,13 +54,18 @@ class MemoryCheck(TrafficObserver):
         elif extent is not None:
             size = extent.end - extent.begin
             what = f"{width}-byte access at byte {first - extent.begin} of {extent.name}, which has {size} bytes"
+        elif space.name == "global":
+            number = GLOBAL_BASE + first
+            null = 0 <= number < _NULL_PAGE
+            what = f"{width}-byte access at the address {number % 2**64:#x}, {'a null pointer' if null else _NOWHERE}"
+            usually = _USUALLY_NULL if null else _USUALLY_WILD
         else:
             what = f"{width}-byte access at byte {first} of {where}, which has {space.limit} bytes"
         address, other = address_of(self.machine.entry, instruction), None
         if address is not None:
             other = conflicting_access_of(self.machine, address)
             what += "; its address is computed by {other}"
-        self.log.add(self.machine, kind, instruction, lane, what, _USUALLY_BOUND, other)
+        self.log.add(self.machine, kind, instruction, lane, what, usually, other)
 
     def load(self, access: Access) -> None:
         """Report reads of shared bytes that were never written."""

@@ -15,12 +15,12 @@ from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Selection
 from sdpalab.sim.types import TYPES
 
-__all__: list[str] = []
+__all__ = ["LINE", "POLICY", "PRIORITIES"]
 
-_LINE, _CHUNK = 128, 16
+LINE, _CHUNK = 128, 16
 """Bytes that discard and applypriority name, and of the words that are written."""
-_PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
-_POLICY = 0x5D9A_1AB0_CAC4_E000
+PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
+POLICY = 0x5D9A_1AB0_CAC4_E000
 """What a policy is here; its bits mean nothing to a program."""
 
 
@@ -38,7 +38,7 @@ def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
         space = take_space(mods)
         levels = ("L1", "L2") if space in ("global", "local", "generic") else ()
         maps = ("tensormap",) if space in ("const", "param", "generic") else ()
-        mods.choice((*levels, *_PRIORITIES[:2], *maps) if space == "global" else (*levels, *maps))
+        mods.choice((*levels, *PRIORITIES[:2], *maps) if space == "global" else (*levels, *maps))
     mods.done()
     address_register(decoder, instruction, instruction.operands[0])
     return _nothing
@@ -72,7 +72,7 @@ def _discard(decoder: Decoder, instruction: Instruction) -> Step:
     def step(sel: Selection) -> None:
         for part in line.parts(sel):
             words = np.full((len(part.offset), _CHUNK), POISON, np.uint8).view(WORDS[_CHUNK])[:, 0]
-            for begin in range(0, _LINE, _CHUNK):
+            for begin in range(0, LINE, _CHUNK):
                 chunk = Access(part.space, part.offset + begin, part.index + begin, _CHUNK, part.sel, instruction)
                 for observer in observers:
                     observer.store(chunk, words)
@@ -83,9 +83,9 @@ def _discard(decoder: Decoder, instruction: Instruction) -> Step:
 
 def _line(decoder: Decoder, instruction: Instruction, mods: Mods) -> Accessor:
     """The operands ``[a], 128``."""
-    if instruction.operands[1] != Immediate(_LINE):
-        raise mods.unsupported(f"the size must be {_LINE}")
-    return Accessor(decoder, instruction, instruction.operands[0], "generic", _LINE, "global")
+    if instruction.operands[1] != Immediate(LINE):
+        raise mods.unsupported(f"the size must be {LINE}")
+    return Accessor(decoder, instruction, instruction.operands[0], "generic", LINE, "global")
 
 
 @opcode("createpolicy")
@@ -101,7 +101,7 @@ def _createpolicy(decoder: Decoder, instruction: Instruction) -> Step:
     else:
         if form == "range":
             mods.flag("global")
-        mods.choice(_PRIORITIES)
+        mods.choice(PRIORITIES)
         mods.choice(("L2::evict_first", "L2::evict_unchanged"), default="")
         types = ["f32"][: len(operands)] if form == "fractional" else ["u32", "u32"]
         if form == "range":
@@ -114,6 +114,6 @@ def _createpolicy(decoder: Decoder, instruction: Instruction) -> Step:
         decoder.src(instruction, operand, TYPES[name])
 
     def step(sel: Selection) -> None:
-        destination[sel] = _POLICY
+        destination[sel] = POLICY
 
     return step

@@ -17,7 +17,7 @@ from sdpalab.sim.isa.steps import computed, require
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import TYPES
 
-__all__: list[str] = []
+__all__ = ["PRMT_MODES"]
 
 _BITS = ("b16", "b32", "b64")
 
@@ -168,7 +168,7 @@ def _funnel_shift(decoder: Decoder, instruction: Instruction) -> Step:
     return computed(function, d, a, b, c)
 
 
-_PRMT_MODES: dict[str, tuple[tuple[int, ...], ...]] = {
+PRMT_MODES: dict[str, tuple[tuple[int, ...], ...]] = {
     "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
     "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
     "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
@@ -187,7 +187,7 @@ def _prmt(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     type_ = mods.type()
     require(mods, type_, ("b32",))
-    mode = mods.choice(_PRMT_MODES, default="")
+    mode = mods.choice(PRMT_MODES, default="")
     mods.done()
     d = decoder.dst(instruction, instruction.operands[0], type_)
     a, b, c = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2, 3))
@@ -196,7 +196,7 @@ def _prmt(decoder: Decoder, instruction: Instruction) -> Step:
         low, high = int(selector.value) & 0xFF, int(selector.value) >> 8 & 0xFF
         if low in _HALVES and high in _HALVES:
             return _join_halves(d, (a, b), _HALVES[low], _HALVES[high])
-    table = np.array(_PRMT_MODES[mode], np.uint64) if mode else None
+    table = np.array(PRMT_MODES[mode], np.uint64) if mode else None
     return computed(lambda x, y, z: _permute(x, y, z, table), d, a, b, c)
 
 

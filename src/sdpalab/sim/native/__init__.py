@@ -35,10 +35,10 @@ interpreter. With checks, what the threads' blocks touched in global memory is c
 Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with the
 vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
 
-**What is left to the reference engine** besides: the launches that :data:`.engine.LEFT_TO_THE_REFERENCE` names, the
-accesses that streams of a :class:`~sdpalab.sim.Device` are compared by, counters where lanes of a warp wait for an
-mbarrier apart from each other, and an instruction without a native handler, where a lane reaches it. The table is in
-docs/instructions.md.
+**What is left to the reference engine** besides: the launches that :data:`.engine.LEFT_TO_THE_REFERENCE` names,
+launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of another stream's, counters where lanes of a warp
+wait for an mbarrier apart from each other, and an instruction without a native handler, where a lane reaches it. The
+table is in docs/instructions.md.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

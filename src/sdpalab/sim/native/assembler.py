@@ -58,11 +58,12 @@ def native(*names: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True)
 class Constant:
-    """A row that holds one value: a literal's bits, a parameter's bytes, or the address of a variable.
+    """A row that holds one value at first: a literal's bits, a parameter's bytes, the address of a variable, or the
+    zeros of a register that instructions share and PTX does not name.
 
     Attributes
     ----------
-    kind : {"literal", "parameter", "symbol"}
+    kind : {"literal", "parameter", "symbol", "hidden"}
     value : int or str
         The bits; the offset in the parameter block; the name.
     bits : int
@@ -97,6 +98,7 @@ class Assembler:
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
     ones: list[int] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
     top: int = 0
     guard: int = 0
     tracking: bool = False
@@ -190,6 +192,10 @@ class Assembler:
     def number(self, value: int, type_: str) -> int:
         """The row of an integer constant."""
         return self.source(Immediate(value), type_)
+
+    def hidden(self, name: str, bits: int) -> int:
+        """The row of a register that PTX does not name, such as the carry flag: zeros at first."""
+        return self.constant(Constant("hidden", name, bits))
 
     def temporary(self, bits: int) -> int:
         """A row that lasts for one instruction."""

@@ -94,7 +94,10 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
         before = load64(barrier + 8 * GIVEN)
         if (before if before else whole) != (given if given else whole):
             return BARRIER_RULE
-        if load64(barrier + 8 * KIND) != kind or came != 0:
+        if load64(barrier + 8 * KIND) != kind:
+            return BARRIER_RULE
+        # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
+        if came != 0 and (end != END_BARRIER or came != taken or given == 0):
             return BARRIER_RULE
     if load64(context + 8 * CHECKED) != 0:
         if given != 0 and not follows(context, cta, barrier):

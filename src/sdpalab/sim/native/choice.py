@@ -8,6 +8,7 @@ from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.memory import Space
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
 
 __all__ = ["ENGINES", "UNWRITTEN", "run_native", "wanted_engine"]
 
@@ -31,7 +32,9 @@ def wanted_engine() -> str:
     return chosen
 
 
-def run_native(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
+def run_native(
+    setup: Setup, space: Space, tally: Tally, workers: int | None = None, touched: list[Touched] | None = None
+) -> str:
     """Run all CTAs of a launch in native code.
 
     Parameters
@@ -43,6 +46,8 @@ def run_native(setup: Setup, space: Space, tally: Tally, workers: int | None = N
         Counts are added here if the launch ran to its end.
     workers : int, optional
         Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+    touched : list of Touched, optional
+        What the launch has accessed in global memory is appended here, if it ran to its end with checks.
 
     Returns
     -------
@@ -53,4 +58,4 @@ def run_native(setup: Setup, space: Space, tally: Tally, workers: int | None = N
         from sdpalab.sim.native.engine import run
     except ImportError as missing:
         return f"llvmlite is not installed ({missing})"
-    return run(setup, space, tally, workers)
+    return run(setup, space, tally, workers, touched)

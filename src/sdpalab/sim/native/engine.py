@@ -19,7 +19,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.communication import communicates, observes_blocks
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
@@ -28,6 +28,7 @@ from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "run"]
@@ -57,18 +58,18 @@ _Key = tuple[int, bool, bool, bool, str, str]
 _decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
-def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     for why, holds in LEFT_TO_THE_REFERENCE.items():
         if holds(setup):
             return why
     try:
-        return _run(setup, space, tally, workers)
+        return _run(setup, space, tally, workers, touched)
     except NotNative as why:
         return f"NotNative: {why}"
 
 
-def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None) -> str:
     decoded = _decode(setup)
     code = library()
     table = np.array(code.operations(decoded.operations), dtype=np.int64)
@@ -77,10 +78,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.geometry.cluster_size
     first = State(setup, space, decoded, table, template, ctas)
-    together = communicates(setup.entry)
-    if setup.counters and together:
+    if setup.counters and observes_blocks(setup.entry):
         return "counters where blocks may tell each other something"
-    threads = 1 if together else min(_threads(setup, workers), clusters)
+    threads = 1 if communicates(setup.entry) else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
@@ -116,7 +116,19 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
+    if touched is not None and setup.checks:
+        touched.append(_touched(states))
     return ""
+
+
+def _touched(states: list[State]) -> Touched:
+    """What the launch has accessed in global memory."""
+    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    return Touched(
+        stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
+        stretches([state.writers for state in states], granule),
+        stretches([state.updaters for state in states], granule),
+    )
 
 
 def _threads(setup: Setup, workers: int | None) -> int:

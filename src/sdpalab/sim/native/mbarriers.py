@@ -76,6 +76,7 @@ __all__ = [
     "mbarrier_at",
     "offset_of",
     "pass_on",
+    "settle",
     "use_mbarrier",
     "vectors_of",
 ]
@@ -215,7 +216,8 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
-    pc, whether the arrival is relaxed, the row of the state tokens (or -1), and whether the lanes drop out.
+    pc, whether the arrival is relaxed, the row of the state tokens (or -1), whether the lanes drop out, and whether the
+    phase must not end by these arrivals.
     """
     token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
@@ -249,6 +251,8 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 total += many
         pending = load64(entry + 8 * MB_PENDING)
         if total > pending or load64(entry + 8 * MB_BYTES) > _MOST:
+            return MBARRIER_RULE
+        if total == pending and load32(record + 4 * (OPERANDS + 8)):
             return MBARRIER_RULE
         status = use_mbarrier(context, entry)
         if status != 0:

@@ -22,6 +22,7 @@ from sdpalab.sim.native.layout import (
     FULL,
     L_A,
     L_B,
+    L_COLUMNS,
     L_FRAGMENTS,
     L_HIDDEN,
     L_LOAD_A,
@@ -203,7 +204,7 @@ def announce(context: int, first: int, entry: int, words: int) -> int:
             status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
             if status != 0:
                 return status
-    columns = 2 * load32(words + 4 * L_MANY)
+    columns = load32(words + 4 * L_COLUMNS)
     if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
         return WGMMA_RULE
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
@@ -215,7 +216,7 @@ def complete(context: int, first: int, entry: int, words: int) -> None:
     if load32(words + 4 * L_A) >= 0:
         place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
         reads_complete(context, chunks, 128, cta)
-    columns = 2 * load32(words + 4 * L_MANY)
+    columns = load32(words + 4 * L_COLUMNS)
     place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
     reads_complete(context, chunks, 2 * columns, cta)
     for k in range(4):
@@ -306,7 +307,7 @@ def land(context: int, first: int, entry: int) -> int:
     words, scratch = load64(entry + 8 * PR_LIST), load64(context + 8 * SCRATCH)
     table, record = load64(context + 8 * TABLE), scratch + SCRATCH_RECORD
     cta = first // load64(context + 8 * WARP_COUNT)
-    columns = 2 * load32(words + 4 * L_MANY)
+    columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
     if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
         return WGMMA_RULE

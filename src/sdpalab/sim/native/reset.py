@@ -10,6 +10,7 @@ from sdpalab.sim.native.layout import (
     BLOCK_X,
     BLOCK_Y,
     CAPTURED_END,
+    CLOCK,
     CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
     CLUSTER_PHASE,
@@ -47,6 +48,7 @@ from sdpalab.sim.native.layout import (
     SPECIAL_COUNT,
     SPECIALS,
     START,
+    STEPS_TAKEN,
     TEMPLATE,
     THREADS,
     TID_X,
@@ -83,6 +85,7 @@ def reset_cluster(context: int, cluster: int) -> None:
     store64(context + 8 * CAPTURED_END, 0)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
     store64(context + 8 * CLUSTER_PHASE, 0)
+    store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
     begin_clocks(context)
     begin_rows(context)
     # What is drawn depends on the cluster, and not on the thread that runs it.

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sdpalab.sim.native import (
-    atomics,
     clocks,
     copies,
     exact_sums,
     flights,
     mbarriers,
+    phases,
     products,
     scheduler,
     traffic,
@@ -20,16 +20,18 @@ from sdpalab.sim.native import (
     updates,
     watch,
 )
+from sdpalab.sim.native.watch import cluster_memory
 
 __all__ = ["runtime_functions"]
 
 _MODULES = (
-    atomics,
     clocks,
+    cluster_memory,
     copies,
     exact_sums,
     flights,
     mbarriers,
+    phases,
     products,
     scheduler,
     traffic,

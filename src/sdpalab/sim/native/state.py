@@ -60,9 +60,9 @@ class State:
     ----------
     counted : Tally
         What this thread has counted.
-    writers, readers, pages : ndarray
-        With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
-        has been written.
+    writers, updaters, readers, pages : ndarray
+        With checks, what is known of global memory: of each granule, of each granule by strong writes and atomic
+        operations (empty where there are none), of each 16 bytes, and whether anything in a page has been written.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class State:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
-        self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         size, geometry = len(space.data), setup.geometry
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
@@ -164,7 +164,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"}:
+        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -234,7 +234,7 @@ class State:
                 if self._updates("shared")
                 else {}
             ),
-            layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
+            layout.REMOTE: zeros(columns * ctas) if ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
@@ -265,7 +265,9 @@ class State:
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
+        spaces = (space, f"{space}::cluster", "generic")
+        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
+        return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _strong_accesses(self, granules: int) -> dict[int, int]:
         """What strong accesses to global memory need: the last of each granule, and what they release."""
@@ -273,7 +275,8 @@ class State:
         strong = [each for each in entry.instructions if is_communication(each)]
         words = {}
         if any(each.opcode != "ld" for each in strong):
-            words[layout.GLOBAL_STRONG] = self._keep(np.zeros(granules, np.int64))
+            self.updaters = np.zeros(granules, np.int64)
+            words[layout.GLOBAL_STRONG] = self._keep(self.updaters)
         if any(each.opcode == "ld" for each in strong):
             words[layout.GLOBAL_WATCHED] = self._keep(np.zeros(granules, np.int64))
         if not orders_blocks(entry):

@@ -219,6 +219,7 @@ private:
             keys_left.advance();
             ring.wait_full(at, K);
             wait_for_turn<CONSUMERS>(consumer, tile);
+            products.hold_scores();  // those of the tile before: none is copied behind the fence
             ptx::wgmma_fence();
             products.issue_scores(q, k(at));
             products.issue_output(v(before));
@@ -228,11 +229,11 @@ private:
             products.hold_scores();
             ring.release(at, K);
             const Rescale rescale = products.weigh(tile >= unmasked, keys_left.of_row);
-            products.hold_scores();
+            products.hold_unpacked();
             // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
             // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
             // after the product instead of beside it.
-            ring.wait_full(at, V, products.softmax[0].sum + products.softmax[1].sum < 0.0f);
+            ring.wait_full(at, V, products.never());
 
             ptx::wgmma_wait_group<0>();
             products.hold_output();

@@ -97,6 +97,10 @@ public:
     __device__ __forceinline__ void hold_scores() { hold(s_frag); }
     __device__ __forceinline__ void hold_output() { hold(product); }
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
+    __device__ __forceinline__ void hold_unpacked() { hold(s_frag); }
+
+    // False. Code that looks has to wait for all weights.
+    __device__ __forceinline__ bool never() const { return softmax[0].sum + softmax[1].sum < 0.0f; }
 
     // Turns the raw scores into weights, in place, and takes them into the softmax. keys_left: as for mask_scores.
     template <bool FIRST = false>

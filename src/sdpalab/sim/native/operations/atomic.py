@@ -1,22 +1,70 @@
-"""Atomic operations on integers (PTX ISA, "atom", "red"), by the rules of :mod:`sdpalab.sim.isa.atomics`."""
+"""Atomic operations (PTX ISA, "atom", "red"), by the rules of :mod:`sdpalab.sim.isa.atomics`: lanes that name one
+address come one after the other. Blocks come in the order of the grid, so that sums of floating-point numbers from
+several blocks or warps are rounded in that order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.atomics import UPDATES
+from sdpalab.sim.fusion import registers_read
+from sdpalab.sim.ir import Instruction, Operand, Register
+from sdpalab.sim.isa.atomics import UPDATES, WITHOUT_RESULT
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
+from sdpalab.sim.memory import SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
-from sdpalab.sim.native.atomics import NAMES, update
-from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.numeric import canonical, flushed
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.floating import Compute, base_of, halved, is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
+from sdpalab.sim.types import PtxType
 
-__all__: list[str] = []
+__all__ = ["update_of"]
+
+_INTEGERS: dict[str, Compute] = {
+    "add": lambda old, given: old + given,
+    "min": lambda old, given: where(given < old, given, old),
+    "max": lambda old, given: where(given > old, given, old),
+    "and": lambda old, given: old & given,
+    "or": lambda old, given: old | given,
+    "xor": lambda old, given: old ^ given,
+    "inc": lambda old, bound: where(old >= bound, old.like(0), old + 1),
+    "dec": lambda old, bound: where((old == 0) | (old > bound), bound, old - 1),
+    "exch": lambda old, given: given,
+    "cas": lambda old, expected, given: where(old == expected, given, old),
+}
+"""New values from the old ones and the operands."""
+
+
+_Choice = Callable[[Lanes, Lanes], Lanes]
+"""Of the sums without subnormals and with them, the one that is wanted."""
+
+
+def update_of(name: str, type_: PtxType, flushes: _Choice) -> tuple[str, Compute]:
+    """The type by which an update computes, and new values from the old ones and the operands.
+
+    Of floating-point types there are sums alone.
+    """
+    base = base_of(type_)
+    if is_half(type_):
+        return "u16", halved(lambda old, given: old + given, base)
+    if type_.is_float:
+        return base, lambda old, given: _float_sum(old, given, base, flushes)
+    return base, _INTEGERS[name]
+
+
+def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
+    """Of f32, global memory adds without subnormals, shared memory with them."""
+    plain = old + given
+    if base == "f32":
+        plain = flushes(flushed(flushed(old, base) + flushed(given, base), base), plain)
+    return canonical(plain, base)
 
 
 @native("atom", "red")
@@ -25,29 +73,67 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
     mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
     space = take_space(mods)
-    name = mods.choice(UPDATES)
+    name = mods.choice(UPDATES if returns else WITHOUT_RESULT)
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
+    if is_half(type_):
+        mods.choice(("noftz",))
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.done()
-    if name not in NAMES or type_.is_float or space not in ("global", "shared", "generic"):
+    if space not in ("global", "shared", "shared::cluster", "generic"):
         raise NotNative(instruction.text)
-    target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
-    row, bits, offset = asm.address(operands[0])
-    source = asm.source(operands[1], type_.name)
+    target, finish = -1, _nothing
+    if returns:
+        result = operands.pop(0)
+        if _is_read(asm, result):
+            target, finish = asm.target(result, type_.name)
+    row, bits, offset = asm.address(operands.pop(0))
+    sources = [asm.source(operand, type_.name) for operand in operands]
+    if len(sources) != (2 if name == "cas" else 1):
+        raise NotNative("wrong number of operands")
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
-
-    def build(code: OperationCode) -> None:
-        b = code.builder
-        place = addresses(code, located(code, 5, space, bits), space, type_.bytes)
-        b.store(place.value, code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES)), align=64)
-        code.hand_over(update)
-
-    words = [target, source, NAMES.index(name), type_.bytes, int(type_.signed), row, offset]
-    asm.record(NativeOperation(f"atom.{space}.{bits}.{type_.bytes}", build), words)
+    is_read = target >= 0
+    operation = NativeOperation(
+        f"{'atom' if is_read else 'red'}.{space}.{bits}.{name}.{type_.name}",
+        lambda code: _update(code, space, bits, name, type_, returns=is_read),
+    )
+    asm.record(operation, [row, offset, target, *sources])
     finish()
+
+
+def _is_read(asm: Assembler, result: Operand) -> bool:
+    """Whether any instruction reads the result of an atomic operation."""
+    if not asm.read:
+        asm.read.update(name for each in asm.entry.instructions for name in registers_read(each))
+    return isinstance(result, Register) and result.name in asm.read
+
+
+def _update(code: OperationCode, space: str, bits: int, name: str, type_: PtxType, *, returns: bool) -> None:
+    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
+    b, size = code.builder, WORD64(type_.bytes)
+    address = located(code, 0, space, bits)
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
+    in_shared = ((address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS) & code.active).any()
+
+    def flushes(without: Lanes, plain: Lanes) -> Lanes:
+        if space == "generic":  # all lanes are in one space
+            return where(code.all_or_none(in_shared, plain.count), plain, without)
+        return without if space == "global" else plain
+
+    held, function = update_of(name, type_, flushes)
+    with code.loop(WORD64(WARP)) as lane:
+        here = b.and_(b.lshr(code.mask, b.trunc(lane, WORD32)), WORD32(1))
+        with b.if_then(b.icmp_signed("!=", here, WORD32(0))):
+            word = b.load(code.at(scratch, b.mul(lane, WORD64(8))), typ=WORD64)
+            place, mine = b.inttoptr(word, POINTER), b.mul(lane, size)
+            rows = [code.at(code.row(3 + k), mine) for k in range(2 if name == "cas" else 1)]
+            old, *given = (code.load(each, held, type_.lanes, align=type_.bytes) for each in (place, *rows))
+            b.store(function(old, *given).value, place, align=type_.bytes)
+            if returns:
+                b.store(old.value, code.at(code.row(2), mine), align=type_.bytes)
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import flushed, magnitude, widened
 from sdpalab.sim.native.operations.floating import base_of, is_half
-from sdpalab.sim.types import PtxType
+from sdpalab.sim.types import TYPES, PtxType
 
 __all__ = ["combined", "float_comparison"]
 
@@ -42,7 +42,7 @@ _NAMES = ("eq", "ne", "lt", "le", "gt", "ge", *_UNSIGNED, *_FLOAT)
 _COMBINE: dict[str, Comparison] = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
 
 _INTEGERS = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")
-_FLOATS = ("f16", "bf16", "f32", "f64")
+_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 
 def _comparison(name: str, type_: PtxType) -> Comparison:
@@ -64,7 +64,7 @@ def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
     name = mods.choice(_NAMES)
     compare = _comparison(name, type_)
     combination = mods.choice(_COMBINE, default="")
-    ftz = type_.name in ("f16", "f32") and mods.flag("ftz")
+    ftz = type_.name in ("f16", "f16x2", "f32") and mods.flag("ftz")
     mods.done()
     base = base_of(type_)
 
@@ -94,6 +94,9 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     name, compare, combination = _take(mods, type_)
     first, second = asm.pair(instruction.operands[0])
+    packed = type_.lanes == 2
+    if packed and second is None:
+        raise NotNative("a packed comparison has two destinations, p|q")
     targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
     sources = [(instruction.operands[k], type_.name) for k in (1, 2)]
     if combination:
@@ -101,7 +104,9 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> tuple[Lanes, ...]:
         result = compare(x, y)
-        return tuple(combined(combination, each, *with_) for each in [result, ~result][: len(targets)])
+        # Of packed types the second is the comparison of the upper halves, of all others the complement.
+        both = [result.shuffled(range(half, 64, 2)) for half in range(2)] if packed else [result, ~result]
+        return tuple(combined(combination, each, *with_) for each in both[: len(targets)])
 
     asm.compute(f"setp{len(targets)}.{name}.{combination}.{type_.name}", function, targets, sources)
 
@@ -110,15 +115,25 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _set(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """A comparison whose result is a number: 1.0, or all bits set for integers, and 0."""
     result, type_ = mods.type(), mods.type()
-    require(mods, result, ("u32", "s32", "f32"))
+    if type_.lanes == 2:
+        require(mods, result, (type_.name, "u32", "s32"))
+        result = result if result.is_float else TYPES["u16x2"]  # each half is set by its own comparison
+    else:
+        small = ("u16", "s16") if is_half(type_) else ()
+        require(mods, result, ("u32", "s32", "f32", "f16", "bf16", *small))
     name, compare, combination = _take(mods, type_)
     sources = [(instruction.operands[k], type_.name) for k in (1, 2)]
     if combination:
         sources.append((instruction.operands[3], "pred"))
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> Lanes:
+        if type_.lanes == 2:
+            with_ = tuple(each.shuffled([k // 2 for k in range(64)]) for each in with_)
         condition = combined(combination, compare(x, y), *with_)
-        one = x.constant(result.name, 1.0 if result.is_float else -1)
+        if is_half(result):
+            one = x.constant("u16", 0x3C00 if base_of(result) == "f16" else 0x3F80)
+        else:
+            one = x.constant(base_of(result), 1.0 if result.is_float else -1)
         return where(condition, one, 0)
 
     target = [(instruction.operands[0], result.name)]

@@ -37,7 +37,8 @@ def _cvt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _cvt_tf32(asm, instruction, mods, name)
         return
     if mods.flag("pack"):
-        raise NotNative("cvt.pack")
+        _cvt_pack(asm, instruction, mods, name)
+        return
     if not FP8_PAIRS.isdisjoint(mods.left):
         _cvt_fp8(asm, instruction, mods, name)
         return
@@ -54,6 +55,31 @@ def _cvt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         compute = lambda x: canonical(inner(x), base)  # noqa: E731
     destination, operand = instruction.operands
     asm.compute(name, compute, [(destination, target.name)], [(operand, source.name)])
+
+
+def _cvt_pack(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -> None:
+    """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: b lowest, then a, both saturated, then c."""
+    mods.choice(("sat",))
+    element = mods.choice(("u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16"))
+    bits = int(element[1:])
+    mods.choice(("s32",))
+    if bits < 16:
+        mods.choice(("b32",))
+    mods.done()
+    d, *operands = instruction.operands
+    if len(operands) != (2 if bits == 16 else 3):
+        raise NotNative(instruction.text)
+    low = -(1 << bits - 1) if element[0] == "s" else 0
+    high, mask = low + (1 << bits) - 1, (1 << bits) - 1
+
+    def clipped(x: Lanes) -> Lanes:
+        return where(x < low, x.like(low), where(x > high, x.like(high), x)).as_type("u32") & mask
+
+    def function(a: Lanes, b: Lanes, *c: Lanes) -> Lanes:
+        packed = (clipped(a) << bits) | clipped(b)
+        return packed | (c[0].as_type("u32") << 2 * bits) if c else packed
+
+    asm.compute(name, function, [(d, "b32")], [(operand, "s32") for operand in operands])
 
 
 def _conversion(mods: Mods, source: PtxType, target: PtxType) -> Compute:

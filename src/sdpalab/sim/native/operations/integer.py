@@ -12,7 +12,7 @@ from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.operations.floating import float_arithmetic
 from sdpalab.sim.types import PtxType
 
-__all__: list[str] = []
+__all__ = ["product_part"]
 
 _SIGNED = ("s16", "s32", "s64")
 _PLAIN = ("u16", "u32", "u64", *_SIGNED)
@@ -40,8 +40,6 @@ def _greatest(a: Lanes, b: Lanes) -> Lanes:
 
 def _simple(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
     opcode = instruction.opcode
-    if mods.flag("cc"):
-        raise NotNative("the carry flag")
     names = {"abs": _SIGNED, "neg": _SIGNED, "add": (*_PLAIN, *_PACKED), "min": (*_PLAIN, *_PACKED)}
     names["max"] = names["min"]
     require(mods, type_, names.get(opcode, _PLAIN))
@@ -85,7 +83,7 @@ def _clamp_s32(x: Lanes) -> Lanes:
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
-def _part(mode: str, type_: PtxType, x: Lanes, y: Lanes) -> Lanes:
+def product_part(mode: str, type_: PtxType, x: Lanes, y: Lanes) -> Lanes:
     """The part of a product that ``mul.mode`` gives; a wide one has twice the bits."""
     if mode == "lo":
         return x * y
@@ -102,8 +100,6 @@ def _part(mode: str, type_: PtxType, x: Lanes, y: Lanes) -> Lanes:
 
 
 def _product(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
-    if mods.flag("cc"):
-        raise NotNative("the carry flag")
     require(mods, type_, _PLAIN)
     mode = mods.choice(("lo", "hi", "wide"))
     adds = instruction.opcode == "mad"
@@ -117,18 +113,66 @@ def _product(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxTyp
     sources = [(a, type_.name), (b, type_.name)]
     name = f"{instruction.opcode}.{mode}{'.sat' * saturates}.{type_.name}"
     if not adds:
-        asm.compute(name, lambda x, y: _part(mode, type_, x, y), [(d, result)], sources)
+        asm.compute(name, lambda x, y: product_part(mode, type_, x, y), [(d, result)], sources)
         return
     sources.append((instruction.operands[3], result))
     if saturates:
         asm.compute(
             name,
-            lambda x, y, z: _clamp_s32(_part(mode, type_, x, y).to("s64") + z.to("s64")),
+            lambda x, y, z: _clamp_s32(product_part(mode, type_, x, y).to("s64") + z.to("s64")),
             [(d, result)],
             sources,
         )
     else:
-        asm.compute(name, lambda x, y, z: _part(mode, type_, x, y) + z, [(d, result)], sources)
+        asm.compute(name, lambda x, y, z: product_part(mode, type_, x, y) + z, [(d, result)], sources)
+
+
+@native("mul24", "mad24")
+def _product24(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    require(mods, type_, ("u32", "s32"))
+    high = mods.choice(("hi", "lo")) == "hi"
+    adds = instruction.opcode == "mad24"
+    saturates = adds and high and type_.signed and mods.flag("sat")
+    mods.done()
+    wide = f"{type_.kind}64"
+
+    def function(x: Lanes, y: Lanes, *addend: Lanes) -> Lanes:
+        product = ((x << 8) >> 8).to(wide) * ((y << 8) >> 8).to(wide)
+        part = (product >> 16 if high else product).to(type_.name)
+        if saturates:
+            return _clamp_s32(part.to("s64") + addend[0].to("s64"))
+        return part + addend[0] if adds else part
+
+    name = f"{instruction.opcode}.{'hi' if high else 'lo'}{'.sat' * saturates}.{type_.name}"
+    _elementwise(asm, instruction, name, function, type_, 2 + adds)
+
+
+@native("dp4a", "dp2a")
+def _dot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The parts of ``a`` (four bytes, or two halves) times as many bytes of ``b``, added to ``c``."""
+    count = 4 if instruction.opcode == "dp4a" else 2
+    first = 2 if count == 2 and mods.choice(("lo", "hi")) == "hi" else 0
+    left, right = mods.type(), mods.type()
+    for type_ in (left, right):
+        require(mods, type_, ("u32", "s32"))
+    mods.done()
+    width = 32 // count
+
+    def function(x: Lanes, y: Lanes, total: Lanes) -> Lanes:
+        for k in range(count):
+            total = total + _field(x, k * width, width, left) * _field(y, 8 * (first + k), 8, right)
+        return total
+
+    d, a, b, c = instruction.operands
+    name = f"{instruction.opcode}.{first}.{left.name}.{right.name}"
+    asm.compute(name, function, [(d, "u32")], [(operand, "u32") for operand in (a, b, c)])
+
+
+def _field(words: Lanes, begin: int, width: int, type_: PtxType) -> Lanes:
+    """``width`` bits of u32 words as numbers, modulo 2**32."""
+    spare = 32 - width
+    return ((words << spare - begin).as_type(type_.name) >> spare).as_type("u32")
 
 
 # ---- division --------------------------------------------------------------------------------------------------------

@@ -1,23 +1,23 @@
-"""Logic, shifts, bit fields and byte permutation (PTX ISA, "Logic and Shift Instructions", "prmt", "bfe", "popc"),
-by the rules of :mod:`sdpalab.sim.isa.logic` and :mod:`~sdpalab.sim.isa.bits`."""
+"""Logic, shifts and byte permutation (PTX ISA, "Logic and Shift Instructions", "prmt"), by the rules of
+:mod:`sdpalab.sim.isa.logic`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.isa.logic import PRMT_MODES
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import Lanes, where
 
-__all__: list[str] = []
+__all__ = ["operands_of", "shifted"]
 
 _BITS = ("b16", "b32", "b64")
-_WORDS = ("b32", "b64")
 
 
-def _operands(
+def operands_of(
     asm: Assembler,
     instruction: Instruction,
     name: str,
@@ -38,7 +38,7 @@ def _logic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     functions = {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}
     opcode = instruction.opcode
-    _operands(asm, instruction, f"{opcode}.{type_.name}", functions[opcode], (type_.name,) * 3)
+    operands_of(asm, instruction, f"{opcode}.{type_.name}", functions[opcode], (type_.name,) * 3)
 
 
 @native("not")
@@ -46,7 +46,7 @@ def _not(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, ("pred", *_BITS))
     mods.done()
-    _operands(asm, instruction, f"not.{type_.name}", lambda a: ~a, (type_.name,) * 2)
+    operands_of(asm, instruction, f"not.{type_.name}", lambda a: ~a, (type_.name,) * 2)
 
 
 @native("cnot")
@@ -54,7 +54,7 @@ def _cnot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, _BITS)
     mods.done()
-    _operands(asm, instruction, f"cnot.{type_.name}", lambda a: (a == 0).to(a.type), (type_.name,) * 2)
+    operands_of(asm, instruction, f"cnot.{type_.name}", lambda a: (a == 0).to(a.type), (type_.name,) * 2)
 
 
 def _lookup(table: int, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
@@ -93,7 +93,7 @@ def _lop3(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- shifts ----------------------------------------------------------------------------------------------------------
 
 
-def _shifted(x: Lanes, amount: Lanes, *, left: bool) -> Lanes:
+def shifted(x: Lanes, amount: Lanes, *, left: bool) -> Lanes:
     """A shift by any amount: zeros, or copies of the sign, from the width on. ``amount`` is u32."""
     width = x.bits
     beyond = amount >= width
@@ -112,11 +112,11 @@ def _shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     left = instruction.opcode == "shl"
     require(mods, type_, _BITS if left else (*_BITS, "u16", "u32", "u64", "s16", "s32", "s64"))
     mods.done()
-    _operands(
+    operands_of(
         asm,
         instruction,
         f"{instruction.opcode}.{type_.name}",
-        lambda x, n: _shifted(x, n, left=left),
+        lambda x, n: shifted(x, n, left=left),
         (type_.name, type_.name, "u32"),
     )
 
@@ -131,109 +131,10 @@ def _funnel_shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def function(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
         n = where(amount > 32, amount.like(32), amount) if clamp else amount & 31
         right = n if not left else n.like(32) - n
-        return _shifted(high, right.like(32) - right, left=True) | _shifted(low, right, left=False)
+        return shifted(high, right.like(32) - right, left=True) | shifted(low, right, left=False)
 
     name = f"shf.{'l' if left else 'r'}.{'clamp' if clamp else 'wrap'}"
-    _operands(asm, instruction, name, function, ("b32", "u32", "u32", "u32"))
-
-
-# ---- counting --------------------------------------------------------------------------------------------------------
-
-
-def _leading_zeros(x: Lanes) -> Lanes:
-    """Zeros above the highest set bit; the width for zero."""
-    x = x.as_type(f"u{x.bits}")
-    count = x.like(x.bits)
-    value, step = x, x.bits // 2
-    while step:
-        high = value >> step
-        some = high != 0
-        count = where(some, count - step, count)
-        value = where(some, high, value)
-        step //= 2
-    return count - value
-
-
-def _population(x: Lanes) -> Lanes:
-    ones = {byte: int.from_bytes(bytes([byte]) * (x.bits // 8), "little") for byte in (0x55, 0x33, 0x0F, 0x01)}
-    pairs = x - ((x >> 1) & ones[0x55])
-    nibbles = (pairs & ones[0x33]) + ((pairs >> 2) & ones[0x33])
-    counts = (nibbles + (nibbles >> 4)) & ones[0x0F]
-    return (counts * ones[0x01]) >> x.bits - 8
-
-
-@native("popc", "clz")
-def _count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
-    count = _population if instruction.opcode == "popc" else _leading_zeros
-    name = f"{instruction.opcode}.{type_.name}"
-    _operands(asm, instruction, name, lambda x: count(x).to("u32"), ("u32", type_.name))
-
-
-@native("bfind")
-def _bfind(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The highest bit that differs from the sign; all ones where there is none."""
-    amount = mods.flag("shiftamt")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64", "s32", "s64"))
-    mods.done()
-
-    def function(x: Lanes) -> Lanes:
-        zeros = _leading_zeros(where(x < 0, ~x, x) if x.signed else x).to("u32")
-        none = zeros == type_.bits
-        return where(none, zeros.like(-1), zeros if amount else zeros.like(type_.bits - 1) - zeros)
-
-    _operands(asm, instruction, f"bfind{'.shiftamt' * amount}.{type_.name}", function, ("u32", type_.name))
-
-
-@native("brev")
-def _brev(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
-    _operands(asm, instruction, f"brev.{type_.name}", lambda x: x.call("bitreverse"), (type_.name,) * 2)
-
-
-# ---- bit fields ------------------------------------------------------------------------------------------------------
-
-
-def _field(position: Lanes, length: Lanes, bits: int) -> tuple[Lanes, Lanes]:
-    """Where a field begins and how long it is: the low bytes of two operands, the length at most the type's."""
-    size = length & 0xFF
-    return position & 0xFF, where(size > bits, size.like(bits), size)
-
-
-@native("bfe")
-def _bfe(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Extract a field; beyond the top bit it is zero or, signed, the top bit."""
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64", "s32", "s64"))
-    mods.done()
-
-    def function(x: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        start, size = _field(position, length, type_.bits)
-        spare = size.like(type_.bits) - size
-        return _shifted(_shifted(_shifted(x, start, left=False), spare, left=True), spare, left=False)
-
-    types = (type_.name, type_.name, "u32", "u32")
-    _operands(asm, instruction, f"bfe.{type_.name}", function, types)
-
-
-@native("bfi")
-def _bfi(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    type_ = mods.type()
-    require(mods, type_, _WORDS)
-    mods.done()
-
-    def function(x: Lanes, into: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        start, size = _field(position, length, type_.bits)
-        mask = _shifted(_shifted(x.like(1), size, left=True) - 1, start, left=True)
-        return (into & ~mask) | (_shifted(x, start, left=True) & mask)
-
-    types = (type_.name, type_.name, type_.name, "u32", "u32")
-    _operands(asm, instruction, f"bfi.{type_.name}", function, types)
+    operands_of(asm, instruction, name, function, ("b32", "u32", "u32", "u32"))
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -242,16 +143,19 @@ def _bfi(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("prmt")
 def _prmt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Any four of the eight bytes of b and a; selector bit 3 spreads a byte's sign."""
-    type_ = mods.type()
-    require(mods, type_, ("b32",))
-    mods.done()  # the modes are not native
+    require(mods, mods.type(), ("b32",))
+    mode = mods.choice(PRMT_MODES, default="")
+    mods.done()
     selector = instruction.operands[3]
     types = ("b32", "b32", "b32", "b32")
-    if isinstance(selector, Immediate) and isinstance(selector.value, int):
+    if mode:
+        codes = [sum(place << 4 * k for k, place in enumerate(places)) for places in PRMT_MODES[mode]]
+        operands_of(asm, instruction, f"prmt.{mode}", lambda x, y, z: _chosen(x, y, z & 3, codes), types)
+    elif isinstance(selector, Immediate) and isinstance(selector.value, int):
         code = selector.value & 0xFFFF
-        _operands(asm, instruction, f"prmt.{code}", lambda x, y, z: _picked(x, y, code), types)
+        operands_of(asm, instruction, f"prmt.{code}", lambda x, y, z: _picked(x, y, code), types)
     else:
-        _operands(asm, instruction, "prmt", _permuted, types)
+        operands_of(asm, instruction, "prmt", _permuted, types)
 
 
 def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:
@@ -263,6 +167,14 @@ def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:
         if place & 8:
             byte = where((byte & 0x80) != 0, byte.like(0xFF), 0)
         result = result | (byte << 8 * k)
+    return result
+
+
+def _chosen(x: Lanes, y: Lanes, number: Lanes, codes: Sequence[int]) -> Lanes:
+    """Bytes by the selector of that number."""
+    result = _picked(x, y, codes[0])
+    for k, code in enumerate(codes[1:], 1):
+        result = where(number == k, _picked(x, y, code), result)
     return result
 
 

@@ -18,15 +18,16 @@ from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.numeric import widened
+from sdpalab.sim.native.numeric import canonical, widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.integer_sums import INTEGERS, IntegerSum, integer_factors
 from sdpalab.sim.native.operations.sums import ALTERNATING, COLUMNS, TileSum, stacked, store_half
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["ELEMENTS", "product_operation", "product_records", "product_shape"]
+__all__ = ["ELEMENTS", "TF32_BITS", "product_operation", "product_records", "product_shape"]
 
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
@@ -138,14 +139,16 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 # ---- products --------------------------------------------------------------------------------------------------------
 
-ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
+ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8}
 """Elements of a factor in one 32-bit register."""
 
 
 def _block(code: OperationCode, k: int, kind: str) -> Lanes:
     """The 8 lines of a fragment's register ``k``, 4 words each, as float32: [8, 4 x elements] in order of lines."""
+    if kind in INTEGERS:
+        return integer_factors(code.source(k, "u8", 128), kind)
     if kind == "tf32":
-        return (code.source(k, "u32") & 0xFFFFE000).as_type("f32")
+        return (code.source(k, "u32") & TF32_BITS).as_type("f32")
     if kind in ("f16", "bf16"):
         return widened(code.source(k, "u16", 64), kind)
     return decoded8(code.source(k, "u8", 128).to("u32"), kind)
@@ -156,8 +159,8 @@ def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
     return [block.shuffled([column * deep + k for column in range(COLUMNS)]) for k in range(deep)]
 
 
-def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, again: bool) -> None:
-    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16).
+def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | IntegerSum, *, again: bool) -> None:
+    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32, s32) or 2 (f16).
 
     ``again`` takes A as the record before this one has left it in the scratch.
     """
@@ -168,7 +171,8 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, 
     held = 2 if tile.result == "f16" else 4
     a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
     scratch = code.pointer(layout.SCRATCH)
-    left, right, room, of_left = (code.at(scratch, WORD64(place)) for place in (0, 2048, 3072, 4096))
+    begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
+    left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
     # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
     # keeps LLVM from turning those loads into shuffles of the stored vector.
     for block in range(0 if again else 2 * k_blocks):
@@ -184,26 +188,37 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, 
     if tile.result == "f16":
         before = [widened(code.source(c_first + half, "u16", 64), "f16") for half in range(2)]
     else:
-        pairs = [[code.source(c_first + 2 * half + odd, "f32") for odd in range(2)] for half in range(2)]
+        pairs = [[code.source(c_first + 2 * half + odd, tile.result) for odd in range(2)] for half in range(2)]
         before = [even.shuffled(ALTERNATING, odd) for even, odd in pairs]
     for half, whole in enumerate(tile.totals(code, left, right, of_left, (before[0], before[1]), room)):
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
+TF32_BITS = 0xFFFFE000
+"""What counts of a float32 as tf32."""
+_PARTNERS = {
+    ("f16",): ("f32", "f16"),
+    ("bf16",): ("f32",),
+    ("tf32",): ("f32",),
+    ("e4m3", "e5m2"): ("f32", "f16"),
+    ("s8", "u8"): ("s32",),
+    ("s4", "u4"): ("s32",),
+}
+"""Types of both factors of one mma, and those of its sums."""
+
+
 def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
-    """The kinds of the factors, the blocks along K, and the type of the sum."""
+    """The kinds of the factors, the blocks along K, and the type of the sum; ``.satfinite`` has been taken."""
     for name in ("sync", "aligned"):
         mods.choice((name,))
-    depth = int(mods.choice(("m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32")).rpartition("k")[2])
+    depth = int(mods.choice(("m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64")).rpartition("k")[2])
     for name in ("row", "col"):
         mods.choice((name,))
     if len(mods.left) != 4:
         raise NotNative(instruction.text)
     result, kind, kind_b, addend = mods.left
-    eights = {kind, kind_b} <= {"e4m3", "e5m2"}
-    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in ELEMENTS:
-        raise NotNative(instruction.text)
-    if result == "f16" and kind in ("bf16", "tf32"):
+    partners = next((each for each in _PARTNERS if {kind, kind_b} <= set(each)), None)
+    if partners is None or addend != result or result not in _PARTNERS[partners]:
         raise NotNative(instruction.text)
     deep = 4 * ELEMENTS[kind]
     if depth not in (deep, 2 * deep):
@@ -212,30 +227,65 @@ def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str]
 
 
 def product_operation(
-    asm: Assembler, unit: str, kinds: tuple[str, str], depth: int, result: str, *, again: bool
+    asm: Assembler, unit: str, kinds: tuple[str, str], depth: int, result: str, *, again: bool, saturates: bool = False
 ) -> NativeOperation:
     """The operation of one mma, or of half a wmma (:func:`product_code`)."""
-    tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result), depth, result, asm.numerics)
+    tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
+    if result != "s32":
+        tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result), depth, result, asm.numerics)
     name = f"mma.{'.'.join(kinds)}.{tile.name}{'.again' * again}"
     return NativeOperation(name, lambda code: product_code(code, kinds, tile, again=again))
 
 
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
-    kinds, k_blocks, result = product_shape(instruction, Mods(instruction))
+    mods = Mods(instruction)
+    saturates = mods.flag("satfinite")
+    kinds, k_blocks, result = product_shape(instruction, mods)
+    if saturates and result != "s32":
+        raise NotNative(instruction.text)
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
         raise NotNative("wrong number of registers for its shape and types")
-    type_ = "b32" if result == "f16" else "f32"
+    type_ = "b32" if result == "f16" else result
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
     depth = k_blocks * 4 * ELEMENTS[kinds[0]]
-    asm.record(product_operation(asm, "mma", kinds, depth, result, again=again), [*places, *rows])
+    operation = product_operation(asm, "mma", kinds, depth, result, again=again, saturates=saturates)
+    asm.record(operation, [*places, *rows])
 
 
 @native("mma")
 def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    _product(asm, instruction, again=False)
+    if mods.flag("m8n8k4"):
+        _product_f64(asm, instruction, mods)
+    else:
+        _product(asm, instruction, again=False)
+
+
+def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Lane (g, t) has A[g, t], B[t, g], and of C and D the elements [g, 2t] and [g, 2t + 1]."""
+    mods.only("sync", "aligned", "row", "col", "f64", "f64", "f64", "f64")
+    d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
+    if [len(a), len(b), len(c), len(d)] != [1, 1, 2, 2]:
+        raise NotNative("wrong number of registers for its shape and types")
+
+    def build(code: OperationCode) -> None:
+        needs_whole_warp(code)
+        left, right, sums = code.source(2, "f64"), code.source(3, "f64"), []
+        for odd in range(2):
+            total = code.source(4 + odd, "f64")
+            for k in range(4):
+                row = left.shuffled([4 * (lane // 4) + k for lane in range(WARP)])
+                column = right.shuffled([4 * (2 * (lane % 4) + odd) + k for lane in range(WARP)])
+                total = row.call("fma", column, total)
+            sums.append(canonical(total, "f64"))
+        for odd in range(2):
+            code.store(odd, sums[odd])
+
+    rows = [asm.source(item, "f64") for item in (*a, *b, *c)]
+    places = [asm.target(item, "f64")[0] for item in d]
+    asm.record(NativeOperation("mma.m8n8k4.f64", build), [*places, *rows])
 
 
 def product_records(asm: Assembler, group: MmaGroup) -> None:

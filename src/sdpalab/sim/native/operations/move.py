@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from sdpalab.sim.decode import Mods, generic_base
-from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
+from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
-from sdpalab.sim.native.lanes import Lanes
+from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
-__all__ = ["local_load", "local_store", "take_cache_hint"]
+__all__ = ["local_load", "local_store", "store_operation", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -26,7 +27,9 @@ def _mov(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     mods.done()
     target, origin = instruction.operands
-    if isinstance(target, Vector):
+    if isinstance(origin, Register) and origin.name in CLOCKS:
+        _read_clock(asm, target, type_, *CLOCKS[origin.name])
+    elif isinstance(target, Vector):
         _unpack(asm, target, origin, type_.bits)
     elif isinstance(origin, Vector):
         _pack(asm, target, origin, type_.bits)
@@ -40,6 +43,23 @@ def _copy(asm: Assembler, target: Operand, type_: PtxType, row: int) -> None:
     place, finish = asm.target(target, type_.name)
     bits = "pred" if type_.kind == "pred" else f"b{type_.bits}"
     asm.lanewise(f"mov.{bits}", lambda x: x, [place], [row], [bits], [bits])
+    finish()
+
+
+def _read_clock(asm: Assembler, target: Operand, type_: PtxType, width: int, shift: int) -> None:
+    """Steps of the cluster so far, the same for all lanes, and more at every reading."""
+    if type_.bits != width or type_.is_float:
+        raise NotNative(f"a clock of {width} bits as .{type_.name}")
+
+    def build(code: OperationCode) -> None:
+        b, word = code.builder, code.at(code.base, WORD64(8 * layout.CLOCK))
+        behind = b.add(b.load(word, typ=WORD64), WORD64(1))
+        b.store(behind, word)
+        now = code.spread(b.add(behind, code.context(layout.STEPS_TAKEN)), "u64")
+        code.store(0, (now >> shift).to(f"u{width}"))
+
+    row, finish = asm.target(target, type_.name)
+    asm.record(NativeOperation(f"clock.{width}.{shift}", build), [row])
     finish()
 
 
@@ -114,8 +134,6 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
     type_ = mods.type()
     mods.done()
-    if space == "shared::cluster":
-        raise NotNative("the shared memory of a cluster")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_
@@ -183,7 +201,7 @@ def local_load(element: int) -> NativeOperation:
 
 def local_store(element: int) -> NativeOperation:
     """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
-    return _store("local", 64, element, 1, False)
+    return store_operation("local", 64, element, 1, False)
 
 
 def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
@@ -220,10 +238,11 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong)
-    asm.record(_store(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources])
+    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local")
+    asm.record(operation, [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
+def store_operation(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
     """A store; ``checked``, no lane may find another lane's value in its place after it."""
     width = element // 8 * vector
 
@@ -248,27 +267,17 @@ def _nanosleep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
 
 
+@native("pmevent")
+def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """An event for profilers, without any other effect."""
+    mods.flag("mask")
+    mods.done()
+    if not isinstance(instruction.operands[0], Immediate):
+        raise NotNative("expected an immediate")
+
+
 @native("griddepcontrol")
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Launches run one after the other."""
     mods.choice(("wait", "launch_dependents"))
     mods.done()
-
-
-@native("prefetch")
-def _prefetch_line(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value, and no address is wrong: there is no cache here."""
-    if take_space(mods) not in ("global", "local", "generic"):
-        raise NotNative(instruction.text)
-    mods.choice(("L1", "L2"))
-    mods.done()
-    asm.address(instruction.operands[0])
-
-
-@native("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
-def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value, and no address is wrong."""
-    take_space(mods)
-    mods.choice(("tensormap",))
-    mods.done()
-    asm.address(instruction.operands[0])

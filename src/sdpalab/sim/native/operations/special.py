@@ -8,7 +8,7 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
-from sdpalab.sim.native.lanes import Lanes
+from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import narrowed, round_to, widened
 from sdpalab.sim.native.operations.floating import Compute, base_of, clamped, is_half
 from sdpalab.sim.native.operations.mufu import APPROXIMATIONS
@@ -60,6 +60,17 @@ def _algebraic(name: str) -> tuple[Compute, Compute]:
     return functions[name]
 
 
+def _of_upper_words(compute: Compute) -> Compute:
+    """``.approx.ftz.f64``: the upper 32 bits of the argument count, and the result has no others (PTX ISA, "rcp")."""
+    upper = 0xFFFFFFFF << 32
+
+    def run(x: Lanes) -> Lanes:
+        result = compute(where(x.nan, x, (x.as_type("u64") & upper).as_type("f64")))
+        return ((result.as_type("u64") + (1 << 31)) & upper).as_type("f64")
+
+    return run
+
+
 @native("rcp", "sqrt", "rsqrt")
 def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     name = instruction.opcode
@@ -67,14 +78,15 @@ def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     ftz = mods.flag("ftz")
     mods.done()
+    upper = type_.name == "f64" and rounding == "approx" and ftz and name != "sqrt"
     allowed = ("f32", "f64") if rounding == "rn" or name == "rsqrt" else ("f32",)
-    if type_.name not in allowed or (type_.name == "f64" and ftz):
+    if not upper and (type_.name not in allowed or (type_.name == "f64" and ftz)):
         raise NotNative(f"{instruction.text}")
     if rounding == "approx" and type_.name == "f32":
         _approximated(asm, instruction, name, type_, ftz=ftz)
         return
     exact, wide = _algebraic(name)
-    compute: Callable[..., Lanes] = exact
+    compute: Callable[..., Lanes] = _of_upper_words(exact) if upper else exact
     if rounding not in ("approx", "rn"):
         compute = lambda x: round_to(wide(x.to("f64")), FORMATS["f32"], rounding).to("f32")  # noqa: E731
     target, source = instruction.operands

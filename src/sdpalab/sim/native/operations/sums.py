@@ -292,4 +292,5 @@ def store_half(code: OperationCode, whole: Lanes, result: str, rows: Sequence[An
         code.builder.store(narrowed(whole, "f16").value, rows[0], align=64)
         return
     for odd, row in enumerate(rows):
-        code.builder.store(canonical(whole.shuffled(range(odd, 64, 2)), "f32").value, row, align=64)
+        column = whole.shuffled(range(odd, 64, 2))
+        code.builder.store((canonical(column, "f32") if whole.floating else column).value, row, align=64)

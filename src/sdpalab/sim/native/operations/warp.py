@@ -1,4 +1,4 @@
-"""Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "redux.sync", "elect.sync",
+"""Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync",
 "bar.warp.sync"), by the rules of :mod:`sdpalab.sim.isa.warp`."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import gather
@@ -138,6 +138,39 @@ def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     source = asm.source(mask, "u32")
     places = asm.target(first, "b32"), asm.target(second, "pred")
     asm.record(NativeOperation("elect", build), [*(row for row, _ in places), source])
+    for _, finish in places:
+        finish()
+
+
+@native("match")
+def _match(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    every = mods.choice(("any", "all")) == "all"
+    mods.choice(("sync",))
+    type_ = mods.type()
+    require(mods, type_, ("b32", "b64"))
+    mods.done()
+    target, value, mask = instruction.operands
+    first, second = asm.pair(target)
+    if second is not None and not every:
+        raise NotNative("only .all has a predicate result")
+
+    def build(code: OperationCode) -> None:
+        group = _members(code, 3)
+        values, same = code.source(2, type_.name), group.like(0)
+        for lane in range(WARP):
+            equal = values == values.shuffled([lane] * WARP)
+            same = same | where(equal, group.like(1 << lane), 0)
+        same = same & group
+        if not every:
+            code.store(0, same)
+            return
+        code.store(0, where(same == group, group, 0))
+        code.store(1, same == group)
+
+    sources = [asm.source(value, type_.name), asm.source(mask, "u32")]
+    places = [asm.target(first, "b32"), asm.target(second or Symbol("_"), "pred")]
+    name = f"match.{'all' if every else 'any'}.{type_.name}"
+    asm.record(NativeOperation(name, build), [*(row for row, _ in places), *sources])
     for _, finish in places:
         finish()
 

@@ -1,5 +1,5 @@
-"""wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"): the sums in float32, of f16, bf16 and
-8-bit factors."""
+"""wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"), by the rules of
+:mod:`sdpalab.sim.isa.wgmma`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,46 @@ from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.integer_sums import INTEGERS, IntegerSum, integer_factors
+from sdpalab.sim.native.operations.matrix import TF32_BITS
 from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
 from sdpalab.sim.tensor_cores import rule_of
 
 __all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "sets_used"]
 
-_DEPTH = {"f16": 16, "bf16": 16, "e4m3": 32, "e5m2": 32}
+_DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 EIGHT_BITS = ("e4m3", "e5m2")
+_HALVES = ("f16", "bf16")
+_RESULTS = {
+    ("f16",): ("f32", "f16"),
+    ("bf16",): ("f32",),
+    ("tf32",): ("f32",),
+    EIGHT_BITS: ("f32", "f16"),
+    ("s8", "u8"): ("s32",),
+}
+"""Types of both factors of one product, and those of its sums."""
 
 
-def _as_float(bits: Lanes, kind: str) -> Lanes:
-    """Bytes as elements of a kind, in float32."""
-    return decoded8(bits.to("u32"), kind) if kind in EIGHT_BITS else widened(bits.as_type("u16"), kind)
+def _elements(raw: Lanes, kind: str) -> Lanes:
+    """Bytes as the bits of elements of a kind, of which a product has 32 bytes along K."""
+    return raw.as_type(f"u{8 * (32 // _DEPTH[kind])}")
+
+
+def _as_float(elements: Lanes, kind: str) -> Lanes:
+    """Bits of elements in float32."""
+    if kind in INTEGERS:
+        return integer_factors(elements, kind)
+    if kind == "tf32":
+        return (elements & TF32_BITS).as_type("f32")
+    return decoded8(elements.to("u32"), kind) if kind in EIGHT_BITS else widened(elements, kind)
 
 
 def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
     """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
     target."""
-    each = 16 if kind in EIGHT_BITS else 8
-    deep = 2 * each
+    deep = _DEPTH[kind]
+    each = deep // 2
     order = [(k // each * 8 + n) * each + k % each if k_major else 8 * k + n for k in range(deep) for n in range(8)]
 
     def build(code: OperationCode) -> None:
@@ -49,9 +69,7 @@ def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
                 word = code.at(places, b.add(b.mul(outer, WORD64(128)), WORD64(8 * k)))
                 pointer = b.inttoptr(b.load(word, typ=WORD64), POINTER)
                 chunks.append(Lanes(b, b.load(pointer, typ=llvm_type("u8", 16), align=16), "u8"))
-            whole = stacked(chunks)
-            whole = whole if kind in EIGHT_BITS else whole.as_type("u16")
-            factors = numbers.factors(whole.shuffled(order), kind)
+            factors = numbers.factors(_elements(stacked(chunks), kind).shuffled(order), kind)
             b.store(factors.value, code.at(target, b.mul(outer, WORD64(32 * deep))), align=64)
 
     return NativeOperation(f"wgmma.load.{numbers.name}{kind}{'.k' * k_major}", build)
@@ -59,7 +77,7 @@ def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
 
 def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
     """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
-    each = 16 if kind in EIGHT_BITS else 8
+    each = _DEPTH[kind] // 2
     order = [each * row + k for k in range(each) for row in range(8)]
 
     def build(code: OperationCode) -> None:
@@ -67,17 +85,17 @@ def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
         target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
         for k in range(4):
             raw = code.load(code.at(code.registers, WORD64(128 * k)), "u8", 128, align=8)
-            elements = raw if kind in EIGHT_BITS else raw.as_type("u16")
-            factors = numbers.factors(elements.shuffled(order), kind)
+            factors = numbers.factors(_elements(raw, kind).shuffled(order), kind)
             place = 64 * each * (k % 2) + 32 * each * (k // 2)
             b.store(factors.value, code.at(target, WORD64(place)), align=64)
 
     return NativeOperation(f"wgmma.fragment.{numbers.name}{kind}", build)
 
 
-def _product(tile: TileSum) -> NativeOperation:
+def _product(tile: TileSum | IntegerSum) -> NativeOperation:
     """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
     whether the product is negated."""
+    held = 2 if tile.result == "f16" else 4
 
     def build(code: OperationCode) -> None:
         b = code.builder
@@ -89,15 +107,19 @@ def _product(tile: TileSum) -> NativeOperation:
         tile.spread_exponents(code, left, of_left)
         with code.loop(code.operand(0)) as block:
             begin = code.at(right, b.mul(block, WORD64(32 * tile.depth)))
-            rows = [code.at(sums, b.add(b.mul(block, WORD64(4 * 128)), WORD64(128 * k))) for k in range(4)]
+            rows = [code.at(sums, b.add(b.mul(block, WORD64(held * 128)), WORD64(128 * k))) for k in range(held)]
+            halves = [rows[: held // 2], rows[held // 2 :]]
             before = []
-            for half in range(2):
-                even, odd = (code.load(row, "f32") for row in rows[2 * half : 2 * half + 2])
-                whole = even.shuffled(ALTERNATING, odd)
+            for half in halves:
+                if tile.result == "f16":
+                    whole = widened(code.load(half[0], "u16", 64), "f16")
+                else:
+                    even, odd = (code.load(row, tile.result) for row in half)
+                    whole = even.shuffled(ALTERNATING, odd)
                 before.append(where(code.all_or_none(keep, whole.count), whole, 0))
             totals = tile.totals(code, left, begin, of_left, (before[0], before[1]), room, negate=negate)
-            for half, whole in enumerate(totals):
-                store_half(code, whole, tile.result, rows[2 * half : 2 * half + 2])
+            for half, whole in zip(halves, totals, strict=True):
+                store_half(code, whole, tile.result, half)
 
     return NativeOperation(f"wgmma.product.{tile.name}", build)
 
@@ -118,7 +140,7 @@ class Numbers:
 
     name: str
     factors: Callable[[Lanes, str], Lanes]
-    product: Callable[[TileSum], NativeOperation]
+    product: Callable[[TileSum | IntegerSum], NativeOperation]
 
 
 FLOATS = Numbers("", _as_float, _product)
@@ -135,28 +157,39 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     mods = Mods(instruction)
     for name in ("mma_async", "sync", "aligned"):
         mods.choice((name,))
+    saturates = mods.flag("satfinite")
     shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0))
     if shape is None or len(mods.left) != 3:
         raise NotNative(instruction.text)
     columns, depth = int(shape[1]), int(shape[2])
     result, kind, kind_b = mods.left
-    same = kind == kind_b or {kind, kind_b} <= set(EIGHT_BITS)
-    if result != "f32" or kind not in _DEPTH or not same or depth != _DEPTH[kind] or not 8 <= columns <= 256:
+    partners = next((each for each in _RESULTS if {kind, kind_b} <= set(each)), None)
+    if partners is None or result not in _RESULTS[partners] or (saturates and result != "s32"):
+        raise NotNative(instruction.text)
+    step = 16 if result == "s32" and columns > 32 else 8
+    if depth != _DEPTH[kind] or not 8 <= columns <= 256 or columns % step:
         raise NotNative(instruction.text)
     d, a, b, scale, *immediates = instruction.operands
-    halves, in_registers = kind not in EIGHT_BITS, isinstance(a, Vector)
+    in_registers = isinstance(a, Vector)
     values = [operand.value if isinstance(operand, Immediate) else None for operand in immediates]
-    if len(values) != 2 + (0 if not halves else 1 if in_registers else 2) or columns % 8:
+    transposes = 0 if kind not in _HALVES else 1 if in_registers else 2
+    if len(values) != (0 if result == "s32" else 2 + transposes):
         raise NotNative(instruction.text)
+    if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
+        raise NotNative(instruction.text)
+    if result == "s32":
+        numbers = FLOATS  # integers are the same in every kind of numbers
+    elif numbers is not None and (result != "f32" or kind == "tf32"):
+        raise NotNative("such a product in a ring")
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
     words = [0] * layout.L_ROWS
-    names = _names(d, columns // 2)
+    names = _names(asm, d, columns // (4 if result == "f16" else 2))
     words[layout.L_SET], words[layout.L_HIDDEN] = _number(asm, names, result), asm.hidden_sums(names)
-    words[layout.L_MANY] = len(names)
+    words[layout.L_MANY], words[layout.L_COLUMNS] = len(names), columns
     words[layout.L_B] = asm.source(b, "u64")
     words[layout.L_A] = words[layout.L_SET_A] = -1
     if isinstance(a, Vector):
-        words[layout.L_SET_A] = _number(asm, _names(a, 4), "")
+        words[layout.L_SET_A] = _number(asm, _names(asm, a, 4), "")
         rows = [asm.source(item, "b32") for item in a.items]
         words[layout.L_FRAGMENTS : layout.L_FRAGMENTS + 4] = rows
     else:
@@ -165,11 +198,13 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
     numbers = numbers or FLOATS
     load = _fragment(kind, numbers) if in_registers else _loaded(kind, not trans_a, numbers)
-    rule = rule_of(asm.target_name, "wgmma", kind, depth, result)
+    tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
+    if result != "s32":
+        tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result), depth, result, asm.numerics)
     for place, operation in (
         (layout.L_LOAD_A, load),
         (layout.L_LOAD_B, _loaded(kind_b, not trans_b, numbers)),
-        (layout.L_PRODUCT, numbers.product(TileSum(rule, depth, result, asm.numerics))),
+        (layout.L_PRODUCT, numbers.product(tile)),
     ):
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
@@ -232,11 +267,12 @@ def look_at_sets(asm: Assembler, sets: int) -> None:
         asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), [sets])
 
 
-def _names(operand: Operand, number: int) -> tuple[str, ...]:
+def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
     items = operand.items if isinstance(operand, Vector) else ()
     names = tuple(item.name for item in items if isinstance(item, Register))
-    if len(names) != number:
-        raise NotNative(f"expected {number} registers")
+    types = [asm.types.get(name) for name in names]
+    if len(names) != number or any(type_ is None or type_.bits != 32 for type_ in types):
+        raise NotNative(f"expected {number} 32-bit registers")
     return names
 
 

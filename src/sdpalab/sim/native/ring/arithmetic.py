@@ -105,7 +105,7 @@ def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     type_ = [TYPES[name] for name in mods.left if name in TYPES][-1]
     if not type_.is_float:
         return False
-    if type_.name == "f64" or instruction.opcode == "set":
+    if type_.name == "f64" or type_.lanes == 2 or instruction.opcode == "set":
         return asm.ends(instruction)
     mods.type()
     name, compare, combination = float_comparison(mods, type_)

@@ -12,6 +12,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.matrix import ELEMENTS, product_shape
 from sdpalab.sim.native.operations.sums import TileSum, stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
@@ -100,7 +101,7 @@ def _multiply(
 
 @algebraic("mma")
 def _mma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    if "s32" in mods.left or "f64" in mods.left:
+    if "s32" in mods.left:
         return False
     kinds, k_blocks, result = product_shape(instruction, mods)
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
@@ -129,14 +130,10 @@ def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 def warpgroup_numbers(words: RingWords) -> Numbers:
     """What wgmma computes with."""
 
-    def product(tile: TileSum) -> NativeOperation:
+    def product(tile: TileSum | IntegerSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
 
-    return Numbers(f"{words.ring.name}.", lambda bits, kind: _factors(words, _elements(bits, kind), kind), product)
-
-
-def _elements(bits: Lanes, kind: str) -> Lanes:
-    return bits if kind in EIGHT_BITS else bits.as_type("u16")
+    return Numbers(f"{words.ring.name}.", lambda elements, kind: _factors(words, elements, kind), product)
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
