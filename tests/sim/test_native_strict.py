@@ -59,6 +59,33 @@ def test_lanes_come_after_each_other_where_they_meet(body: str, lanes_race: bool
         assert launched(body, sim.CHECKS) == ("", [])
 
 
+MBARRIER = """.version 8.0
+.target sm_90
+.address_size 64
+.entry k(.param .u64 a) {{ .reg .b64 %rd<2>; .reg .b32 %r<4>; .reg .pred %p<5>;
+.shared .align 8 .b8 s[64]; .shared .align 8 .b64 m; ld.param.u64 %rd1, [a]; mov.u32 %r0, %tid.x;
+setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [m], 1; bar.sync 0;
+setp.eq.u32 %p1, %r0, {writes}; @!%p1 bra A; st.shared.u32 [s], %r0;
+A: setp.eq.u32 %p2, %r0, {arrives}; @%p2 mbarrier.arrive.shared.b64 _, [m];
+L: mbarrier.try_wait.parity.shared.b64 %p4, [m], 0; @!%p4 bra L;
+setp.eq.u32 %p3, %r0, {reads}; @!%p3 bra B; ld.shared.u32 %r3, [s]; st.global.u32 [%rd1], %r3; B: ret; }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("writes", "arrives", "reads", "ordered"), [(5, 0, 7, False), (5, 5, 7, True), (5, 0, 5, True), (0, 0, 9, True)]
+)
+@pytest.mark.parametrize("checks", [sim.CHECKS, STRICT])
+def test_a_lane_passes_on_at_an_mbarrier_what_it_did_itself(
+    writes: int, arrives: int, reads: int, ordered: bool, checks: tuple[str, ...]
+) -> None:
+    body = MBARRIER.format(writes=writes, arrives=arrives, reads=reads)
+    with differential() as outcomes:
+        report = sim.launch(body, "k", 1, 32, [np.zeros(4, np.uint32)], checks=checks)
+    assert outcomes == ["" if ordered else "race"]
+    assert [hazard.kind for hazard in report.hazards] == ([] if ordered else ["lane-race"])
+
+
 def random_program(draw: random.Random) -> str:
     """Lanes access their own places and those of others, some of them diverged, with and without synchronisation."""
 

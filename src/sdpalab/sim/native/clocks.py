@@ -45,7 +45,6 @@ from sdpalab.sim.native.words import copy, fill, load64, store64
 
 __all__ = [
     "acquire",
-    "acquire_apart",
     "begin_clocks",
     "comes_before",
     "completed",
@@ -161,17 +160,6 @@ def acquire(context: int, warp: int, vector: int) -> None:
         store64(mine + 8 * other, max(load64(mine + 8 * other), load64(vector + 8 * other)))
     set_floors(context, warp)
     store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
-
-
-def acquire_apart(context: int, warp: int, vector: int) -> None:
-    """As :func:`acquire`; in the strict check lanes of the warp do not come after each other by it: it is not kept
-    which of them arrived and which waited."""
-    own = vector_of(context, warp) + 8 * warp
-    before = load64(own)
-    acquire(context, warp, vector)
-    if load64(context + 8 * STRICT) != 0:
-        store64(own, before)
-        set_floors(context, warp)
 
 
 def set_floors(context: int, warp: int) -> None:

@@ -6,6 +6,7 @@ A page of shared memory sums up what is known of its granules, so that most acce
 from __future__ import annotations
 
 from sdpalab.sim.native.clocks import lanes_there, lanes_with
+from sdpalab.sim.native.lane_order import lanes_before
 from sdpalab.sim.native.layout import (
     ACTORS,
     ASYNC,
@@ -117,8 +118,12 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                 if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
-                late = tag >> 16 > load64(vector + 8 * (tag & 0xFFFF))
-                if late and (tag & 0xFFFF != warp or load32(masks + 4 * k) >> lane & 1 == 0):
+                if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
+                    continue
+                lanes = load32(masks + 4 * k)
+                if tag & 0xFFFF != warp:
+                    return RACE
+                if lanes >> lane & 1 == 0 and lanes_before(context, warp, lanes, tag >> 16) == 0:
                     return RACE
     return 0
 
