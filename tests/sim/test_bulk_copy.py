@@ -177,3 +177,21 @@ def test_prefetches_and_cache_hints_change_nothing():
 def test_what_is_not_modelled_is_refused_with_its_line(line):
     with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: cp"):
         sim.launch(kernel(line), "k", 1, 32, [np.zeros(64, np.uint32)])
+
+
+@pytest.mark.parametrize(
+    ("fence", "clean"),
+    [
+        ("", False),
+        ("@%p1 fence.mbarrier_init.release.cluster;\n", True),
+        ("@%p1 fence.proxy.async;\n", True),
+        ("@%p1 fence.acq_rel.cluster;\n", True),
+        ("@%p1 fence.acq_rel.cta;\n", False),
+        ("@!%p1 fence.mbarrier_init.release.cluster;\n", False),
+    ],
+)
+def test_strict_wants_a_fence_behind_the_initialisation_of_an_mbarrier(fence, clean):
+    start = START.replace("bar.sync 0;", fence + "bar.sync 0;")
+    body = start + LOAD + WAIT + STORE
+    assert copy(body) == ([], True)
+    assert copy(body, checks=("race", "memory", "async", "strict")) == ([] if clean else ["mbarrier"], True)

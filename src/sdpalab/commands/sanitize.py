@@ -14,38 +14,24 @@ from rich.console import Console
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import WorkerOptions
 from sdpalab.commands.options import (
-    PROBLEM_OPTIONS,
-    AddressOption,
-    AlibiOption,
     ArchOption,
-    AttnMaskOption,
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
-    KvLengthsOption,
     MaxStepsOption,
     NumericsOption,
-    SeqKvOption,
     SetOption,
-    SinksOption,
-    SoftcapOption,
-    WindowOption,
-    WorkersOption,
     at_least,
     checked_numerics,
-    executor_of,
     include_dirs_of,
     parse_settings,
-    problems_of,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
-from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -69,16 +55,8 @@ def sanitize(
             "even and an odd number, and a ragged last one.",
         ),
     ] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
-    window: WindowOption = None,
-    softcap: SoftcapOption = None,
-    kv_lengths: KvLengthsOption = None,
-    attn_mask: AttnMaskOption = None,
-    alibi_slopes: AlibiOption = False,
-    sinks: SinksOption = False,
+    *,
+    described: ProblemOptions,
     settings: SetOption = None,
     include: IncludeOption = None,
     arch: ArchOption = None,
@@ -89,7 +67,12 @@ def sanitize(
         str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early, late or both.")
     ] = "both",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also races between lanes of one warp that run together.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Also races between lanes of one warp that run together, accesses that leave the buffer of their "
+            "pointer for another, and mbarriers for copies without fence.mbarrier_init.",
+        ),
     ] = False,
     volatile: Annotated[
         str,
@@ -107,7 +90,7 @@ def sanitize(
     ] = "latest",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order and of stale reads.")] = 0,
     max_steps: MaxStepsOption = None,
-    numerics: NumericsOption = DEFAULT_NUMERICS,
+    numerics: NumericsOption = None,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -129,8 +112,7 @@ def sanitize(
         str | None,
         typer.Option(metavar="E", help="A job for each problem of a kernel: local (processes of this machine) or ray."),
     ] = None,
-    address: AddressOption = None,
-    workers: WorkersOption = None,
+    where: WorkerOptions,
     suppressions: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
@@ -146,20 +128,7 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
-    problems = problems_of(
-        shape,
-        dtype=dtype,
-        causal=causal,
-        kv_heads=kv_heads,
-        seq_kv=seq_kv,
-        window=window,
-        softcap=softcap,
-        kv_lengths=kv_lengths,
-        attn_mask=attn_mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        default=None,
-    )
+    problems = problems_of(shape, described, default=None)
     modes = _modes(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
@@ -170,9 +139,9 @@ def sanitize(
             status.update(f"running {label}")
 
         if kernel.endswith((".ptx", ".cu")):
-            if shape or dtype or causal or kv_heads or seq_kv or settings or arch or include:
+            if shape or described.given or settings or arch or include:
                 raise UserError(
-                    f"--shape, {PROBLEM_OPTIONS}, --set, --arch and --include are for kernels; a file has its --launch"
+                    "--shape and its options, --set, --arch and --include are for kernels; a file has its --launch"
                 )
             if executor is not None:
                 raise UserError("--executor is for kernels; a file with its launch runs here")
@@ -181,11 +150,9 @@ def sanitize(
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
-            options = dtype, causal, settings, arch, modes, show_progress, accepted
+            options = described, settings, arch, modes, show_progress, accepted
             include_dirs = include_dirs_of(include, kernel)
-            if executor is not None and include_dirs:
-                raise UserError("--include is not sent to jobs: name the folders as include_dirs of the kernel")
-            jobs = nullcontext() if executor is None else executor_of(executor, address, workers)
+            jobs = nullcontext() if executor is None else where.on(executor)
             with jobs as on:
                 outcome, folders = _kernel(kernel, problems, *options, on, include_dirs)
     _print(console, outcome, time.monotonic() - start, shown)
@@ -237,8 +204,7 @@ def _modes(
 def _kernel(
     name: str,
     given: Sequence[Problem],
-    dtype: str | None,
-    causal: bool,
+    described: ProblemOptions,
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
@@ -254,7 +220,7 @@ def _kernel(
 
     with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run", include_dirs=include_dirs) as kernel:
         config = kernel.config_with(parse_settings(settings))
-        problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
+        problems = given or small_problems(kernel, config, dtype=described.dtype, causal=described.causal)
         if executor is None:
             outcome = sanitize_kernel(
                 kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted
@@ -262,7 +228,10 @@ def _kernel(
         else:
             progress(f"{len(problems)} jobs")
             outcome = sanitize_by_jobs(
-                executor, name, kernel, problems, config, modes, arch=arch, suppressions=accepted
+                *(executor, name, kernel, problems, config, modes),
+                arch=arch,
+                suppressions=accepted,
+                include_dirs=include_dirs,
             )
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 

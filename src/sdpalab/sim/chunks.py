@@ -10,7 +10,9 @@ import numpy as np
 from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.checks.async_copy import AsyncCheck
 from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
+from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.provenance import home_buffers
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
 from sdpalab.sim.checks.tracked_memory import TrackedMemory
@@ -125,6 +127,8 @@ class Chunks:
             heap=setup.heap,
         )
         machine.printed = self.printed
+        if "provenance" in setup.checks:
+            machine.homes = home_buffers(machine)
         weak = self.weak
         if weak is not None:
             machine.weak = weak
@@ -150,6 +154,8 @@ class Chunks:
             observers += [race, GlobalRaceCheck(machine, log, race, self.history)]
         if "async" in checks:
             observers.append(AsyncCheck(machine, log))
+        if "strict" in checks:
+            observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
             registers = TrackingCheck(machine, log)
             observers += [TrackedMemory(machine, log, registers), registers]

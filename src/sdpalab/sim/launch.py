@@ -43,9 +43,10 @@ __all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report",
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("strict", "values")
-"""What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
-together need not stay together. ``values``: a write races also if the value is there already."""
+MORE_CHECKS = ("strict", "values", "provenance")
+"""What a launch has to ask for. ``strict``: lanes of a warp that execute an instruction together need not stay
+together, and mbarriers for bulk copies need a fence behind their initialisation. ``values``: a write races also if the
+value is there already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
@@ -263,8 +264,9 @@ def execute(
     """
     _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
-    if set(checks) & set(MORE_CHECKS) and "race" not in checks:
-        checks = (*checks, "race")
+    for check, needed in (("strict", "race"), ("values", "race"), ("provenance", "memory")):
+        if check in checks and needed not in checks:
+            checks = (*checks, needed)
     checks = () if is_ring(numerics) else checks
     module = parse(text)
     code, program = _linked(text, entry, reads)
@@ -345,7 +347,7 @@ def _run(
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
-    native = wanted_engine() == "native" and accesses != "all" and setup.reads == "latest"
+    native = wanted_engine() == "native" and accesses != "all"
     before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:

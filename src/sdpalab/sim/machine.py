@@ -15,7 +15,7 @@ import numpy as np
 from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.memory import POISON, Extent, Space
 from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
@@ -112,6 +112,8 @@ class Machine:
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
+        self.homes: dict[int, Extent] = {}
+        """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
         self.weak: WeakMemory | None = None
         """Decides what reads return, where they may be stale."""
         self.numerics = numerics

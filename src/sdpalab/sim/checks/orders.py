@@ -55,6 +55,8 @@ class MemoryOrder:
     release: bool = False
     level: int = SAME_CTA
     volatile: bool = False
+    sequential: bool = False
+    """A ``fence.sc``: those are in one order ("Fence-SC Order")."""
 
     @property
     def scope(self) -> str:
@@ -88,4 +90,5 @@ def fence_order(instruction: Instruction) -> MemoryOrder:
     """The order of a ``fence`` or a ``membar``, which is ``fence.sc`` ("membar, fence")."""
     mods = instruction.mods
     level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
-    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level)
+    sequential = instruction.opcode == "membar" or "sc" in mods
+    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)

@@ -63,6 +63,7 @@ class Accessor:
         self.machine, self.instruction, self.width = decoder.machine, instruction, width
         self.space, self.only = "global" if space == "const" else space, only
         self.values, self.shift = address_register(decoder, instruction, operand)
+        self.home = decoder.machine.homes.get(instruction.pc)
         self.observers, self.weak = decoder.machine.observers, decoder.machine.weak
 
     def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
@@ -131,7 +132,10 @@ class Accessor:
             origin = None if origin is None else origin[~bad]
         if len(offset):
             outside = space.out_of_bounds(offset, width)
-            if outside is not None:
+            if self.home is not None and name == "global":
+                strayed = (offset < self.home.begin) | (offset + width > self.home.end)
+                outside = strayed if outside is None else outside | strayed
+            if outside is not None and outside.any():
                 sel, offset = self._drop("out-of-bounds", space, sel, offset, outside, width)
                 origin = None if origin is None else origin[~outside]
         if not len(offset):
