@@ -30,6 +30,8 @@ ORDERS = {
 """The order of a cluster's warps under each schedule."""
 _UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
 """What the names of operations of asynchronous units begin with."""
+_QUEUED = ("mbarrier.copies", "red.shared::cluster.async")
+"""Further operations that are in flight as bulk copies are."""
 _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
 _FIRST_TIME = 64
@@ -164,7 +166,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
+        if names & {"tensor", "st", "bulk"} or any(each.name in _QUEUED for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}

@@ -49,7 +49,7 @@ from sdpalab.sim.native.watch import read_global, write_global, write_strong
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
 
-__all__ = ["global_lines", "move_box"]
+__all__ = ["global_lines", "move_box", "put"]
 
 
 def global_lines(context: int, entry: int, kind: int) -> int:
@@ -219,7 +219,7 @@ def move_box(context: int, entry: int) -> None:
 
 
 def put(context: int, entry: int, target: int, source: int, size: int) -> None:
-    """A copy writes bytes of global memory, or combines them with what is there."""
+    """A copy writes bytes, or combines them with what is there."""
     combine = load64(entry + 8 * TR_COMBINE)
     if combine == 0:
         copy(target, source, size)
