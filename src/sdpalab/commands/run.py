@@ -29,7 +29,14 @@ ScheduleOption = Annotated[
     str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse or random.")
 ]
 AsyncOption = Annotated[str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early or late.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Also accesses that leave the buffer of their pointer for another, and mbarriers for copies without "
+        "fence.mbarrier_init.",
+    ),
+]
 RandomSeedOption = Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")]
 MemoryOption = Annotated[int, typer.Option(metavar="GIB", help="Device memory; what is not used takes none here.")]
 TimeoutOption = Annotated[float | None, typer.Option(metavar="S", help="End the program after so many seconds.")]

@@ -70,8 +70,8 @@ def sanitize(
         bool,
         typer.Option(
             "--strict",
-            help="Also races between lanes of one warp that run together, accesses that leave the buffer of their "
-            "pointer for another, and mbarriers for copies without fence.mbarrier_init.",
+            help="Also accesses that leave the buffer of their pointer for another, and mbarriers for copies without "
+            "fence.mbarrier_init.",
         ),
     ] = False,
     volatile: Annotated[

@@ -28,7 +28,8 @@ class RunOptions:
     schedule, async_mode, seed, max_steps
         Of every launch, as for :func:`sdpalab.sim.launch`.
     strict : bool
-        Also report races between the lanes of a warp.
+        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence behind
+        their initialisation.
     seconds : float, optional
         When the program is ended.
     capture : Path, optional
@@ -61,7 +62,7 @@ class RunOptions:
     @property
     def of_launch(self) -> dict[str, Any]:
         """The options of a launch."""
-        checks = (*CHECKS, "strict") if self.strict else CHECKS
+        checks = (*CHECKS, "lanes", *(("strict", "provenance") if self.strict else ()))
         return {
             "schedule": self.schedule,
             "async_mode": self.async_mode,

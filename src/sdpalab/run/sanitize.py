@@ -58,8 +58,8 @@ class Modes:
     schedules, async_modes : tuple of str
         See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
     strict : bool
-        Also report races between lanes of a warp that run together, accesses that leave the buffer of their pointer,
-        and mbarriers for copies without a fence behind their initialisation.
+        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence behind
+        their initialisation.
     volatile : str
         Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
     reads : str
@@ -83,7 +83,7 @@ class Modes:
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """The options of the simulator, run by run, for code with or without asynchronous instructions."""
-        checks = (*CHECKS, "strict", "provenance") if self.strict else CHECKS
+        checks = (*CHECKS, "lanes", *(("strict", "provenance") if self.strict else ()))
         for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
             yield {
                 "schedule": schedule,

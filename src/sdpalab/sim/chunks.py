@@ -146,7 +146,7 @@ class Chunks:
             race = RaceCheck(
                 *(machine, log),
                 in_flight="async" not in checks,
-                strict="strict" in checks,
+                strict="lanes" in checks,
                 values="values" in checks,
                 volatile_is_data=self.setup.volatile == "data",
                 chains=self.history.chains,

@@ -43,10 +43,11 @@ __all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report",
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("strict", "values", "provenance")
-"""What a launch has to ask for. ``strict``: lanes of a warp that execute an instruction together need not stay
-together, and mbarriers for bulk copies need a fence behind their initialisation. ``values``: a write races also if the
-value is there already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+MORE_CHECKS = ("lanes", "strict", "values", "provenance")
+"""What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
+together; without it, only lanes that had diverged race with each other. ``strict``: the same, and mbarriers for bulk
+copies need a fence behind their initialisation. ``values``: a write races also if the value is there already.
+``provenance``: an access stays in the buffer from whose pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
@@ -264,7 +265,7 @@ def execute(
     """
     _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
-    for check, needed in (("strict", "race"), ("values", "race"), ("provenance", "memory")):
+    for check, needed in (("strict", "lanes"), ("lanes", "race"), ("values", "race"), ("provenance", "memory")):
         if check in checks and needed not in checks:
             checks = (*checks, needed)
     checks = () if is_ring(numerics) else checks

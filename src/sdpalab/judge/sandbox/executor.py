@@ -104,7 +104,7 @@ class _PlanServer:
         self._launches = 0
         inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
-            checks = CHECKS if order["watched"] else ()
+            checks = (*CHECKS, "lanes") if order["watched"] else ()
             # The judge has workers of its own.
             limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"], "numerics": order["numerics"]}
             executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)

@@ -217,7 +217,7 @@ class State:
         relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
-            layout.STRICT: int("strict" in self.setup.checks),
+            layout.STRICT: int("lanes" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,

@@ -1,4 +1,4 @@
-"""The strict check on the native engine: lanes that execute an instruction together need not stay together."""
+"""The check of lanes on the native engine: lanes that execute an instruction together need not stay together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NEIGHBOURS = "".join(
     f"add.u64 %rd{3 + k}, %rd{3 + k}, %rd1;\n"
     for k, by in enumerate((1, 5, 32))
 )
-STRICT = (*sim.CHECKS, "strict")
+LANES = (*sim.CHECKS, "lanes")
 
 
-def launched(body: str, checks: tuple[str, ...] = STRICT) -> tuple[str, list[str]]:
+def launched(body: str, checks: tuple[str, ...] = LANES) -> tuple[str, list[str]]:
     """Why the native engine leaves a launch (empty: it does not), and the kinds of its hazards."""
     with differential() as outcomes:
         report = sim.launch(
@@ -75,7 +75,7 @@ setp.eq.u32 %p3, %r0, {reads}; @!%p3 bra B; ld.shared.u32 %r3, [s]; st.global.u3
 @pytest.mark.parametrize(
     ("writes", "arrives", "reads", "ordered"), [(5, 0, 7, False), (5, 5, 7, True), (5, 0, 5, True), (0, 0, 9, True)]
 )
-@pytest.mark.parametrize("checks", [sim.CHECKS, STRICT])
+@pytest.mark.parametrize("checks", [sim.CHECKS, LANES])
 def test_a_lane_passes_on_at_an_mbarrier_what_it_did_itself(
     writes: int, arrives: int, reads: int, ordered: bool, checks: tuple[str, ...]
 ) -> None:
