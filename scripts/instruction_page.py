@@ -23,6 +23,7 @@ from sdpalab.sim.linking import link
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.decoded import decode
 from sdpalab.sim.native.engine import LEFT_TO_THE_REFERENCE
+from sdpalab.sim.opcodes import OPCODES
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import build_program
 from sdpalab.sim.tensor_cores import rule_of
@@ -129,8 +130,33 @@ def page() -> str:
         f"By type suffix, {', '.join(f'`{name}`' for name in both)} are integer or floating-point instructions.\n"
     )
     parts.append(f"\n{exact_results()}")
-    parts += ["\n", engines()]
+    parts += ["\n", opcodes(), "\n", engines()]
     return re.sub(r"[ \t]+\n", "\n", "".join(parts))
+
+
+# ---- opcodes ---------------------------------------------------------------------------------------------------------
+
+_LANES = {"each": "each lane", "warp": "a whole warp", "members": "the lanes of a mask"}
+_PIPES = {"": "by type", "space": "by state space"}
+
+
+def opcodes() -> str:
+    """The section of what is true of an opcode's instructions whatever their operands are."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, record in OPCODES.items():
+        ends = "always" if "" in record.ends else ", ".join(f"`.{form}`" for form in record.ends)
+        unit = _PIPES.get(record.pipe, record.pipe)
+        facts = record.section, unit, _LANES[record.lanes], record.memory, ends
+        groups.setdefault(facts, []).append(f"`{name}`")
+    lines = [
+        "## Opcodes\n",
+        "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an "
+        "instruction to, who executes it together, how each lane accesses memory, and which forms end a basic block.\n",
+        "| section | opcodes | unit | executed by | memory | ends a block |\n|---|---|---|---|---|---|",
+    ]
+    for (section, *facts), names in sorted(groups.items()):
+        lines.append(f"| {section} | {', '.join(sorted(names))} | {' | '.join(facts)} |")
+    return "\n".join(lines) + "\n"
 
 
 # ---- the native engine -----------------------------------------------------------------------------------------------
@@ -199,6 +225,7 @@ _SAMPLES: dict[str, tuple[str, ...]] = {
         "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r1}], [%r2];",
         "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group [%rd1, {%r1}], [%r2];",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r2], %r1;",
+        "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 2;",
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r2], %r1, [%r3];",
         "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r2], %r1, [%r3];",
     ),
@@ -221,6 +248,7 @@ _SAMPLES: dict[str, tuple[str, ...]] = {
     "Control": (
         "{ .param .b32 y; st.param.b32 [y], %r1; call twice, (y); }",
         "{ .param .b32 y; call around, (y); }",
+        "{ .param .b32 y; call %rd1, (y), prototype; }",
         "call (%r1), vprintf, (%rd1, %rd2);",
         "trap;",
         "ts: .branchtargets L0, L1; brx.idx %r1, ts;",

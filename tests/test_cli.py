@@ -207,14 +207,25 @@ def test_help_imports_no_command_and_a_command_no_other() -> None:
     code = (
         "import sys; from sdpalab.cli import main; main(['--help']); "
         "print(*sorted({'numpy', 'torch', 'sdpalab.sim', 'sdpalab.compile'} & set(sys.modules)), sep=','); "
+        "import sdpalab.commands.bench; print(*{'numpy', 'sdpalab.sim'} & set(sys.modules)); "
         "main(['doctor', '--nosuch']); "
         "print(*sorted(name for name in sys.modules if name.startswith('sdpalab.commands.')), sep=',')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *_, after_help, after_doctor = done.stdout.splitlines()
-    assert after_help == ""
+    *_, after_help, after_bench, after_doctor = done.stdout.splitlines()
+    assert (after_help, after_bench) == ("", "")
     assert "sdpalab.commands.doctor" in after_doctor
     assert "sdpalab.commands.judge" not in after_doctor
+
+
+def test_the_help_of_numerics_names_the_rules_of_the_simulator() -> None:
+    from sdpalab.commands.options import NumericsOption, checked_numerics
+    from sdpalab.sim import DEFAULT_NUMERICS, NUMERICS
+
+    help_text = NumericsOption.__metadata__[0].help
+    assert all(name in help_text for name in NUMERICS)
+    assert f"{DEFAULT_NUMERICS} (the default)" in help_text
+    assert checked_numerics(None) == DEFAULT_NUMERICS
 
 
 def test_every_entry_of_the_command_line_is_a_command_with_a_short_summary() -> None:

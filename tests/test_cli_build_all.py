@@ -90,7 +90,7 @@ def test_a_warm_cache_compiles_nothing_when_a_kernel_is_judged_and_compared(
         build(module, "sm_89", cache=Cache(fresh_cache))
     before = entries(fresh_cache)
     assert len(before) > 3
-    small = [spec for spec in cases_for("quick") if spec.problem.scores < MISSION.scores / 8]
+    small = [spec for spec in cases_for("quick", claims=False) if spec.problem.scores < MISSION.scores / 8]
     specs = tuple({(spec.problem, spec.relation): spec for spec in small}.values())
     verdict = judge_candidate("cublas", specs, device="sim", arch="sm_89", until_failure=True)
     if any(case.run.get("confinement") == "processes" for case in verdict.cases):

@@ -34,7 +34,7 @@ def raises(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     raise ValueError("tiles do not divide")
 
 
-def few_cases(level: str, problems: Any, *, seed: int) -> tuple[CaseSpec, ...]:
+def few_cases(level: str, problems: Any, *, seed: int, claims: bool) -> tuple[CaseSpec, ...]:
     """In place of :func:`sdpalab.judge.cases.cases_for`: the request shows in the names."""
     asked = "twelve" if problems is None else ", ".join(problem.label for problem in problems)
     problem = PROBLEM if problems is None else next(iter(problems))

@@ -41,11 +41,11 @@ class JsonRecord:
     Attributes
     ----------
     derived : tuple of str
-        Properties that are in the JSON beside the fields, and must match the fields.
+        Properties that are in the JSON beside the fields, and must match the fields where they are there.
     added : tuple of str
         Fields with a default that JSON of an older format may lack; all others must be there.
     sparse : tuple of str
-        Fields that the JSON lacks while they are empty.
+        Fields that the JSON lacks while they are empty; and derived ones that JSON of an older format may lack.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
@@ -58,11 +58,12 @@ class JsonRecord:
         if not isinstance(data, Mapping):  # a record already, or the arguments of the constructor
             return handler(data)
         known = {field.name for field in fields(cls)}
-        missing = sorted(known.difference(data, cls.added, cls.sparse) | set(cls.derived).difference(data))
+        optional = {*cls.added, *cls.sparse}
+        missing = sorted(known.union(cls.derived).difference(data, optional))
         if missing:
             raise ValueError(f"{cls.__name__}: {', '.join(missing)} must be there")
         record = handler({name: value for name, value in data.items() if name not in cls.derived})
-        for name in cls.derived:
+        for name in set(cls.derived).intersection(data):
             value, stated = _plain(getattr(record, name)), _plain(data[name])
             if type(value) is not type(stated) or value != stated:
                 raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields give {value}")

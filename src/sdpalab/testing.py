@@ -43,12 +43,13 @@ def assert_attention(
     level: str = "quick",
     device: str = "auto",
     seed: int = 0,
+    claims: bool = True,
 ) -> Verdict:
     """Fail unless the kernel passes the judge.
 
     Parameters
     ----------
-    kernel, level, device, seed
+    kernel, level, device, seed, claims
         As for :func:`sdpalab.judge.judge`.
     problem : Problem or iterable of Problem, optional
         What to judge it on. Default: the twelve cases.
@@ -75,7 +76,7 @@ def assert_attention(
     arrays = FailedArrays()
     verdict = judge_candidate(
         kernel,
-        cases_for(level, problems, seed=seed),
+        cases_for(level, problems, seed=seed, claims=claims),
         device=device,
         level=level,
         seed=seed,

@@ -66,7 +66,7 @@ def test_a_verdict_and_a_comparison_let_a_kernel_run(case: Case) -> None:
     assert [each.ptx_sha256 for each in selected.kernel.builds] == [flash_build().ptx_sha256]
     assert selected.reason == (
         f"flash is proven for 1x4x60x32 on NVIDIA L4 by {verdict}, and takes 0.50x torch's eager time (0.50 to 0.50, "
-        f"30 rounds) there by {times}"
+        f"30 rounds) there by {times}; the verdict covers not causal, float16, D 32"
     )
     assert chosen(lse=True).kernel is not None
 
@@ -77,7 +77,7 @@ def test_what_is_shipped_counts_as_well(case: Case, folders: Path) -> None:
     selected = chosen()
     assert selected.kernel is not None
     assert "by evidence/l4/flash.json, and takes" in selected.reason
-    assert selected.reason.endswith("by evidence/l4/bench.json")
+    assert "by evidence/l4/bench.json; the verdict covers " in selected.reason
 
 
 def test_without_a_record_it_is_torch_and_the_command_is_named() -> None:

@@ -256,15 +256,15 @@ FORMAT_3 = {
     "digests ptx_sha256 lse_refusal",
 }
 """The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
-format number. Format 4 added fields that a record lacks while they are empty."""
+format number. Formats 4 and 6 added fields that a record lacks while they are empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 5
+    assert verify.FORMAT == 6
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra"], "rule": ["advisory"]}
+    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra", "covers"], "rule": ["advisory"]}
     assert sparse == {**lacking, "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.commands.options import problem_of
+from sdpalab.commands.problem_options import ProblemOptions, problem_of
 from sdpalab.errors import UserError
 from sdpalab.evidence.workload import problem_line, prove_command, read_workload
 from sdpalab.problem import Problem
@@ -81,7 +81,7 @@ def test_the_command_describes_the_problem() -> None:
     assert plain == "sdpalab prove --shape 1,8,512,64 --time"
     assert grouped == "sdpalab prove --shape 1,32,2048,128 --causal --dtype bfloat16 --kv-heads 8 --time"
     assert "--shapes-from FILE --time (with the line '2,8,1,64 kv_heads=2 seq_kv=333 scale=0.25' in FILE)" in scaled
-    assert problem_of("1,32,2048,128", causal=True, dtype="bfloat16", kv_heads=8) == PROBLEMS[1]
+    assert problem_of("1,32,2048,128", ProblemOptions(causal=True, dtype="bfloat16", kv_heads=8)) == PROBLEMS[1]
 
 
 def test_windows_and_caps_are_words_of_a_line(tmp_path: Path) -> None:

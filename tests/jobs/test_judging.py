@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planted_executors import FaultyExecutor, InlineExecutor
@@ -109,6 +110,34 @@ def test_another_source_at_the_worker_is_refused(function: str, monkeypatch: pyt
     monkeypatch.setattr(InlineExecutor, "submit", edited)
     with pytest.raises(UserError, match="differs at the worker"):
         judge_by_jobs(InlineExecutor(), function, public_cases(1))
+
+
+def test_headers_of_include_are_those_of_the_worker_or_it_is_refused(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "include" / "deep" / "tile.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("constexpr int TILE = 16;\n")
+    folders = (tmp_path / "include",)
+    given: list[object] = []
+
+    def judged(spec: str, specs: object, **options: object) -> Verdict:
+        given.append(options["include_dirs"])
+        return judge_candidate(spec, public_cases(1), workers=1)
+
+    monkeypatch.setattr(judging, "judge_candidate", judged)
+    assert judge_by_jobs(InlineExecutor(), function, public_cases(1), include_dirs=folders).passed
+    assert given == [folders]
+    submit = InlineExecutor.submit
+    for change, words in ((lambda: header.write_text("//"), "differs at the worker"), (folders[0].rename, "no folder")):
+
+        def changed(self: InlineExecutor, job: Job, change: Any = change) -> None:
+            change(*([tmp_path / "elsewhere"] if change == folders[0].rename else []))
+            submit(self, job)
+
+        monkeypatch.setattr(InlineExecutor, "submit", changed)
+        with pytest.raises(UserError, match=words):
+            judge_by_jobs(InlineExecutor(), function, public_cases(1), include_dirs=folders)
 
 
 def test_cases_that_suit_no_kernel_are_bad_input() -> None:

@@ -51,7 +51,7 @@ def test_only_headers_hold_assembly() -> None:
     assert [name for name in HEADERS if re.search(r"\basm\b", (INCLUDE_DIR / name).read_text())] == WRAPPERS
 
 
-PURE = ("mma", "ex2", "lg2", "rcp", "cvt", "mov", "mapa")
+PURE = ("mma", "fma", "ex2", "lg2", "rcp", "cvt", "mov", "mapa")
 """Instructions that only compute, which the compiler may move and merge."""
 
 ANEW = ("tid_x", "ctaid_x")
@@ -365,24 +365,52 @@ def test_bounds_of_rows_are_their_maxima_or_0() -> None:
 def test_powers_of_two_on_fma_units_have_the_error_that_is_stated() -> None:
     source = """
         #include "softmax/online.cuh"
-        __global__ void probe(const float* x, float* power, int count) {
+        __global__ void probe(const float* x, float* power, int count, float factor, float offset) {
             for (int i = threadIdx.x; i < count; i += blockDim.x) {
-                power[i] = exp2_on_fma(x[i]);
+                power[i] = PowerOnFma(factor, offset).of(x[i]);
             }
         }"""
     between = np.random.default_rng(5).uniform(-126, 8, 1 << 16)
     halves = (np.arange(-252, 16) / 2).astype(np.float32)  # where the nearest integer changes
-    below = [-np.inf, -3.0e38, -1.0e6, -150.0, -127.0, -126.9, -126.6, -126.4]
-    x = np.concatenate([between, halves, np.nextafter(halves, np.float32(9)), below]).astype(np.float32)
+    ends = [0.0, -np.inf, -3.0e38, -1.0e6, -150.0, -127.0, -126.9, -126.6, -126.4, 127.0, 150.0, np.inf, np.nan]
+    x = np.concatenate([between, halves, np.nextafter(halves, np.float32(9)), ends]).astype(np.float32)
     power = np.full_like(x, np.nan)
-    _launch(source, 1024, [x, power, x.size])
-    normal = x >= -126
+    _launch(source, 1024, [x, power, x.size, 1.0, 0.0])
+    normal = (x >= -126) & (x <= 8)
     error = np.abs(power[normal] / np.exp2(x[normal].astype(np.float64)) - 1)
-    assert 2**-24 < error.max() <= 1.7e-7
-    whole = normal & (x == np.round(x))
-    assert np.array_equal(power[whole], np.exp2(x[whole]))  # and so 2^0 = 1
-    assert not power[x <= -127].any()
-    assert (power[(x > -127) & (x < -126)] <= 2.0**-126).all()
+    assert 2**-18 < error.max() <= 8.1e-6
+    assert (power[x == 0] == 1).all()
+    assert not power[(x < -127) | np.isnan(x)].any()
+    assert (power[(x >= -127) & (x < -126)] <= 1.01 * 2.0**-126).all()
+    assert (power[x >= 127] == 2.0**127).all()
+    _launch(source, 1024, [x, power, x.size, 0.25, -40.0])
+    inside = np.abs(x) < 200
+    assert np.allclose(power[inside], np.exp2(x[inside].astype(np.float64) / 4 - 40), rtol=2**-16)
+
+
+def test_weights_whose_exponents_would_be_out_of_range_are_no_numbers() -> None:
+    source = """
+        #include "softmax/online.cuh"
+        __global__ void probe(const float* maxima, float* weight, int* reach, float bound) {
+            SoftmaxRow rows[2];
+            rows[0].max = maxima[2 * threadIdx.x];
+            rows[1].max = maxima[2 * threadIdx.x + 1];
+            FusedExponents exponents(rows, 0.5f);
+            exponents.forbid_out_of_range();
+            weight[2 * threadIdx.x] = exponents.weight(rows[0].max + 4, 0);
+            weight[2 * threadIdx.x + 1] = exponents.weight(rows[1].max - 4, 1);
+            const float bounds[2] = {rows[0].max + bound, rows[1].max + bound};
+            reach[threadIdx.x] = exponents.reach(bounds);
+        }"""
+    lowest = np.finfo(np.float32).min  # before a key is seen
+    maxima = np.array([(0, 8), (2048, -2048), (2050, 0), (0, -2050), (lowest, 0), (np.nan, 1)], np.float32)
+    fits = np.array([(1, 1), (1, 1), (0, 1), (1, 0), (0, 1), (0, 1)], bool)
+    for bound, reached in ((16.0, fits.all(axis=1)), (17.0, np.zeros(6, bool))):
+        weight, reach = np.zeros((6, 2), np.float32), np.full(6, -1, np.int32)
+        _launch(source, 6, [maxima, weight, reach, bound])
+        assert np.array_equal(np.isnan(weight), ~fits)
+        assert np.array_equal(weight[fits], np.broadcast_to(np.float32([4, 0.25]), (6, 2))[fits])
+        assert np.array_equal(reach, reached.astype(np.int32))
 
 
 @pytest.mark.parametrize("causal", [0, 1])

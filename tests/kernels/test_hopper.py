@@ -77,10 +77,14 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("config", [ONE, CLUSTER_2], ids=str)
+@pytest.mark.parametrize(
+    ("head_dim", "config"),
+    [(64, ONE), (64, CLUSTER_2), (128, WIDE)],  # of which the last one has no registers to look at the sums
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "huge"])
-def test_probes(kind: str, config: Config) -> None:
-    assert_computes(HOPPER, Problem(1, 1, 60, 64, seq_kv=140), config, kind=kind)
+def test_probes(kind: str, head_dim: int, config: Config) -> None:
+    assert_computes(HOPPER, Problem(1, 1, 60, head_dim, seq_kv=2 * config.int("BLOCK_N") + 12), config, kind=kind)
 
 
 @pytest.mark.sample(1)

@@ -12,21 +12,50 @@ from typing import Any
 import torch
 
 
-def attention(q: Any, k: Any, v: Any, scale: float, causal: bool, *, bottom_right: bool) -> Any:
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    scale: float,
+    causal: bool,
+    *,
+    bottom_right: bool,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    slopes: Any = None,
+) -> Any:
     """[B, H, Sq, D] over [B, Hkv, Skv, D]."""
     group, shift = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2] if bottom_right else 0
     key, value = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
     scores = q.double() @ key.transpose(-1, -2) * scale
-    if causal:
-        rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
-        scores = scores.masked_fill(keys > rows + shift, float("-inf"))
+    rows, keys = torch.arange(q.shape[2])[:, None] + shift, torch.arange(k.shape[2])
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    if slopes is not None:
+        scores = scores - slopes.double()[:, None, None] * (rows - keys).abs()
+    left, right = window[0], 0 if causal else window[1]
+    if right >= 0:
+        scores = scores.masked_fill(keys > rows + right, float("-inf"))
+    if left >= 0:
+        scores = scores.masked_fill(keys < rows - left, float("-inf"))
     return (scores.softmax(-1) @ value).to(q.dtype)
 
 
-def flash_attn_func(q: Any, k: Any, v: Any, *, softmax_scale: float | None = None, causal: bool = False) -> Any:
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+) -> Any:
     """FlashAttention: [B, S, H, D]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return attention(q, k, v, softmax_scale, causal, bottom_right=True).transpose(1, 2)
+    extras = {"window": window_size, "softcap": softcap, "slopes": alibi_slopes}
+    return attention(q, k, v, softmax_scale, causal, bottom_right=True, **extras).transpose(1, 2)
 
 
 def flash_attn_func_with_lse(*args: Any, **options: Any) -> Any:

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from documented_libraries import LIBRARIES
+from torch.nn.attention.flex_attention import flex_attention
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.measure.outputs import Outputs
-from sdpalab.measure.peers import PEERS, Peer, TorchSdpa, peers_named, select
+from sdpalab.measure.peers import PEERS, Peer, TorchSdpa, flex, peers_named, select
 from sdpalab.measure.peers.peer import library_missing
 from sdpalab.measure.subjects import peer_subject
 from sdpalab.problem import MISSION, Problem
@@ -136,6 +139,49 @@ def test_an_adapter_calls_its_library_as_documented(name: str, causal: bool, mon
     assert wrong(peer, problem) == ""
     if not (causal and peer.envelope.causal_square_only):
         assert wrong(peer, problem.with_(seq_kv=40)) == ""
+
+
+EXTRAS = [
+    Problem(1, 2, 24, 64, window_size=(6, 3)),
+    Problem(1, 4, 24, 64, kv_heads=2, causal=True, window_size=(6, 0), softcap=4.0),
+    Problem(2, 2, 24, 64, kv_lengths=(24, 9)),
+    Problem(1, 4, 24, 64, alibi_slopes=True, causal=True),
+    Problem(2, 2, 24, 64, attn_mask="float:B,H", causal=True),
+    Problem(2, 2, 24, 64, attn_mask="bool:B,1", kv_lengths=(24, 20)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("problem", EXTRAS, ids=lambda problem: problem.label)
+@pytest.mark.parametrize("name", ["torch", "torch math", "flex", "fa2", "fa3"])
+def test_masks_windows_caps_and_lengths_reach_the_library(
+    name: str, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = BY_NAME[name]
+    for module in LIBRARIES.get(name, ()):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)  # which computes the same, and needs no GPU
+    lacking = set(problem.extras) - set(peer.envelope.extras)
+    if lacking:
+        refusal = peer.reject_reason(problem, 90)
+        assert refusal is not None
+        assert refusal.startswith(f"{name} is called without")
+        assert all(each in refusal for each in lacking)
+        return
+    assert peer.reject_reason(problem, 90) is None
+    outcome = wrong(peer, problem)
+    if problem.mask_form is not None and name != "flex":  # torch has NaN where a row sees no key
+        assert outcome == "" or outcome.startswith("NOT_FINITE")
+    else:
+        assert outcome == ""
+
+
+def test_an_adapter_that_drops_a_window_is_wrong() -> None:
+    peer = TorchSdpa("torch", None, BY_NAME["torch"].envelope)
+    problem = EXTRAS[0]
+    outputs = Outputs(problem, make_inputs(problem))
+    call = peer.prepared(problem.with_(window_size=None), outputs.inputs, *map(to_torch, outputs.inputs.qkv))
+    assert "INCORRECT" in outputs.wrong(from_torch(call()), UNDECLARED)
 
 
 def test_the_rule_finds_a_wrong_adapter(monkeypatch: pytest.MonkeyPatch) -> None:

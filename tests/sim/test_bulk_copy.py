@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -97,7 +98,9 @@ def test_reductions_into_global_memory(form, dtype, ufunc):
     reduce = STORE.replace(
         "cp.async.bulk.global.shared::cta.bulk_group", f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form}"
     )
-    assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
+    with differential() as outcomes:
+        assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
+    assert outcomes == [""]
     want = before
     for _ in range(3):  # one after the other from each block
         want = ufunc(want, source)
@@ -174,3 +177,21 @@ def test_prefetches_and_cache_hints_change_nothing():
 def test_what_is_not_modelled_is_refused_with_its_line(line):
     with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: cp"):
         sim.launch(kernel(line), "k", 1, 32, [np.zeros(64, np.uint32)])
+
+
+@pytest.mark.parametrize(
+    ("fence", "clean"),
+    [
+        ("", False),
+        ("@%p1 fence.mbarrier_init.release.cluster;\n", True),
+        ("@%p1 fence.proxy.async;\n", True),
+        ("@%p1 fence.acq_rel.cluster;\n", True),
+        ("@%p1 fence.acq_rel.cta;\n", False),
+        ("@!%p1 fence.mbarrier_init.release.cluster;\n", False),
+    ],
+)
+def test_strict_needs_a_fence_behind_the_initialisation_of_an_mbarrier(fence, clean):
+    start = START.replace("bar.sync 0;", fence + "bar.sync 0;")
+    body = start + LOAD + WAIT + STORE
+    assert copy(body) == ([], True)
+    assert copy(body, checks=("race", "memory", "async", "strict")) == ([] if clean else ["mbarrier"], True)

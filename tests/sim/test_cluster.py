@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -28,21 +29,27 @@ def reported(body: str, out: np.ndarray | None = None, **options: object) -> lis
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_reading_the_other_blocks_memory_between_two_barriers(mode, schedule):
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert reported(STORE + BARRIER + LOAD + BARRIER, out, async_mode=mode, schedule=schedule) == []
+    with differential() as outcomes:
+        assert reported(STORE + BARRIER + LOAD + BARRIER, out, async_mode=mode, schedule=schedule, counters=True) == []
+    assert outcomes == [""]
     assert (out == WANT).all()
 
 
 def test_writing_and_adding_to_the_other_blocks_memory_and_generic_addresses():
     fetch = "ld.shared.u32 %r11, [%r8]; st.global.u32 [%rd3], %r11;\n"
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert reported("st.shared::cluster.u32 [%r10], %r9;\n" + BARRIER + fetch, out) == []
+    with differential() as outcomes:
+        assert reported("st.shared::cluster.u32 [%r10], %r9;\n" + BARRIER + fetch, out) == []
     assert (out == WANT).all()
     add = STORE + BARRIER + "atom.shared::cluster.add.u32 %r12, [%r10], 5;\n" + BARRIER + fetch
-    assert reported(add, out) == []
+    with differential() as more:
+        assert reported(add, out) == []
     assert (out == np.arange(GRID)[:, None] * 1000 + np.arange(THREADS) + 5).all()
     generic = "cvt.u64.u32 %rd4, %r8; cvta.shared.u64 %rd4, %rd4; mapa.u64 %rd5, %rd4, %r5;\n"
     read = "ld.u32 %r11, [%rd5]; st.global.u32 [%rd3], %r11;\n"
-    assert reported(STORE + generic + BARRIER + read + BARRIER, out) == []
+    with differential() as others:
+        assert reported(STORE + generic + BARRIER + read + BARRIER, out) == []
+    assert outcomes + more + others == [""] * 3
     assert (out == WANT).all()
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -126,7 +127,9 @@ LOOK = "ld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd2+2048], %r6;\n"
 )
 def test_copies_arrive_when_they_have_landed(mode, schedule, arrive):
     data = np.arange(1024, dtype=np.uint32)
-    assert kinds(INIT + COPY + arrive + WAIT + LOOK, [data], async_mode=mode, schedule=schedule) == []
+    with differential() as outcomes:
+        assert kinds(INIT + COPY + arrive + WAIT + LOOK, [data], async_mode=mode, schedule=schedule) == []
+    assert outcomes == [""]
     assert (data[512:576] == 4 * (np.arange(64) ^ 32)).all()
     assert set(kinds(INIT + COPY + arrive + LOOK, [data], async_mode=mode, schedule=schedule)) & {"async", "race"}
     only = INIT + COPY + ARRIVE + WAIT + LOOK
@@ -135,7 +138,9 @@ def test_copies_arrive_when_they_have_landed(mode, schedule, arrive):
 
 def test_a_polling_loop_on_test_wait_ends():
     out = np.zeros(64, np.uint32)
-    assert kinds(GOOD.replace("try_wait", "test_wait"), [out], schedule="forward") == []
+    with differential() as outcomes:
+        assert kinds(GOOD.replace("try_wait", "test_wait"), [out], schedule="forward") == []
+    assert outcomes == [""]
     assert (out == np.arange(64) ^ 32).all()
 
 

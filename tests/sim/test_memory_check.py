@@ -131,3 +131,47 @@ def test_elements_of_a_vector_and_across_the_end() -> None:
     assert element(Extent("x", 0, 40, (2, 5), 4), 32, 16) == (
         "x[1, 3], whose last 8 bytes are past the end of x [2, 5]"
     )
+
+
+# ---- provenance ------------------------------------------------------------------------------------------------------
+
+
+def distance(checks=("memory",)):
+    """Bytes from the first buffer of a launch to the second, as the kernel sees them."""
+    report, b = run("sub.u64 %rd6, %rd2, %rd1; st.global.u64 [%rd2], %rd6;", threads=1, checks=checks)
+    assert report.hazards == []
+    return int(b[:2].view(np.uint64)[0])
+
+
+def test_an_index_that_lands_in_the_next_buffer_is_out_of_bounds_of_its_own():
+    body = f"add.u64 %rd6, %rd4, {distance()}; ld.global.u32 %r3, [%rd6];"
+    assert run(body)[0].hazards == []
+    (hazard,) = run(body, checks=("provenance",))[0].hazards
+    assert hazard.kind == "out-of-bounds"
+    assert "of argument 0 (a), which has 128 bytes, and this place is in argument 1 (b)" in hazard.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sub.u64 %rd6, %rd2, %rd1; add.u64 %rd7, %rd4, %rd6; st.global.u32 [%rd7], 5;",  # by both pointers
+        "setp.eq.u32 %p1, %r1, 3; selp.u64 %rd6, %rd4, %rd5, %p1; st.global.u32 [%rd6], %r1;",  # one or the other
+        "st.global.u64 [%rd2], %rd1; ld.global.u64 %rd6, [%rd2]; st.global.u32 [%rd6], 1;",  # from memory
+        "mad.lo.s64 %rd6, %rd3, 1, %rd2; st.global.u32 [%rd6], 1;",
+        "cvta.to.global.u64 %rd6, %rd2; add.s64 %rd7, %rd6, 124; st.global.u32 [%rd7+-124], 1;",
+        "or.b64 %rd6, %rd2, 4; st.global.u32 [%rd6], 1;",
+    ],
+)
+def test_arithmetic_on_pointers_is_no_false_alarm(body):
+    threads = 1 if "or.b64" in body or "st.global.u64" in body else 32
+    text = kernel(body).replace(".reg .b16 %h<3>;", ".reg .b16 %h<3>; .reg .pred %p<3>;")
+    arrays = [np.zeros(32, np.uint32), np.zeros(32, np.uint32)]
+    assert sim.launch(text, "k", 1, threads, arrays, checks=("provenance",)).hazards == []
+
+
+def test_tensors_of_one_allocation_are_one_buffer():
+    both = np.zeros(64, np.uint32)
+    text = kernel("st.global.u32 [%rd4+128], %r1;")
+    report = sim.launch(text, "k", 1, 32, [both[:32], both], checks=("provenance",))
+    assert report.hazards == []
+    assert (both[32:] == np.arange(32)).all()

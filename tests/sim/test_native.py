@@ -68,7 +68,7 @@ def test_what_may_be_a_hazard_is_reported_by_the_reference_engine(
 ) -> None:
     with differential() as outcomes:
         out, report = exchange(**change)  # type: ignore[arg-type]
-    assert outcomes == [why]
+    assert outcomes[0] == why  # undefined bytes are followed in a second run, which gives up, too
     monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
     expected, reference = exchange(**change)  # type: ignore[arg-type]
     assert reference.hazards
@@ -85,7 +85,7 @@ def test_a_copy_that_is_read_before_its_wait_is_left_to_the_reference_engine() -
         array = np.arange(128, dtype=np.uint32)
         with differential() as outcomes:
             report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])
-        assert outcomes == [outcome]
+        assert outcomes[0] == outcome
         assert [hazard.kind for hazard in report.hazards] == ([] if not outcome else ["async"])
 
 

@@ -145,6 +145,48 @@ def test_a_thread_that_was_told_by_a_barrier_is_ordered_too():
     assert kinds(body.format(""), grid=2, threads=64, schedules=("forward",)) == {"race"}
 
 
+COUNTED = """mul.wide.u32 %rd5, %r1, 256; add.u64 %rd6, %rd4, %rd5; st.global.u32 [%rd6], 7; {writer}
+bar.sync 0; setp.ne.u32 %p1, %r0, 0; @%p1 bra MET; atom.global.add.u32 %r5, [%rd2], 1; {counter}
+st.shared.u32 [buf], %r5;
+MET: bar.sync 0; ld.shared.u32 %r5, [buf]; setp.ne.u32 %p2, %r5, 2; @%p2 bra END; {reader}
+ld.global.u32 %r6, [%rd4]; ld.global.u32 %r7, [%rd4+256]; END:"""
+
+
+@pytest.mark.parametrize(
+    ("writer", "counter", "reader", "ordered"),
+    [
+        ("membar.gl;", "", "membar.gl;", True),
+        ("membar.gl;", "membar.gl;", "", True),
+        ("fence.sc.gpu;", "", "fence.sc.gpu;", True),
+        ("membar.gl;", "", "fence.acq_rel.gpu;", False),
+        ("fence.acq_rel.gpu;", "", "membar.gl;", False),
+        ("membar.cta;", "", "membar.gl;", False),
+        ("membar.gl;", "", "membar.cta;", False),
+        ("membar.gl;", "", "", False),
+        ("", "", "membar.gl;", False),
+    ],
+)
+def test_a_fence_before_the_barrier_covers_the_count_behind_it(writer, counter, reader, ordered):
+    """All threads write and call __threadfence(), and behind a barrier thread 0 counts: the block that comes last reads
+    what all have written. By Fence-SC order that is no race if its readers, or thread 0, have one as well."""
+    body = COUNTED.format(writer=writer, counter=counter, reader=reader)
+    assert (kinds(body, grid=3, threads=64, schedules=("lockstep", "reverse")) == set()) == ordered
+
+
+@pytest.mark.parametrize(("second", "ordered"), [("st.relaxed", True), ("st", False)])
+def test_a_release_also_covers_a_later_strong_write_to_its_place(second, ordered):
+    """PTX ISA, "Release and Acquire Patterns": st.release [M]; st.relaxed [M]."""
+    body = (
+        passing(True, "", "", "gpu")
+        .replace("ld.relaxed", "ld.acquire")
+        .replace("setp.eq.u32 %p3, %r5, 0", "setp.ne.u32 %p3, %r5, 2")
+    )
+    store = "st.relaxed.gpu.global.u32 [%rd2], 1;"
+    scope = ".gpu" if second == "st.relaxed" else ""
+    body = body.replace(store, f"st.release.gpu.global.u32 [%rd2], 1; {second}{scope}.global.u32 [%rd2], 2;")
+    assert (kinds(body, grid=2, schedules=("forward",)) == set()) == ordered
+
+
 def test_volatile_is_relaxed_by_the_letter_and_data_on_request():
     body = "setp.eq.u32 %p1, %r2, 0; @%p1 st.volatile.global.u32 [%rd1], %r0;"
     assert kinds(body, threads=64) == set()

@@ -74,3 +74,20 @@ def test_an_interrupt_during_a_launch_ends_it_and_keeps_what_was_measured(standi
     assert process.returncode == 130, output + errors
     record = json.loads(out.read_text())
     assert (record["complete"], len(record["results"])) == (False, 1)
+
+
+@pytest.mark.slow
+def test_windows_caps_and_lengths_are_timed_beside_torch_with_a_mask(standin: StandIn, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    problem = ("--shape", "2,2,64,64", "--window", "20,5", "--kv-lengths", "64,30")
+    options = ("--peer", "torch", "--clock", "gpu", "--clock", "eager", "--seconds", "15")
+    done = standin.cli("bench", "flash", *problem, *options, "--json", out, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(out.read_text())
+    for result in record["results"]:
+        assert result["problem"]["window_size"] == [20, 5]
+        measurements = {each["name"]: each for each in result["measurements"]}
+        assert set(measurements) == {"torch", "flash", "empty kernel"}
+        assert measurements["flash"]["status"] == "MEASURED", measurements["flash"]["reason"]
+    capped = standin.cli("bench", "flash", "--shape", "1,1,64,64", "--softcap", "20", "--peer", "torch", timeout=900)
+    assert "not measured: torch is called without softcap here" in capped.stdout

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from sdpalab.bugs.edit import SourceEdit
+from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
@@ -62,6 +63,8 @@ class Bug:
         How it is planted: in the source of a shipped kernel, or as an implementation in Python that has it.
     problem : Problem
         The judge runs the quick cases of this problem.
+    claims : bool
+        And then those on what the candidate claims: for a bug that does not show on the problem.
     harmless : Problem, optional
         A problem on which the bug changes nothing, so that the candidate must pass: an error on ``problem`` is then
         due to this bug, and not to a copy that is wrong altogether.
@@ -79,6 +82,12 @@ class Bug:
     harmless: Problem | None = None
     statuses: frozenset[Status] = WRONG
     equivalent: str = ""
+    claims: bool = False
+
+    @property
+    def specs(self) -> tuple[CaseSpec, ...]:
+        """The cases on which it is judged."""
+        return cases_for("quick", [self.problem], claims=self.claims)
 
     @property
     def in_source(self) -> bool:

@@ -20,6 +20,7 @@ from sdpalab.bugs import (
     softmax,
     synchronisation,
     tiles,
+    unasked,
     windows,
 )
 from sdpalab.bugs.bug import Bug
@@ -28,7 +29,7 @@ __all__ = ["BUGS"]
 
 _OF_EXTRAS = (windows, caps, lengths, masks, alibi, sinks)
 """Of problems with :data:`sdpalab.scoring.EXTRAS`."""
-_FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchronisation, hopper)
+_FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchronisation, hopper, unasked)
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
-"""Those in Python first, then those in the sources of shipped kernels."""
+"""Those in Python first, then those in the sources of shipped kernels, and last of both what nobody asks for."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sdpalab.kernels.kernel import CudaKernel, Knob
 from sdpalab.kernels.plan import INCLUDE_DIR
@@ -42,11 +43,14 @@ class SourceEdit:
         What is there exactly once, in the kernel's own file or in a header, and what takes its place.
     knobs : mapping of str to knob
         The mutant has one configuration: the kernel's default one with these knobs.
+    of : str
+        Which of the kernel's sources is edited: ``source``, or ``variant`` for the problems with extras.
     """
 
     kernel: str
     replacements: tuple[tuple[str, str], ...]
     knobs: Mapping[str, Knob] = field(default_factory=dict)
+    of: str = "source"
 
     def apply(self) -> CudaKernel:
         """The mutant, whose hazards name lines of the whole text.
@@ -57,14 +61,16 @@ class SourceEdit:
             As :func:`replace_once`.
         """
         kernel = CUDA_KERNELS[self.kernel]
-        source = replace_once(_flattened(self.kernel), *self.replacements, where=f"the source of {self.kernel}")
+        where = f"the {self.of} of {self.kernel}"
+        edited = replace_once(_flattened(self.kernel, self.of), *self.replacements, where=where)
+        changes: dict[str, Any] = {self.of: edited}
         config = kernel.default_config.but(**self.knobs)
-        return replace(kernel, name=f"{self.kernel}-mutant", source=source, configs=(config,))
+        return replace(kernel, name=f"{self.kernel}-mutant", configs=(config,), **changes)
 
 
 @cache
-def _flattened(name: str) -> str:
-    """A kernel's source with the shared headers in the place of their ``#include``."""
+def _flattened(name: str, of: str) -> str:
+    """One of a kernel's sources with the shared headers in the place of their ``#include``."""
     seen: set[str] = set()
 
     def flat(text: str) -> str:
@@ -76,6 +82,6 @@ def _flattened(name: str) -> str:
 
         return re.sub(r'^#include "(.*)"$', header, text, flags=re.MULTILINE)
 
-    source = CUDA_KERNELS[name].source
+    source = getattr(CUDA_KERNELS[name], of)
     assert isinstance(source, Path)
     return flat(source.read_text())

@@ -44,7 +44,7 @@ _cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
 _next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
 
 _ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
-_WAIT_V = "            ring.wait_full(at, V, products.softmax[0].sum + products.softmax[1].sum < 0.0f);\n"
+_WAIT_V = "            ring.wait_full(at, V, products.never());\n"
 _RELEASE_V = "            ring.release(before, V);\n"
 _WAIT_SCORES = "            ptx::wgmma_wait_group<1>();\n"
 _WAIT_PRODUCT = """\
@@ -116,7 +116,7 @@ BUGS: tuple[Bug, ...] = (
     # What only the output shows.
     *_bug("K's descriptor does not advance", "", ("k + column_step<KEYS>(d)", "k")),
     *_bug("V's descriptor advances along its columns", "", ("v + row_step(n)", "v + column_step<KEYS>(n)")),
-    *_bug("the zeros past the last key count", "", ("weigh(tile >= unmasked, keys", "weigh(false, keys")),
+    *_bug("the zeros past the last key count", "", ("weigh(columns.at_edge(tile), columns", "weigh(false, columns")),
     *_bug("the output is not rescaled", "", (_JOIN, "")),
     # The epilogue.
     *_bug(

@@ -40,10 +40,13 @@ def in_source(
     statuses: frozenset[Status] | None = None,
     family: Family = Family.CUDA,
     knobs: Mapping[str, Knob] | None = None,
+    claims: bool = False,
+    of: str = "source",
 ) -> tuple[Bug, ...]:
     """One bug in each of ``kernels`` (names with spaces between them), all by the same edit.
 
-    With a ``hazard``, the simulator must report that kind, and the judge HAZARD unless ``statuses`` says otherwise.
+    ``claims`` is as in :class:`~sdpalab.bugs.bug.Bug`, and ``of`` as in :class:`~sdpalab.bugs.edit.SourceEdit`. With a
+    ``hazard``, the simulator must report that kind, and the judge HAZARD unless ``statuses`` says otherwise.
     """
     allowed = statuses or (HAZARD if hazard else WRONG)
     return tuple(
@@ -51,10 +54,11 @@ def in_source(
             f"{kernel}: {what}",
             family,
             hazard or None,
-            SourceEdit(kernel, replacements, {**_KNOBS.get(kernel, {}), **(knobs or {})}),
+            SourceEdit(kernel, replacements, {**_KNOBS.get(kernel, {}), **(knobs or {})}, of),
             problem,
             harmless,
             allowed,
+            claims=claims,
         )
         for kernel in kernels.split()
     )

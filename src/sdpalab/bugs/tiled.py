@@ -39,11 +39,13 @@ def planted(
     cause: Cause | None = None,
     statuses: frozenset[Status] = WRONG,
     equivalent: str = "",
+    harmless: Problem | None = None,
+    claims: bool = False,
 ) -> Callable[[type[Any]], type[Any]]:
     """Class decorator: an instance of the class is the candidate of a bug, which is put into a list."""
 
     def plant(implementation: type[Any]) -> type[Any]:
-        into.append(Bug(id, family, cause, implementation(), problem, statuses=statuses, equivalent=equivalent))
+        into.append(Bug(id, family, cause, implementation(), problem, harmless, statuses, equivalent, claims))
         return implementation
 
     return plant
@@ -53,7 +55,7 @@ class TiledAttention:
     """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
 
     ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], as the
-    judge calls it, with all of :data:`sdpalab.scoring.EXTRAS`.
+    judge calls it, with all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads.
     Inside, tensors are float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile
     [B, H, Sq, tile]; maximum and total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """
@@ -75,6 +77,7 @@ class TiledAttention:
         attn_mask: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
         sinks: Tensor | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
         import torch
 

@@ -18,7 +18,6 @@ from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.inputs import make_inputs
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
-from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose
 from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.rule.evaluate import judge_output
@@ -36,7 +35,7 @@ BUG_SECONDS = 600.0
 def failures(bug: Bug) -> list[Failure]:
     """The quick cases that a bug in Python fails by its numbers."""
     failures = []
-    for spec in quick_cases([bug.problem]):
+    for spec in bug.specs:
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         assert callable(bug.edit)
         out = output_of(bug.edit, problem, inputs)

@@ -13,7 +13,7 @@ from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import UserError
 from sdpalab.jobs import Executor
 from sdpalab.jobs.calling import values
-from sdpalab.judge.cases import CaseSpec, quick_cases
+from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
 from sdpalab.record import RECORD, JsonRecord
@@ -128,7 +128,7 @@ def run(words: str, say: Say, executor: Executor) -> CampaignResult:
 
 def judged(bug: Bug) -> BugResult:
     """Judge one bug on its problem, and where it cannot show."""
-    verdict = judge_candidate(bug.candidate, quick_cases([bug.problem]), workers=1, until_failure=True)
+    verdict = judge_candidate(bug.candidate, bug.specs, workers=1, until_failure=True)
     harmless = None
     if bug.harmless is not None:
         specs = [CaseSpec("harmless", bug.harmless, seed=None)]

@@ -13,18 +13,14 @@ from rich.console import Console
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import (
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
-    SeqKvOption,
     SetOption,
     include_dirs_of,
     parse_settings,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
@@ -47,10 +43,8 @@ def bench(
         typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
     ] = None,
     shape: Annotated[list[str] | None, shapes("What to time", "mission")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
+    *,
+    described: ProblemOptions,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this peer; may be repeated. Default: all there are.")
     ] = None,
@@ -80,7 +74,7 @@ def bench(
     from sdpalab.measure.stopping import StoppingRule
 
     console = console_and_subject(json, ", ".join(kernel or ()))
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problems = problems_of(shape, described)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings, folders = parse_settings(knobs), include_dirs_of(include, *(kernel or ()))
     with ExitStack() as processes:

@@ -14,27 +14,16 @@ from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     KERNEL_HELP,
-    PROBLEM_OPTIONS,
-    AlibiOption,
     ArchOption,
-    AttnMaskOption,
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
-    KvLengthsOption,
-    SeqKvOption,
     SetOption,
-    SinksOption,
-    SoftcapOption,
-    WindowOption,
     complete_kernel,
     include_dirs_of,
     parse_settings,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
@@ -55,16 +44,8 @@ def build(
     ] = False,
     arch: ArchOption = None,
     shape: Annotated[list[str] | None, shapes("What to build it for (several: with --all)", "mission")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
-    window: WindowOption = None,
-    softcap: SoftcapOption = None,
-    kv_lengths: KvLengthsOption = None,
-    attn_mask: AttnMaskOption = None,
-    alibi_slopes: AlibiOption = False,
-    sinks: SinksOption = False,
+    *,
+    described: ProblemOptions,
     settings: SetOption = None,
     include: IncludeOption = None,
     json: JsonOption = None,
@@ -73,25 +54,13 @@ def build(
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
     console = console_and_subject(json, kernel or "")
-    problems = problems_of(
-        shape,
-        dtype=dtype,
-        causal=causal,
-        kv_heads=kv_heads,
-        seq_kv=seq_kv,
-        window=window,
-        softcap=softcap,
-        kv_lengths=kv_lengths,
-        attn_mask=attn_mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-    )
+    problems = problems_of(shape, described)
     if every:
         if kernel is not None or settings or include:
             unfit = kernel or ("--set" if settings else "--include")
             raise UserError(f"--all builds every kernel in its own configurations: leave out {unfit}")
-        if not shape and (dtype or causal or kv_heads or seq_kv):
-            raise UserError(f"{PROBLEM_OPTIONS} need a --shape with --all: without one, the shapes have their own")
+        if not shape and described.given:
+            raise UserError("options of a problem need a --shape with --all: without one, the shapes have their own")
         return _build_all(console, arch, problems if shape else None, json)
     if kernel is None:
         raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")

@@ -79,8 +79,8 @@ class CaseJson(Content):
 class JudgeContent(Content):
     """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
 
-    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, and ``algebra`` has each
-    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`.
+    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, ``algebra`` has each
+    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, and ``covers`` is there if it is PASSED.
     """
 
     kernel: str
@@ -94,6 +94,7 @@ class JudgeContent(Content):
     cases: list[CaseJson]
     unjudged: list[str]
     algebra: list[Json] = []
+    covers: list[str] = []
     diagnosis: Json
     bundle: str = ""
     report: str = ""

@@ -16,44 +16,31 @@ from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
+from sdpalab.commands.option_groups import RecordOptions, WorkerOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
-    AddressOption,
-    AlibiOption,
     ArchOption,
-    AttnMaskOption,
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
-    KvLengthsOption,
     LevelOption,
     MaxStepsOption,
     NumericsOption,
     SeedOption,
-    SeqKvOption,
     SetOption,
-    SinksOption,
-    SoftcapOption,
-    WindowOption,
-    WorkersOption,
     at_least,
     checked_numerics,
     complete_kernel,
-    executor_of,
     include_dirs_of,
     parse_settings,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
-from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = ["algebra_lines", "judge", "print_outcome"]
 
@@ -63,16 +50,8 @@ def judge(
         str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)
     ] = None,
     shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
-    window: WindowOption = None,
-    softcap: SoftcapOption = None,
-    kv_lengths: KvLengthsOption = None,
-    attn_mask: AttnMaskOption = None,
-    alibi_slopes: AlibiOption = False,
-    sinks: SinksOption = False,
+    *,
+    described: ProblemOptions,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: LevelOption = "quick",
     arch: ArchOption = None,
@@ -90,13 +69,19 @@ def judge(
         float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
     ] = None,
     max_steps: MaxStepsOption = None,
-    numerics: NumericsOption = DEFAULT_NUMERICS,
+    numerics: NumericsOption = None,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
     ] = None,
     junit: Annotated[
         str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
     ] = None,
+    claims: Annotated[
+        bool,
+        typer.Option(
+            "--claims/--no-claims", help="Also judge what the kernel claims and nobody asked for, such as a mask."
+        ),
+    ] = True,
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
@@ -104,8 +89,7 @@ def judge(
         str | None,
         typer.Option(metavar="E", help="Judge in jobs of a few cases: local (processes of this machine) or ray."),
     ] = None,
-    address: AddressOption = None,
-    workers: WorkersOption = None,
+    where: WorkerOptions,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -124,8 +108,8 @@ def judge(
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        with executor_of(executor or "local", address, workers) as on:
-            return run_self_test(json, on)
+        with where.on(executor or "local") as on:
+            return run_self_test(RecordOptions(json=json), on)
     if json == junit == "-":
         raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
@@ -134,33 +118,19 @@ def judge(
     at_least("--max-steps", max_steps, 1)
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
-    problems = problems_of(
-        shape,
-        dtype=dtype,
-        causal=causal,
-        kv_heads=kv_heads,
-        seq_kv=seq_kv,
-        window=window,
-        softcap=softcap,
-        kv_lengths=kv_lengths,
-        attn_mask=attn_mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        default=None,
-    )
+    problems = problems_of(shape, described, default=None)
     if rerun_failed:
-        if problems or dtype or causal:
+        if problems or described.given:
             raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
         specs = failed_cases(kernel)
     else:
-        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+        dtype, causal = described.dtype or "float16", described.causal
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype, causal=causal, claims=claims)
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
     folders = include_dirs_of(include, kernel)
-    if executor is not None and folders:
-        raise UserError("--include is not sent to jobs: name the folders as include_dirs of the kernel")
-    if executor is None and (address is not None or workers is not None):
+    if executor is None and where.given:
         raise UserError("--address and --workers are for --executor")
 
     start = time.monotonic()
@@ -181,10 +151,11 @@ def judge(
                 "max_steps": max_steps,
                 "numerics": checked_numerics(numerics),
                 "until_failure": first_failure,
+                "include_dirs": folders,
             }
             try:
                 if executor is not None:
-                    on = stack.enter_context(executor_of(executor, address, workers))
+                    on = stack.enter_context(where.on(executor))
                     verdict = judge_by_jobs(
                         on, kernel, specs, on_start=progress.started, on_end=progress.ended, **options
                     )
@@ -195,7 +166,6 @@ def judge(
                         store=failed,
                         on_start=progress.started,
                         on_plan=evidence.plans if evidence else None,
-                        include_dirs=folders,
                         **options,
                     )
             except JudgingInterrupted as stop:
@@ -309,5 +279,7 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     passed = sum(case.passed for case in verdict.cases)
     left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
+    if verdict.covers:
+        console.print(f"covers: {', '.join(verdict.covers)}", soft_wrap=True)
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     conclude(console, verdict_text(verdict.passed, line))

@@ -6,44 +6,28 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sdpalab.errors import UserError
-from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
-from sdpalab.sim import NUMERICS
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from sdpalab.jobs import Executor
 
 __all__ = [
     "KERNEL_HELP",
-    "PROBLEM_OPTIONS",
     "AddressOption",
-    "AlibiOption",
     "ArchOption",
-    "AttnMaskOption",
-    "CausalOption",
-    "DtypeOption",
     "ExecutorOption",
     "IncludeOption",
     "JsonOption",
     "KernelArgument",
-    "KvHeadsOption",
-    "KvLengthsOption",
     "LevelOption",
     "MaxStepsOption",
     "NumericsOption",
-    "ProblemOptions",
     "SeedOption",
-    "SeqKvOption",
     "SetOption",
-    "SinksOption",
-    "SoftcapOption",
-    "WindowOption",
     "WorkersOption",
     "at_least",
     "checked_numerics",
@@ -51,12 +35,9 @@ __all__ = [
     "executor_of",
     "include_dirs_of",
     "parse_settings",
-    "problem_of",
-    "problems_of",
     "shapes",
 ]
 
-PROBLEM_OPTIONS = "--dtype, --causal, --kv-heads and --seq-kv"
 KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
 
@@ -72,35 +53,6 @@ KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HEL
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
-DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")]
-CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
-KvHeadsOption = Annotated[
-    int | None,
-    typer.Option("--kv-heads", metavar="N", help="Heads of K and V of the shape given. Default: those of Q."),
-]
-SeqKvOption = Annotated[
-    int | None, typer.Option("--seq-kv", metavar="N", help="Length of K and V of the shape given. Default: that of Q.")
-]
-WindowOption = Annotated[
-    str | None,
-    typer.Option("--window", metavar="L,R", help="Query i sees keys i-L to i+R of the shape given; -1: no bound."),
-]
-SoftcapOption = Annotated[
-    float | None,
-    typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X)."),
-]
-KvLengthsOption = Annotated[
-    str | None,
-    typer.Option("--kv-lengths", metavar="N,N,...", help="Valid keys of each batch entry of the shape given."),
-]
-AttnMaskOption = Annotated[
-    str | None,
-    typer.Option("--attn-mask", metavar="M", help="bool or float, and what is not broadcast: bool:B,1, float:1,H."),
-]
-AlibiOption = Annotated[
-    bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
-]
-SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
 ]
@@ -119,8 +71,8 @@ MaxStepsOption = Annotated[
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
 ]
 NumericsOption = Annotated[
-    str,
-    typer.Option(metavar="N", help=f"Rule of the simulator's tensor-core sums: {', '.join(NUMERICS)}."),
+    str | None,
+    typer.Option(metavar="N", help="Rule of the simulator's tensor-core sums: hardware (the default) or float32."),
 ]
 ExecutorOption = Annotated[
     str,
@@ -172,14 +124,18 @@ def at_least(option: str, value: int | None, least: int) -> int | None:
     return value
 
 
-def checked_numerics(name: str) -> str:
-    """The value of ``--numerics``.
+def checked_numerics(name: str | None) -> str:
+    """The value of ``--numerics``, or the default.
 
     Raises
     ------
     UserError
         If there is no such rule.
     """
+    from sdpalab.sim import DEFAULT_NUMERICS, NUMERICS  # here: the simulator takes 0.2 s to import
+
+    if name is None:
+        return DEFAULT_NUMERICS
     if name not in NUMERICS:
         raise UserError(f"--numerics takes {', '.join(NUMERICS)}, not {name!r}")
     return name
@@ -202,77 +158,3 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
             raise UserError(f"--set gives {name} twice")
         values[name] = value
     return values
-
-
-class ProblemOptions(TypedDict, total=False):
-    """The options beside ``--shape``, as they are given."""
-
-    dtype: str | None
-    causal: bool
-    kv_heads: int | None
-    seq_kv: int | None
-    window: str | None
-    softcap: float | None
-    kv_lengths: str | None
-    attn_mask: str | None
-    alibi_slopes: bool
-    sinks: bool
-
-
-_OF_SHAPE = ("kv_heads", "seq_kv", "window", "softcap", "kv_lengths", "attn_mask", "alibi_slopes", "sinks")
-"""Options that the default problems do not take."""
-
-
-def _is_given(value: object) -> bool:
-    """Whether an option was given: a number of 0 was."""
-    return value is not None and value is not False
-
-
-def problems_of(
-    shapes: Sequence[str] | None, *, default: str | None = "mission", **options: Unpack[ProblemOptions]
-) -> list[Problem]:
-    """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
-
-    Raises
-    ------
-    ProblemError
-        If there is no such problem.
-    UserError
-        If there is neither a shape nor a default, and an option is given that needs one.
-    """
-    given = [name for name in _OF_SHAPE if _is_given(options.get(name))]
-    if not shapes and default is None and given:
-        named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        verb = "need" if len(given) > 1 else "needs"
-        raise UserError(f"{named} {verb} a --shape: the default problems have their own")
-    texts = shapes or ([default] if default is not None else [])
-    return [problem_of(text, **options) for text in texts]
-
-
-def problem_of(text: str, **options: Unpack[ProblemOptions]) -> Problem:
-    """The problem that ``--shape`` and the options beside it describe.
-
-    Parameters
-    ----------
-    text : str
-        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
-    **options
-        Where given, they replace what the named problem or the default has.
-
-    Raises
-    ------
-    ProblemError
-        If there is no such problem.
-    """
-    changes: dict[str, Any] = {name: value for name, value in options.items() if _is_given(value)}
-    if "window" in changes:
-        changes["window_size"] = parse_window(changes.pop("window"))
-    if "kv_lengths" in changes:
-        changes["kv_lengths"] = parse_lengths(changes["kv_lengths"])
-    if text in NAMED_PROBLEMS:
-        return NAMED_PROBLEMS[text].with_(**changes)
-    if "," not in text and not text.lstrip("-").isdigit():
-        raise ProblemError(
-            f"--shape {text!r} is neither B,H,S,D such as 1,8,512,64 nor one of {', '.join(NAMED_PROBLEMS)}"
-        )
-    return Problem(*parse_shape(text), **changes)

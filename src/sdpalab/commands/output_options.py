@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from sdpalab.commands.common import OUTPUT
+from sdpalab.commands.option_groups import with_groups
 
 __all__ = ["with_output_options"]
 
@@ -23,7 +24,8 @@ _OPTIONS = {"quiet": QuietOption, "no_color": NoColorOption}
 
 
 def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with these options at the end of its own; they hold while it runs."""
+    """``command`` with these options at the end of its own, and with those of its groups; they hold while it runs."""
+    command = with_groups(command)
 
     @wraps(command)
     def styled(*arguments: Any, quiet: bool, no_color: bool, **options: Any) -> Any:
@@ -33,14 +35,12 @@ def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             OUTPUT.quiet = OUTPUT.no_color = False
 
-    # Typer reads the signature, and resolves no names in it but those of the module that it came from.
-    hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command)
-    parameters = [each.replace(annotation=hints[name]) for name, each in own.parameters.items()]
+    parameters = list(own.parameters.values())
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
         for name, kind in _OPTIONS.items()
     ]
     vars(styled)["__signature__"] = own.replace(parameters=parameters)
-    styled.__annotations__ = {**hints, **_OPTIONS}
+    styled.__annotations__ = {**command.__annotations__, **_OPTIONS}
     return styled

@@ -12,18 +12,14 @@ from rich.console import Console
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
     KernelArgument,
-    KvHeadsOption,
-    SeqKvOption,
     SetOption,
     include_dirs_of,
     parse_settings,
-    problem_of,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problem_of
 from sdpalab.commands.simulated_profile import output_folder, profile_on_simulator
 from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
@@ -42,10 +38,8 @@ Counts = Sequence[tuple[str, Mapping[str, float]]]
 def profile(
     kernel: KernelArgument,
     shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to profile, or a name.")] = "mission",
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
+    *,
+    described: ProblemOptions,
     device: Annotated[
         str, typer.Option(metavar="D", help="gpu (Nsight Compute), or sim: what the simulator and the model say.")
     ] = "gpu",
@@ -77,7 +71,7 @@ def profile(
 ) -> int:
     """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""
     console = console_and_subject(json, kernel)
-    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problem = problem_of(shape, described)
     settings, folders = parse_settings(knobs), include_dirs_of(include, kernel)
     if device == "sim":
         if verdicts is not None:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sdpalab.commands.common import conclude, one_thread_each, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import (
-    PROBLEM_OPTIONS,
-    CausalOption,
-    DtypeOption,
     JsonOption,
-    KvHeadsOption,
     LevelOption,
     SeedOption,
-    SeqKvOption,
     at_least,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem
@@ -41,10 +36,8 @@ def prove(
         typer.Argument(metavar="KERNEL", help="Shipped kernels. Default: all that this GPU runs, as exact as torch."),
     ] = None,
     shape: Annotated[list[str] | None, shapes("What to prove them for", "mission")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
+    *,
+    described: ProblemOptions,
     shapes_from: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A problem a line, as '1,8,512,64 causal kv_heads=2' or a JSON object."),
@@ -65,7 +58,7 @@ def prove(
     from sdpalab.judge.cases import LEVELS
 
     console = console_and_subject(json, ", ".join(kernel or ()))
-    problems = _problems(shape, shapes_from, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problems = _problems(shape, shapes_from, described)
     if level not in LEVELS:
         raise UserError(f"--level takes {' or '.join(LEVELS)}, not {level!r}")
     at_least("--seed", seed, 0)
@@ -109,22 +102,16 @@ def prove(
     return code
 
 
-def _problems(
-    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: Any
-) -> tuple[Problem, ...]:
+def _problems(texts: Sequence[str] | None, file: Path | None, described: ProblemOptions) -> tuple[Problem, ...]:
     """What is to be proven, each once: the shapes, with the options, and then those of the file."""
     from sdpalab.evidence.workload import read_workload
 
-    options = dtype is not None or causal or any(size is not None for size in sizes.values())
-    if file is not None and options and not texts:
-        raise UserError(f"{PROBLEM_OPTIONS} are for --shape; in a file each line has its own")
+    if file is not None and described.given and not texts:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in described.given)
+        raise UserError(f"{names} is for --shape; in a file each line has its own")
     default = None if file is not None else "mission"
-    problems = problems_of(texts, dtype=dtype, causal=causal, default=default, **sizes)
+    problems = problems_of(texts, described, default=default)
     listed = read_workload(file) if file is not None else ()
-    for problem in listed:
-        if problem.extras:
-            lacking = " and ".join(problem.extras)
-            raise UserError(f"{file}: prove does not take {lacking} yet, which {problem.label} has")
     return tuple(dict.fromkeys([*problems, *listed]))
 
 

@@ -21,13 +21,11 @@ from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
     NumericsOption,
-    SeqKvOption,
     checked_numerics,
     include_dirs_of,
-    problems_of,
 )
+from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
@@ -35,7 +33,6 @@ from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
-from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -116,7 +113,7 @@ def repro(
         ),
     ] = None,
     include: IncludeOption = None,
-    numerics: NumericsOption = DEFAULT_NUMERICS,
+    numerics: NumericsOption = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -133,9 +130,9 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
-    checked_numerics(numerics)
+    sums = checked_numerics(numerics)
     folders = include_dirs_of(include, *asked)
-    large = problems_of(also_for, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    large = problems_of(also_for, ProblemOptions(kv_heads=kv_heads, seq_kv=seq_kv), default=None)
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
@@ -165,9 +162,7 @@ def repro(
                 _headline(console, f"Kernel {subject.name}")
                 console.print(subject.idea, soft_wrap=True)
                 try:
-                    attempts.append(
-                        _attempt(console, bundle, subject, device, gpu, large, case_seconds, numerics, folders)
-                    )
+                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds, sums, folders))
                     interrupted = attempts[-1].interrupted
                 except KeyboardInterrupt:
                     if not attempts:
@@ -264,7 +259,9 @@ def _attempt(
             for reason in covering.missing.values():
                 console.print(f"not judged: {reason}", soft_wrap=True)
             specs = (*specs, *covering.specs)
-            problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
+            # What it claims beyond them is judged, and neither shown nor held against the static gate.
+            asked = {spec.problem for spec in specs if not spec.claim}
+            problems = sorted(asked, key=lambda problem: -problem.scores)
             taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
             steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
             for step in steps:

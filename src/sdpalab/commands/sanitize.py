@@ -14,38 +14,24 @@ from rich.console import Console
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import WorkerOptions
 from sdpalab.commands.options import (
-    PROBLEM_OPTIONS,
-    AddressOption,
-    AlibiOption,
     ArchOption,
-    AttnMaskOption,
-    CausalOption,
-    DtypeOption,
     IncludeOption,
     JsonOption,
-    KvHeadsOption,
-    KvLengthsOption,
     MaxStepsOption,
     NumericsOption,
-    SeqKvOption,
     SetOption,
-    SinksOption,
-    SoftcapOption,
-    WindowOption,
-    WorkersOption,
     at_least,
     checked_numerics,
-    executor_of,
     include_dirs_of,
     parse_settings,
-    problems_of,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
-from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -69,16 +55,8 @@ def sanitize(
             "even and an odd number, and a ragged last one.",
         ),
     ] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
-    window: WindowOption = None,
-    softcap: SoftcapOption = None,
-    kv_lengths: KvLengthsOption = None,
-    attn_mask: AttnMaskOption = None,
-    alibi_slopes: AlibiOption = False,
-    sinks: SinksOption = False,
+    *,
+    described: ProblemOptions,
     settings: SetOption = None,
     include: IncludeOption = None,
     arch: ArchOption = None,
@@ -89,7 +67,12 @@ def sanitize(
         str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early, late or both.")
     ] = "both",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also races between lanes of one warp that run together.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Also races between lanes of one warp that run together, accesses that leave the buffer of their "
+            "pointer for another, and mbarriers for copies without fence.mbarrier_init.",
+        ),
     ] = False,
     volatile: Annotated[
         str,
@@ -98,9 +81,16 @@ def sanitize(
             help="What volatile accesses are: relaxed operations of the whole system, the letter of PTX, or data.",
         ),
     ] = "sync",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
+    reads: Annotated[
+        str,
+        typer.Option(
+            metavar="latest|stale",
+            help="What reads return: what was written last, or any value that PTX's memory model allows, by the seed.",
+        ),
+    ] = "latest",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order and of stale reads.")] = 0,
     max_steps: MaxStepsOption = None,
-    numerics: NumericsOption = DEFAULT_NUMERICS,
+    numerics: NumericsOption = None,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -122,8 +112,7 @@ def sanitize(
         str | None,
         typer.Option(metavar="E", help="A job for each problem of a kernel: local (processes of this machine) or ray."),
     ] = None,
-    address: AddressOption = None,
-    workers: WorkersOption = None,
+    where: WorkerOptions,
     suppressions: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
@@ -139,21 +128,8 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
-    problems = problems_of(
-        shape,
-        dtype=dtype,
-        causal=causal,
-        kv_heads=kv_heads,
-        seq_kv=seq_kv,
-        window=window,
-        softcap=softcap,
-        kv_lengths=kv_lengths,
-        attn_mask=attn_mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        default=None,
-    )
-    modes = _modes(schedule, async_mode, strict, volatile, seed, max_steps, checked_numerics(numerics))
+    problems = problems_of(shape, described, default=None)
+    modes = _modes(schedule, async_mode, strict, volatile, reads, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
@@ -163,9 +139,9 @@ def sanitize(
             status.update(f"running {label}")
 
         if kernel.endswith((".ptx", ".cu")):
-            if shape or dtype or causal or kv_heads or seq_kv or settings or arch or include:
+            if shape or described.given or settings or arch or include:
                 raise UserError(
-                    f"--shape, {PROBLEM_OPTIONS}, --set, --arch and --include are for kernels; a file has its --launch"
+                    "--shape and its options, --set, --arch and --include are for kernels; a file has its --launch"
                 )
             if executor is not None:
                 raise UserError("--executor is for kernels; a file with its launch runs here")
@@ -174,11 +150,9 @@ def sanitize(
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
-            options = dtype, causal, settings, arch, modes, show_progress, accepted
+            options = described, settings, arch, modes, show_progress, accepted
             include_dirs = include_dirs_of(include, kernel)
-            if executor is not None and include_dirs:
-                raise UserError("--include is not sent to jobs: name the folders as include_dirs of the kernel")
-            jobs = nullcontext() if executor is None else executor_of(executor, address, workers)
+            jobs = nullcontext() if executor is None else where.on(executor)
             with jobs as on:
                 outcome, folders = _kernel(kernel, problems, *options, on, include_dirs)
     _print(console, outcome, time.monotonic() - start, shown)
@@ -198,6 +172,7 @@ def _modes(
     async_mode: str,
     strict: bool,
     volatile: str,
+    reads: str,
     seed: int,
     max_steps: int | None,
     numerics: str,
@@ -206,7 +181,8 @@ def _modes(
 
     if volatile not in ("data", "sync"):
         raise UserError(f"--volatile takes data or sync, not {volatile!r}")
-
+    if reads not in ("latest", "stale"):
+        raise UserError(f"--reads takes latest or stale, not {reads!r}")
     if schedule not in (*SCHEDULES, "all"):
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
     if async_mode not in (*ASYNC_MODES, "both"):
@@ -218,6 +194,7 @@ def _modes(
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
         strict=strict,
         volatile=volatile,
+        reads=reads,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
         numerics=numerics,
@@ -227,8 +204,7 @@ def _modes(
 def _kernel(
     name: str,
     given: Sequence[Problem],
-    dtype: str | None,
-    causal: bool,
+    described: ProblemOptions,
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
@@ -244,7 +220,7 @@ def _kernel(
 
     with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run", include_dirs=include_dirs) as kernel:
         config = kernel.config_with(parse_settings(settings))
-        problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
+        problems = given or small_problems(kernel, config, dtype=described.dtype, causal=described.causal)
         if executor is None:
             outcome = sanitize_kernel(
                 kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted
@@ -252,7 +228,10 @@ def _kernel(
         else:
             progress(f"{len(problems)} jobs")
             outcome = sanitize_by_jobs(
-                executor, name, kernel, problems, config, modes, arch=arch, suppressions=accepted
+                *(executor, name, kernel, problems, config, modes),
+                arch=arch,
+                suppressions=accepted,
+                include_dirs=include_dirs,
             )
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 

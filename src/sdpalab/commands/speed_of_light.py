@@ -17,18 +17,9 @@ from rich.text import Text
 from sdpalab.commands.common import verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
-    AlibiOption,
-    AttnMaskOption,
-    CausalOption,
     JsonOption,
-    KvHeadsOption,
-    KvLengthsOption,
-    SeqKvOption,
-    SinksOption,
-    SoftcapOption,
-    WindowOption,
-    problem_of,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problem_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
@@ -47,16 +38,8 @@ def speed_of_light(
         list[str] | None,
         typer.Option(metavar="NAME", help=f"{', '.join(GPUS)}; may be repeated. Default: all of them, in brief."),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="Of Q, K, V and O: float16 or bfloat16.")] = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
-    window: WindowOption = None,
-    softcap: SoftcapOption = None,
-    kv_lengths: KvLengthsOption = None,
-    attn_mask: AttnMaskOption = None,
-    alibi_slopes: AlibiOption = False,
-    sinks: SinksOption = False,
+    *,
+    described: ProblemOptions,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
@@ -68,19 +51,7 @@ def speed_of_light(
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
     console = console_and_subject(json, shape)
-    problem = problem_of(
-        shape,
-        dtype=dtype,
-        causal=causal,
-        kv_heads=kv_heads,
-        seq_kv=seq_kv,
-        window=window,
-        softcap=softcap,
-        kv_lengths=kv_lengths,
-        attn_mask=attn_mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-    )
+    problem = problem_of(shape, described)
     if problem.dtype not in HALF_DTYPES:
         raise UserError(f"speed-of-light has rates of products in 16 and 8 bits alone, not in {problem.dtype}")
     target_us = _target_us(target, peer)

@@ -13,19 +13,15 @@ from rich.text import Text
 from sdpalab.commands.common import conclude, progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
-    CausalOption,
-    DtypeOption,
     JsonOption,
     KernelArgument,
-    KvHeadsOption,
     SeedOption,
-    SeqKvOption,
     SetOption,
     at_least,
     parse_settings,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
@@ -49,10 +45,8 @@ def torch_matrix(
         ),
     ] = None,
     shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
+    *,
+    described: ProblemOptions,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,
@@ -70,8 +64,8 @@ def torch_matrix(
     from sdpalab.torch_matrix.run import run_matrix
 
     console = console_and_subject(json, kernel)
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
-    specs = _cases(problems, dtype, causal, seed)
+    problems = problems_of(shape, described, default=None)
+    specs = _cases(problems, described, seed)
     start = time.monotonic()
     with progress_console().status(kernel) as status:
         matrix = run_matrix(
@@ -116,12 +110,13 @@ def versions_for(given: Sequence[str] | None) -> list[str]:
     return versions
 
 
-def _cases(problems: Sequence[Problem], dtype: str | None, causal: bool, seed: int) -> list[CaseSpec]:
+def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) -> list[CaseSpec]:
     """The cases whose seeds are public: the same inputs in every environment, today and next year."""
     from sdpalab.judge.cases import quick_cases, twelve_cases
 
     at_least("--seed", seed, 0)
-    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(dtype=dtype or "float16", causal=causal)
+    dtype, causal = described.dtype or "float16", described.causal
+    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(dtype=dtype, causal=causal)
     return [spec for spec in specs if spec.seed is not None]
 
 

@@ -13,18 +13,14 @@ from sdpalab.commands.common import conclude, console_for, one_thread_each, prog
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     AddressOption,
-    CausalOption,
-    DtypeOption,
     ExecutorOption,
     IncludeOption,
     JsonOption,
     KernelArgument,
-    KvHeadsOption,
-    SeqKvOption,
     include_dirs_of,
-    problems_of,
     shapes,
 )
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 
@@ -40,10 +36,8 @@ _MOST_ROWS = 12
 def tune(
     kernel: KernelArgument,
     shape: Annotated[list[str] | None, shapes("What it is to be fast on", "mission")] = None,
-    dtype: DtypeOption = None,
-    causal: CausalOption = False,
-    kv_heads: KvHeadsOption = None,
-    seq_kv: SeqKvOption = None,
+    *,
+    described: ProblemOptions,
     gpu: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,7 +75,7 @@ def tune(
     console_for(t4, option="--t4")
     progress = progress_console()
     folders = include_dirs_of(include, kernel)
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problems = problems_of(shape, described)
     path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
     if log is None and path.exists() and not resume:
         path = _unused(path)

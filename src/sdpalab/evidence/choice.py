@@ -139,6 +139,9 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
         cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
         multiple.
     """
+    if problem.extras:
+        extras = " and ".join(problem.extras)
+        return Choice(None, f"it has no kernels for problems with {extras}, whatever is proven and timed of them")
     records = records_on(machine.gpu) if records is None else records
     proofs, why = _usable(problem, machine, records.proofs)
     if not proofs:
@@ -248,7 +251,8 @@ def _choice_of(
     proof = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "
-        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}"
+        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
+        f"{', '.join(proof.coverage)}"
     )
     return Choice(ProvenKernel(proof, plan, builds), reason)
 

@@ -60,6 +60,8 @@ class Proof:
         The version of the lab that judged; None for a record that is shipped with this one.
     failure : str
         Why the kernel did not pass; empty if it did.
+    coverage : tuple of str
+        :attr:`sdpalab.judge.verdict.Verdict.covers`.
     """
 
     kernel: str
@@ -74,6 +76,7 @@ class Proof:
     driver: str | None = None
     lab: str | None = None
     failure: str = ""
+    coverage: tuple[str, ...] = ()
 
     def covers(self, problem: Problem) -> bool:
         """Whether problems with the same traits were judged, and some that were as large in each dimension."""
@@ -167,6 +170,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
         driver=stored.driver if stored else None,
         lab=stored.lab if stored and own else None,
         failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
+        coverage=tuple(verdict.covers),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import MachineError, UserError
@@ -21,18 +22,18 @@ from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
 from sdpalab.problem import Problem
 from sdpalab.sim import DEFAULT_NUMERICS
 
-__all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "same_source", "source_of"]
+__all__ = ["CASES_OF_A_JOB", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
-SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx")
+SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
 
 
-def source_of(spec: str) -> str:
+def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
     """Digest of the source of a kernel that is given by name.
 
-    That of a user's file covers the Python and CUDA sources in its folder, which it may read; that of a shipped kernel
-    is :func:`sdpalab.kernels.tuned.source_digest`.
+    That of a user's file covers the Python and CUDA sources in its folder, which it may read, and all below the folders
+    of headers; that of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
 
     Raises
     ------
@@ -43,20 +44,31 @@ def source_of(spec: str) -> str:
         return source_digest(get(spec))
     path, digest = file_of(spec), sha256()
     try:
-        for each in sorted({path, *(each for each in path.parent.iterdir() if each.suffix in SOURCE_SUFFIXES)}):
-            text = each.read_bytes()
-            digest.update(f"{each.name} {len(text)}\n".encode() + text)
+        files = {folder: set(folder.rglob("*")) for folder in include_dirs}
+        files[path.parent] = {path, *path.parent.iterdir()}
+        for folder, inside in files.items():
+            for each in sorted(each for each in inside if each == path or each.suffix in SOURCE_SUFFIXES):
+                text = each.read_bytes()
+                digest.update(f"{each.relative_to(folder)} {len(text)}\n".encode() + text)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{error.filename or path} cannot be read: {error.strerror}") from None
     return digest.hexdigest()
 
 
 def same_source(inputs: Mapping[str, Any]) -> str:
-    """The kernel of a job; UserError if its source is not that which was submitted."""
-    spec = str(inputs["kernel"])
-    if source_of(spec) != inputs["source"]:
+    """The kernel of a job; UserError if its source, headers included, is not that which was submitted."""
+    spec, folders = str(inputs["kernel"]), include_dirs_in(inputs)
+    missing = next((folder for folder in folders if not folder.is_dir()), None)
+    if missing is not None:
+        raise UserError(f"the worker has no folder {missing}, which --include names")
+    if source_of(spec, folders) != inputs["source"]:
         raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
     return spec
+
+
+def include_dirs_in(inputs: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The folders of headers of a job."""
+    return tuple(Path(folder) for folder in inputs.get("include_dirs", ()))
 
 
 def judge_by_jobs(
@@ -74,6 +86,7 @@ def judge_by_jobs(
     max_steps: int | None = None,
     numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
+    include_dirs: Sequence[Path] = (),
     progress: Callable[[Case], None] | None = None,
     on_start: Callable[[str, int], None] | None = None,
     on_end: Callable[[str], None] | None = None,
@@ -88,6 +101,8 @@ def judge_by_jobs(
         As there.
     until_failure : bool
         Stop each job at its first case that fails.
+    include_dirs : sequence of Path
+        Folders for ``#include``, which each worker has under the same absolute path, with the same content.
     progress : callable, optional
         Called with each finished Case, in the order in which the jobs end.
     on_start, on_end : callable, optional
@@ -110,7 +125,8 @@ def judge_by_jobs(
         raise UserError("there is no problem to judge")
     shared = {
         "kernel": absolute_spec(kernel),
-        "source": source_of(kernel),
+        "source": source_of(kernel, include_dirs),
+        "include_dirs": [str(folder) for folder in include_dirs],
         "device": device,
         "arch": arch,
         "sms": sms,
@@ -172,7 +188,8 @@ def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Judge some cases: ``verdict``, or None if none of them suits the kernel's tiles or layouts."""
     spec = same_source(inputs)
     specs = [_from_data(each) for each in inputs["cases"]]
-    options = {name: value for name, value in inputs.items() if name not in ("kernel", "source", "cases")}
+    options = {**inputs, "include_dirs": include_dirs_in(inputs)}
+    options = {name: value for name, value in options.items() if name not in ("kernel", "source", "cases")}
     try:
         return {"verdict": judge_candidate(spec, specs, workers=1, **options).to_dict()}
     except NoCaseSuits:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from sdpalab.jobs.calling import values
 from sdpalab.jobs.job import Executor
-from sdpalab.jobs.judging import same_source, source_of
+from sdpalab.jobs.judging import include_dirs_in, same_source, source_of
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.userfile import absolute_spec
@@ -33,6 +34,7 @@ def sanitize_by_jobs(
     *,
     arch: str | None = None,
     suppressions: Sequence[Suppression] = (),
+    include_dirs: Sequence[Path] = (),
 ) -> Sanitized:
     """:func:`sdpalab.run.sanitize.sanitize_kernel` on an executor's workers, with the same outcome.
 
@@ -44,6 +46,8 @@ def sanitize_by_jobs(
         The kernel of that name, in this process.
     problems, config, modes, arch, suppressions
         As there.
+    include_dirs
+        As for :func:`sdpalab.jobs.judging.judge_by_jobs`.
 
     Raises
     ------
@@ -55,7 +59,8 @@ def sanitize_by_jobs(
     arch = arch or kernel.default_arch
     shared = {
         "kernel": absolute_spec(spec),
-        "source": source_of(spec),
+        "source": source_of(spec, include_dirs),
+        "include_dirs": [str(folder) for folder in include_dirs],
         "config": dict(config),
         "modes": asdict(modes),
         "arch": arch,
@@ -70,7 +75,8 @@ def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sanitize a kernel on one problem: its ``runs`` and ``hazards``."""
     spec, modes = same_source(inputs), inputs["modes"]
     lists = {name: tuple(modes[name]) for name in ("schedules", "async_modes")}
-    with kernel_in_sandbox(spec, arch=inputs["arch"], else_say="there is no PTX to run") as kernel:
+    where = {"arch": inputs["arch"], "include_dirs": include_dirs_in(inputs)}
+    with kernel_in_sandbox(spec, else_say="there is no PTX to run", **where) as kernel:
         outcome = sanitize_kernel(
             kernel,
             [Problem(**inputs["problem"])],

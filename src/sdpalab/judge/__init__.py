@@ -53,11 +53,12 @@ def judge(
     device: str = "auto",
     level: str = "quick",
     seed: int = 0,
+    claims: bool = True,
 ) -> Verdict:
     """Judge a kernel; see :func:`sdpalab.judge.session.judge`."""
     from sdpalab.judge import session
 
-    return session.judge(kernel, problems, device=device, level=level, seed=seed)
+    return session.judge(kernel, problems, device=device, level=level, seed=seed, claims=claims)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import math
 import os
 import re
 import signal
@@ -22,13 +23,14 @@ from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
-from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
@@ -67,7 +69,7 @@ class Store(Protocol):
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a candidate's description that its cases are judged by, and that must be the same in every
     process."""
-    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
+    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics", "takes")}
 
 
 def _import_torch() -> None:
@@ -102,6 +104,7 @@ class JudgeRun:
         self._queue: Iterator[int] = iter(())
         self._witnessed: int | None = None
         self._declared: dict[str, Any] | None = None
+        self._kind = ""
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
@@ -110,7 +113,7 @@ class JudgeRun:
         first = self._worker()
         try:
             about = first.about
-            self._declared = _declared(about)
+            self._declared, self._kind = _declared(about), about["kind"]
             self._check(about, device)
             if not self._specs:
                 raise NoCaseSuits(about["name"])
@@ -194,7 +197,7 @@ class JudgeRun:
         else:
             check_numerics(Numerics.from_dict(about["numerics"]))
         # A callable may only refuse what its parameters lack: with more to say it could avoid the probes.
-        rejects = [_lacking(about, spec.problem) for spec in self._specs] if callable_ else about["rejects"]
+        rejects = [_lacking(about, spec) for spec in self._specs] if callable_ else about["rejects"]
         if len(rejects) != len(self._specs):
             raise UserError(f"kernel {name} does not report for each problem whether it supports it")
         for spec, reason in zip(self._specs, rejects, strict=True):
@@ -305,6 +308,9 @@ class JudgeRun:
             layout = Layout(spec.layout)
             run["layout"] = layout.value
             reason = reason and f"{reason}; Q, K and V lie {layout.says}"
+        if spec.claim:
+            run["claim"] = spec.claim
+            reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, self._kind)}"
         return Case(
             name=spec.name,
             problem=spec.problem,
@@ -351,9 +357,12 @@ def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
     return max(public, key=lambda n: specs[n].problem.scores, default=None)
 
 
-def _lacking(about: Mapping[str, Any], problem: Problem) -> str | None:
-    """Which parameter a callable lacks for the problem, in a sentence; None if it has all."""
-    lacking = [name for name in problem.extras if name not in about["takes"]]
+def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
+    """Which parameter a callable lacks for a case, in a sentence; None if it has all."""
+    problem = spec.problem
+    needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
+    needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
+    lacking = [name for name in dict.fromkeys(needed) if name not in about["takes"]]
     if not lacking:
         return None
     return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"

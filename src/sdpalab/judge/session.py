@@ -47,6 +47,7 @@ def judge(
     device: str = "auto",
     level: str = "quick",
     seed: int = 0,
+    claims: bool = True,
 ) -> Verdict:
     """Judge a kernel: run it in a process of its own and hold its outputs against float64.
 
@@ -54,7 +55,8 @@ def judge(
     ----------
     kernel : str, CudaKernel or callable
         A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
-        torch CPU tensors [B, H, S, D] of the problem's dtype.
+        torch CPU tensors [B, H, S, D] of the problem's dtype, with further parameters for what else it computes
+        (:data:`sdpalab.judge.parameters.PARAMETERS`).
     problems : iterable of Problem, optional
         What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes,
         edges and relations come on top (:mod:`sdpalab.judge.cases`).
@@ -65,6 +67,9 @@ def judge(
         How much is judged: in a minute, or in many.
     seed : int
         Public seed of the inputs for ``problems``; the twelve cases have their own.
+    claims : bool
+        Whether the kernel is also judged on small problems that nobody asked for and that it claims to compute, such as
+        with a causal mask (:mod:`sdpalab.judge.claims`). :attr:`Verdict.covers` says what was judged.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def judge(
     MachineError
         If no worker process can be started.
     """
-    specs = cases_for(level, problems, seed=seed)
+    specs = cases_for(level, problems, seed=seed, claims=claims)
     return judge_candidate(kernel, specs, device=device, level=level, seed=seed)
 
 

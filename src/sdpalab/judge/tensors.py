@@ -9,13 +9,15 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.judge.parameters import arguments
+
 if TYPE_CHECKING:
     import torch
 
     from sdpalab.inputs import Inputs
     from sdpalab.problem import Problem
 
-__all__ = ["extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
+__all__ = ["buffer_tensors", "extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -44,11 +46,19 @@ def extra_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array) if array.dtype in (np.float32, np.int32) else to_torch(array)
 
 
+def buffer_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """All arrays of ``inputs`` as tensors on their memory, as the buffers of a plan: a boolean mask is bytes."""
+    import torch
+
+    tensors = {name: extra_tensor(array) for name, array in inputs.arrays.items()}
+    return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
+
+
 def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) -> npt.NDArray[Any]:
     """The output of a function on torch tensors, called in this process as the judge calls it, on copies."""
     q, k, v = (to_torch(array.copy()) for array in inputs.qkv)
     extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
-    return from_torch(function(q, k, v, **{**problem.scoring, **extra}))
+    return from_torch(function(q, k, v, **arguments(function, problem, extra)))
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic.dataclasses import dataclass
 
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
+from sdpalab.judge.coverage import coverage_of
 from sdpalab.problem import TWELVE_CASES
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 
@@ -270,8 +271,8 @@ class Verdict(JsonRecord):
     first failure.
     """
 
-    derived = ("status", "passed", "reason", "original_contract")
-    sparse = ("unjudged", "algebra")
+    derived = ("status", "passed", "reason", "original_contract", "covers")
+    sparse = ("unjudged", "algebra", "covers")
 
     kernel: str
     config: str
@@ -318,6 +319,11 @@ class Verdict(JsonRecord):
     def _unequal(self) -> AlgebraCase | None:
         """The first problem in exact arithmetic whose outputs are not those of attention."""
         return next((each for each in self.algebra if each.status is AlgebraStatus.UNEQUAL), None)
+
+    @property
+    def covers(self) -> list[str]:
+        """What it covers if it is PASSED (:func:`sdpalab.judge.coverage.coverage_of`), otherwise nothing."""
+        return coverage_of(self.cases) if self.passed else []
 
     @property
     def original_contract(self) -> int:

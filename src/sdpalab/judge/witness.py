@@ -36,6 +36,7 @@ __all__ = [
     "Backend",
     "WitnessUnavailable",
     "available_backends",
+    "joined_mask",
     "witness_device",
     "witness_output",
 ]
@@ -143,7 +144,7 @@ def witness_output(
     mask = None
     if any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask")) or (causal and rows is not None):
         wanted = np.arange(q.shape[2]) if rows is None else rows
-        mask = to_torch_mask(_joined_mask(q, k, wanted, scoring)).to(device)
+        mask = to_torch_mask(joined_mask(q, k, wanted, scoring)).to(device)
         causal = False
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
@@ -165,7 +166,7 @@ def witness_output(
         raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
 
 
-def _joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
+def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
     """All masks of the rows in one, [1 or B, 1 or H, rows, Skv]: boolean, or of the dtype of an additive one."""
     shape = scoring["attn_mask"].shape[:2] if "attn_mask" in scoring else (1, 1)
     shape = (q.shape[0] if "kv_lengths" in scoring else shape[0], shape[1])

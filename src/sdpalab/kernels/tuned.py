@@ -69,7 +69,12 @@ class ProblemClass(JsonRecord):
         Whether several query heads share one of K and V.
     heads, seq_q, seq_kv : int
         The least power of two that is not below batch times heads, and each length.
+    extras : tuple of str
+        Those of :data:`sdpalab.problem.EXTRAS` that the problems have, with what is compiled in: a window, a soft cap,
+        the form of a mask.
     """
+
+    sparse = ("extras",)
 
     dtype: str
     head_dim: int
@@ -78,6 +83,7 @@ class ProblemClass(JsonRecord):
     heads: int
     seq_q: int
     seq_kv: int
+    extras: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemClass:
@@ -90,6 +96,7 @@ class ProblemClass(JsonRecord):
             _power(problem.batch * problem.heads),
             _power(problem.seq_q),
             _power(problem.seq_kv),
+            tuple(_compiled(problem, name) for name in problem.extras),
         )
 
     @property
@@ -99,6 +106,7 @@ class ProblemClass(JsonRecord):
         if self.seq_q != self.seq_kv:
             keys = f"{_range(self.seq_q)} queries, {_range(self.seq_kv)} keys"
         traits = f"{self.dtype} D={self.head_dim}{' causal' * self.causal}{' grouped' * self.grouped}"
+        traits = " ".join((traits, *self.extras))
         return f"{traits}, {_range(self.heads)} heads, {keys}"
 
 
@@ -311,6 +319,13 @@ def _parsed(path: Path, changed: int) -> tuple[TunedEntry, ...]:
         reason = " ".join(str(error).split())[:200]
         warnings.warn(f"{path}: its tuned defaults are not used: {reason}", TunedWarning, stacklevel=2)
         return ()
+
+
+def _compiled(problem: Problem, name: str) -> str:
+    """An extra of a problem, with its value where that is part of the code."""
+    if name == "window_size" and problem.window_size is not None:
+        return "window={},{}".format(*problem.window_size)
+    return {"softcap": f"softcap={problem.softcap:g}", "attn_mask": f"attn_mask={problem.attn_mask}"}.get(name, name)
 
 
 def _power(size: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import buffer_tensors, from_torch
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck
@@ -71,9 +71,8 @@ def peer_subject(
     RuntimeError
         Of torch, if the device has no memory for them.
     """
-    problem = outputs.problem
     launches = [
-        partial(peer.run, *tensors, scale=problem.scale, causal=problem.causal)
+        peer.prepared(outputs.problem, outputs.inputs, tensors["q"], tensors["k"], tensors["v"])
         for tensors in _copies(outputs.inputs, device, copies)
     ]
     return _Rotation(launches, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
@@ -94,7 +93,8 @@ def kernel_subject(
     Launched as it is, it is prepared once for each copy of the inputs, and output and workspace are shared. With
     ``eager`` it is called as ``sdpalab.scaled_dot_product_attention`` calls a kernel: each call looks at the tensors,
     allocates output and workspace, and then launches, since a peer's call does so too. (What the function does beside:
-    it looks up which kernel is proven, once for each shape in a dictionary.)
+    it looks up which kernel is proven, once for each shape in a dictionary. It takes no window, soft cap, lengths,
+    slopes or sinks, which are passed to the launch here as they are.)
 
     Raises
     ------
@@ -108,9 +108,10 @@ def kernel_subject(
     check = OutputCheck(outputs, kernel.numerics_of(config))
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
-        q, k, v = rotated[0]
-        call = _as_the_op(TorchLaunch(executor, plan, q, k, v))
-        calls = [partial(call, *tensors) for tensors in rotated]
+        first = rotated[0]
+        further = {name: tensor for name, tensor in first.items() if name not in ("q", "k", "v")}
+        call = _as_the_op(TorchLaunch(executor, plan, first["q"], first["k"], first["v"], further=further))
+        calls = [partial(call, **tensors) for tensors in rotated]
         return _Rotation(calls, check).subject(kernel.name, floor)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
@@ -119,7 +120,7 @@ def kernel_subject(
     }
     launches = []
     for tensors in _copies(outputs.inputs, device, copies):
-        prepared = executor.prepare(plan, {**shared, **dict(zip("qkv", tensors, strict=True))})
+        prepared = executor.prepare(plan, {**shared, **tensors})
         launches.append(partial(_launched, prepared, shared["o"]))
     return _Rotation(launches, check).subject(kernel.name, floor)
 
@@ -153,27 +154,28 @@ def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
     return out
 
 
-def _as_the_op(launch: TorchLaunch) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
     """A call as the function of torch's signature makes it, from its checks to its launch.
 
     It raises RuntimeError where that function falls back to torch.
     """
     from sdpalab.run.torch_inputs import check_together, unfit_reason
 
-    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **further: torch.Tensor) -> torch.Tensor:
         grouped = q.shape[1] != k.shape[1]
         check_together(q, k, v, grouped)
         reason = unfit_reason(q, k, v, None, 0.0, grouped)
         if reason is not None:
             raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
-        return launch(q, k, v)["o"]
+        return launch(q, k, v, **further)["o"]
 
     return call
 
 
-def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[tuple[torch.Tensor, ...]]:
-    arrays = (inputs.q, inputs.k, inputs.v)
-    return [tuple(to_torch(array).to(device, copy=True) for array in arrays) for _ in range(copies)]
+def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[dict[str, torch.Tensor]]:
+    """Copies of the inputs on the device, by their names, as buffers of a plan."""
+    tensors = buffer_tensors(inputs)
+    return [{name: each.to(device, copy=True) for name, each in tensors.items()} for _ in range(copies)]
 
 
 def _nothing() -> None:

@@ -23,7 +23,7 @@ def main(order: str) -> None:
     import torch
     from cuda.bindings import driver
 
-    from sdpalab.judge.tensors import to_torch
+    from sdpalab.judge.tensors import buffer_tensors
     from sdpalab.run import GpuExecutor, torch_gpu
 
     request = json.loads(order)
@@ -37,7 +37,7 @@ def main(order: str) -> None:
         plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
-    buffers = {name: to_torch(array).to(device) for name, array in inputs.arrays.items()}
+    buffers = {name: tensor.to(device) for name, tensor in buffer_tensors(inputs).items()}
     for buffer in plan.buffers:
         if buffer.name not in buffers:
             buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)

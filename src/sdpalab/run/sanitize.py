@@ -58,11 +58,14 @@ class Modes:
     schedules, async_modes : tuple of str
         See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
     strict : bool
-        Also report races between lanes of a warp that run together.
+        Also report races between lanes of a warp that run together, accesses that leave the buffer of their pointer,
+        and mbarriers for copies without a fence behind their initialisation.
     volatile : str
         Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
+    reads : str
+        Whether reads may be stale (:func:`sdpalab.sim.launch`).
     seed : int
-        Of the random schedule.
+        Of the random schedule, and of stale reads.
     numerics : str
         See :func:`sdpalab.sim.launch`.
     max_steps : int
@@ -73,19 +76,21 @@ class Modes:
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
     volatile: str = "sync"
+    reads: str = "latest"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """The options of the simulator, run by run, for code with or without asynchronous instructions."""
-        checks = (*CHECKS, "strict") if self.strict else CHECKS
+        checks = (*CHECKS, "strict", "provenance") if self.strict else CHECKS
         for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
             yield {
                 "schedule": schedule,
                 "async_mode": mode,
                 "checks": checks,
                 "volatile": self.volatile,
+                "reads": self.reads,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sdpalab.compile import Build
@@ -30,6 +30,8 @@ class TorchLaunch:
         As :meth:`__call__` takes them. Their values are not read.
     builds : sequence of Build, optional
         One for each launch. Default: they are built.
+    further : mapping of str to Tensor, optional
+        The other inputs of the plan, as :meth:`__call__` takes them.
 
     Raises
     ------
@@ -45,6 +47,7 @@ class TorchLaunch:
         k: Tensor,
         v: Tensor,
         builds: Sequence[Build] | None = None,
+        further: Mapping[str, Tensor] | None = None,
     ) -> None:
         import torch
 
@@ -60,20 +63,22 @@ class TorchLaunch:
             if buffer.role != "in"
         ]
         self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
-        tensors = {"q": q, "k": k, "v": v, **self._allocated()}
+        tensors = {"q": q, "k": k, "v": v, **(further or {}), **self._allocated()}
         self._prepared = executor.prepare(plan, tensors, builds=builds)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, **further: Tensor) -> dict[str, Tensor]:
         """Launch on torch's current stream of the GPU, and return the outputs by name; does not wait for them.
 
         Parameters
         ----------
         q, k, v : Tensor
             Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Not checked.
+        **further : Tensor
+            Likewise, the other inputs of the plan (:attr:`sdpalab.problem.Problem.array_shapes`) by their names.
         """
         allocated = self._allocated()
         addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
-        for name, tensor in allocated.items():
+        for name, tensor in (*further.items(), *allocated.items()):
             addresses[name] = torch_gpu.address(tensor)
         self._prepared.place(addresses)
         self._prepared.launch(torch_gpu.stream(self._ordinal))

@@ -110,7 +110,7 @@ def prove_gate(inputs: Inputs) -> Value:
                 return _failed(Standing.HAZARD, str(error))
             if sanitized.hazards:  # suppressed or not
                 return _failed(Standing.HAZARD, f"{arch}: {sanitized.hazards[0].message}")
-        failed = _judged(inputs, kernel, gpu, cases_for("quick", problems), workers=1)
+        failed = _judged(inputs, kernel, gpu, cases_for("quick", problems, claims=False), workers=1)
         if failed:
             return failed
     return {"gates": ["sanitize", "quick judge"]}
@@ -119,7 +119,7 @@ def prove_gate(inputs: Inputs) -> Value:
 def full_gate(inputs: Inputs) -> Value:
     """The full judge on every problem, for each architecture: ``verdict``."""
     kernel, _, problems, gpus = _asked(inputs)
-    specs = cases_for("full", problems)
+    specs = cases_for("full", problems, claims=False)
     devices = []
     cases = 0
     for gpu in _one_an_arch(kernel, gpus):
@@ -186,9 +186,16 @@ def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[
     small_ones: dict[Problem, None] = {}
     for problem in problems:
         for small in small_problems(kernel, config, dtype=problem.dtype, causal=problem.causal):
-            same = small.with_(head_dim=problem.head_dim, scale=None)
+            same = _like(problem, small)
             small_ones[same if kernel.reject_reason(same, config) is None else small] = None
     return list(small_ones)
+
+
+def _like(problem: Problem, small: Problem) -> Problem:
+    """A small problem with the head dimension of ``problem``, and a window, lengths and the like as it has them."""
+    sizes = {name: getattr(small, name) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "causal")}
+    window = problem.window_size and tuple(min(side, small.seq_kv // 2) for side in problem.window_size)
+    return problem.with_(**sizes, window_size=window, scale=None)
 
 
 def _judged(inputs: Inputs, kernel: Kernel, gpu: Gpu, specs: Sequence[CaseSpec], *, workers: int) -> Value | None:

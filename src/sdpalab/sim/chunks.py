@@ -10,7 +10,9 @@ import numpy as np
 from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.checks.async_copy import AsyncCheck
 from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
+from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.provenance import home_buffers
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
 from sdpalab.sim.checks.tracked_memory import TrackedMemory
@@ -28,6 +30,7 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.weak import WeakMemory
 
 __all__ = ["Chunks", "Setup"]
 
@@ -62,6 +65,7 @@ class Setup:
     watchers: Sequence[Callable[[Machine], Observer]] = ()
     """Each makes an observer for each machine, which gets every event before the checks."""
     numerics: str = DEFAULT_NUMERICS
+    reads: str = "latest"
 
 
 class Chunks:
@@ -91,6 +95,9 @@ class Chunks:
     ) -> None:
         self.setup, self.space, self.tally = setup, space, tally
         self.log, self.history, self.watcher = log, history, watcher
+        self.weak: WeakMemory | None = None
+        if setup.reads == "stale":
+            self.weak = WeakMemory(setup.entry, setup.seed, volatile_is_data=setup.volatile == "data")
         self._schedulers: dict[int, Scheduler] = {}
         self.printed: list[str] = []
         """What printf wrote."""
@@ -120,6 +127,13 @@ class Chunks:
             heap=setup.heap,
         )
         machine.printed = self.printed
+        if "provenance" in setup.checks:
+            machine.homes = home_buffers(machine)
+        weak = self.weak
+        if weak is not None:
+            machine.weak = weak
+            machine.observers.append(weak)
+            machine.on_reset.append(lambda: weak.attach(machine))
         machine.observers += self._observers(machine)
         return Scheduler(machine, setup.max_steps, setup.schedule, self.tally)
 
@@ -140,6 +154,8 @@ class Chunks:
             observers += [race, GlobalRaceCheck(machine, log, race, self.history)]
         if "async" in checks:
             observers.append(AsyncCheck(machine, log))
+        if "strict" in checks:
+            observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
             registers = TrackingCheck(machine, log)
             observers += [TrackedMemory(machine, log, registers), registers]

@@ -12,19 +12,15 @@ import numpy as np
 
 from sdpalab.sim.fusion import registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask
 
 __all__ = ["is_collective", "meets_at_barrier", "member_mask", "pack_warps", "warp_words"]
 
-_WHOLE_WARP = frozenset({"mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "activemask", "setmaxnreg"})
-_MASKED = frozenset({"shfl", "vote", "redux", "match", "elect"})
-"""Their last operand is the member mask, as it is that of ``bar.warp.sync``."""
-
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether an instruction needs lanes of a warp together."""
-    opcode = instruction.opcode
-    return opcode in _WHOLE_WARP or opcode in _MASKED or instruction.mods[:1] == ("warp",)
+    """Whether an instruction needs lanes of a warp together; ``bar.warp.sync`` has a member mask, too."""
+    return opcode_of(instruction).lanes != "each" or instruction.mods[:1] == ("warp",)
 
 
 def meets_at_barrier(instruction: Instruction) -> bool:
@@ -50,7 +46,7 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
     constants: dict[str, Immediate] = {}
     for instruction in body:
         if is_collective(instruction):
-            if instruction.opcode in _WHOLE_WARP or not instruction.operands:
+            if opcode_of(instruction).lanes == "warp" or not instruction.operands:
                 return None
             mask = instruction.operands[-1]
             if isinstance(mask, Register) and mask.name in written:

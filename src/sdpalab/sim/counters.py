@@ -17,6 +17,7 @@ import numpy as np
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.machine import Machine, frames_of, source_of
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR, Tally
@@ -28,30 +29,16 @@ BANKS = 32
 
 _Measure = Callable[[Indices, Indices, int], tuple[int, int]]
 
-_PIPES = {
-    "tensor": ("mma", "wmma", "wgmma"),
-    "special": ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"),
-    "shared": ("ldmatrix", "stmatrix"),
-    "async": ("cp",),
-    "warp": ("shfl", "vote", "match", "redux", "activemask", "elect"),
-    "barrier": ("bar", "barrier", "mbarrier"),
-    "control": ("bra", "brx", "call", "ret", "exit", "trap", "brkpt"),
-    "move": ("mov", "cvta", "selp", "prmt"),
-    "convert": ("cvt",),
-    "atomic": ("atom", "red"),
-}
-_PIPE_OF = {opcode: pipe for pipe, opcodes in _PIPES.items() for opcode in opcodes}
 _FLOAT_TYPES = {"f16": "half", "f16x2": "half", "bf16": "half", "bf16x2": "half", "f32": "float", "f64": "double"}
 
 
 def pipe_of(instruction: Instruction) -> str:
     """The kind of unit that executes an instruction: tensor, special, float, half, integer, global, shared, ..."""
-    if instruction.opcode in ("ld", "st", "ldu"):
+    pipe = opcode_of(instruction).pipe
+    if pipe == "space":
         spaces = {mod.split("::")[0] for mod in instruction.mods}
         return next((space for space in ("global", "shared", "local", "param", "const") if space in spaces), "generic")
-    if instruction.opcode in _PIPE_OF:
-        return _PIPE_OF[instruction.opcode]
-    return next((_FLOAT_TYPES[mod] for mod in instruction.mods if mod in _FLOAT_TYPES), "integer")
+    return pipe or next((_FLOAT_TYPES[mod] for mod in instruction.mods if mod in _FLOAT_TYPES), "integer")
 
 
 @dataclass
@@ -290,7 +277,7 @@ def tensor_flops(instruction: Instruction) -> int:
 
     A wgmma is four warps' work.
     """
-    if instruction.opcode not in ("mma", "wmma", "wgmma"):
+    if opcode_of(instruction).pipe != "tensor":
         return 0
     if instruction.opcode != "mma" and not {"mma", "mma_async"} & set(instruction.mods):
         return 0

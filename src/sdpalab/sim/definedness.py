@@ -13,19 +13,10 @@ from dataclasses import dataclass
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction, Register, Vector
 from sdpalab.sim.linking import callee, is_indirect
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 
-__all__ = ["FOLLOWED", "Region", "Undefined", "computes", "find_undefined", "loads_shared", "writes"]
-
-_USES = frozenset(
-    {
-        *("ld", "ldu", "atom", "ldmatrix", "movmatrix", "mma", "wmma", "wgmma"),
-        *("vote", "match", "redux", "elect", "activemask", "mbarrier", "bar", "barrier", "tensormap"),
-    }
-)
-"""Have a result that is not computed from their operands lane by lane."""
-FOLLOWED = frozenset({"mma", "movmatrix"})
-"""Those through which undefined elements can be followed."""
+__all__ = ["Region", "Undefined", "computes", "find_undefined", "is_followed", "loads_shared", "writes"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,12 @@ class Region:
 
 def computes(instruction: Instruction) -> bool:
     """Whether an instruction's results are computed from its operands, lane by lane, or moved between lanes."""
-    return instruction.opcode not in _USES and bool(registers_written(instruction))
+    return opcode_of(instruction).undefined == "computed" and bool(registers_written(instruction))
+
+
+def is_followed(instruction: Instruction) -> bool:
+    """Whether undefined elements can be followed through an instruction."""
+    return opcode_of(instruction).undefined == "followed"
 
 
 def writes(entry: Entry, instruction: Instruction) -> list[str]:
@@ -143,7 +139,7 @@ def _effects(entry: Entry, block: BasicBlock, shared: bool) -> list[_Effect]:
                     instruction.pc,
                     frozenset(() if copied else registers_read(instruction)),
                     frozenset(writes(entry, instruction)),
-                    computes(instruction) or (shared and instruction.opcode in FOLLOWED),
+                    computes(instruction) or (shared and is_followed(instruction)),
                     instruction.guard is None,
                     shared and loads_shared(instruction),
                 )

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Register, TensorAddress, Vector
+from sdpalab.sim.opcodes import opcode_of
 
 __all__ = [
     "Chain",
@@ -165,18 +166,9 @@ def registers_in(operand: Operand) -> list[str]:
     return names
 
 
-_NO_RESULT = frozenset(
-    {
-        *("bar", "barrier", "bra", "brx", "cp", "fence", "griddepcontrol", "membar", "nanosleep", "red", "st"),
-        # The results of a call are written when the function returns: in its own code no register may take their rows.
-        *("call", "ret"),
-    }
-)
-
-
 def registers_written(instruction: Instruction) -> list[str]:
     """Registers an instruction writes: its first operand, where that is a register or several."""
-    if instruction.opcode in _NO_RESULT and "red" not in instruction.mods:
+    if not opcode_of(instruction).writes and "red" not in instruction.mods:
         return []
     first = instruction.operands[:1]
     return [name for operand in first if not isinstance(operand, Address) for name in registers_in(operand)]

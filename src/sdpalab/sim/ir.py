@@ -8,7 +8,6 @@ from typing import NamedTuple
 from sdpalab.sim.types import PtxType
 
 __all__ = [
-    "NO_FALL_THROUGH",
     "Address",
     "Code",
     "Entry",
@@ -172,10 +171,6 @@ class Variable:
     align: int
     data: bytes = b""
     relocations: tuple[Relocation, ...] = ()
-
-
-NO_FALL_THROUGH = frozenset({"bra", "brx", "ret", "exit", "trap", "brkpt"})
-"""Opcodes behind which, without a guard, control does not go on."""
 
 
 @dataclass(slots=True)

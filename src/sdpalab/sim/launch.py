@@ -39,13 +39,17 @@ from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("strict", "values")
-"""What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
-together need not stay together. ``values``: a write races also if the value is there already."""
+MORE_CHECKS = ("strict", "values", "provenance")
+"""What a launch has to ask for. ``strict``: lanes of a warp that execute an instruction together need not stay
+together, and mbarriers for bulk copies need a fence behind their initialisation. ``values``: a write races also if the
+value is there already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+
+READS = ("latest", "stale")
+"""What reads return (:func:`launch`)."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -109,6 +113,7 @@ def launch(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
@@ -148,7 +153,7 @@ def launch(
         integers mod p (p - 1), in their bits (:mod:`sdpalab.sim.ring`); there are no checks then, and no hazards are
         reported.
     seed : int
-        For the random schedule.
+        For the random schedule and for stale reads.
     max_steps : int, optional
         Vector steps that one chunk of CTAs may take. Default: twenty million.
     workers : int, optional
@@ -160,6 +165,9 @@ def launch(
     volatile : {"sync", "data"}
         What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
         or data, as in CUDA C++ (:mod:`sdpalab.sim.checks.orders`).
+    reads : {"latest", "stale"}
+        What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
+        (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
     watchers : sequence of function
         Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
@@ -196,6 +204,7 @@ def launch(
         workers=workers,
         names=names,
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
     ).report
 
@@ -244,6 +253,7 @@ def execute(
     workers: int | None = None,
     names: Sequence[str] = (),
     volatile: str = "sync",
+    reads: str = "latest",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
@@ -252,13 +262,14 @@ def execute(
     ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
     does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
     """
-    _check_options(checks, schedule, async_mode, seed, workers, volatile)
+    _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
-    if set(checks) & set(MORE_CHECKS) and "race" not in checks:
-        checks = (*checks, "race")
+    for check, needed in (("strict", "race"), ("values", "race"), ("provenance", "memory")):
+        if check in checks and needed not in checks:
+            checks = (*checks, needed)
     checks = () if is_ring(numerics) else checks
     module = parse(text)
-    code, program = _linked(text, entry)
+    code, program = _linked(text, entry, reads)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
     check_geometry(geometry)
@@ -289,6 +300,7 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
         volatile=volatile,
+        reads=reads,
         watchers=watchers,
         numerics=numerics,
     )
@@ -328,6 +340,8 @@ def _run(
     longer, so it is done only once there is such a read.
     """
     if is_ring(setup.numerics):
+        if setup.reads == "stale":
+            raise LaunchError(f"numerics={setup.numerics!r} runs on the native engine, which has no stale reads")
         run = _execution(setup, arena)
         reason = run_native(setup, run.space, run.tally, workers)
         if reason:
@@ -338,13 +352,16 @@ def _run(
     suspects = False
     if native:
         run = _execution(setup, arena)
-        wanted = run.touched if accesses == "places" and "race" in setup.checks else None
-        why = run_native(setup, run.space, run.tally, workers, wanted)
+        why = _run_native(setup, run, workers, accesses)
         if not why:
             return run
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
     if suspects:
+        run = _execution(setup, arena)
+        if not _run_native(replace(setup, tracking=True), run, workers, accesses):
+            return run  # what was undefined did not matter
+        arena.restore(before)
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
         except SimError:  # it is raised with the hazards of the run below
@@ -358,6 +375,12 @@ def _run(
         arena.restore(before)
         run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
     return run
+
+
+def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
+    """Run a launch on the native engine; why it is left to the reference engine, or empty."""
+    wanted = run.touched if accesses == "places" and "race" in setup.checks else None
+    return run_native(setup, run.space, run.tally, workers, wanted)
 
 
 def _execution(setup: Setup, arena: Arena) -> _Execution:
@@ -377,10 +400,10 @@ def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | No
 
 
 @lru_cache(maxsize=64)
-def _linked(text: str, entry: str) -> tuple[Entry, Program]:
+def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
     """An entry with the functions that it calls, and its blocks, built once for each text."""
     code = link(parse(text), entry)
-    return code, build_program(code)
+    return code, build_program(code, fine=reads == "stale")
 
 
 def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
@@ -453,7 +476,13 @@ def _memory_needed(
 
 
 def _check_options(
-    checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None, volatile: str
+    checks: Sequence[str],
+    schedule: str,
+    async_mode: str,
+    seed: int,
+    workers: int | None,
+    volatile: str,
+    reads: str,
 ) -> None:
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
@@ -464,6 +493,8 @@ def _check_options(
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
     if volatile not in VOLATILE_MODES:
         raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
+    if reads not in READS:
+        raise LaunchError(f"reads is one of {', '.join(READS)}, not {reads!r}")
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.memory import POISON, Extent, Space
 from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
+
+if TYPE_CHECKING:
+    from sdpalab.sim.weak import WeakMemory
 
 __all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "frames_of", "source_of"]
 
@@ -84,7 +88,7 @@ class Machine:
         Which of that many bulk copies in flight lands next, the oldest first in order.
 
     The CTAs of a cluster are next to each other in the chunk, by rank.
-    Append to ``observers`` before anything is decoded.
+    Append to ``observers``, and set ``weak``, before anything is decoded.
     """
 
     def __init__(
@@ -108,6 +112,10 @@ class Machine:
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
+        self.homes: dict[int, Extent] = {}
+        """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
+        self.weak: WeakMemory | None = None
+        """Decides what reads return, where they may be stale."""
         self.numerics = numerics
         self.async_mode, self.landing, self.workspace, self.heap = async_mode, landing, workspace, heap
         self.cluster_size = geometry.cluster_size

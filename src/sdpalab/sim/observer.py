@@ -10,7 +10,7 @@ import numpy as np
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices, Mask, Selection, subset
+from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
 __all__ = ["Access", "CompletionBarrier", "Observer", "TrafficObserver"]
 
@@ -45,6 +45,11 @@ class Access:
         return Access(
             self.space, self.offset[mask], self.index[mask], self.width, subset(self.sel, mask), self.instruction
         )
+
+    def at(self, rows: Indices) -> Access:
+        """The accesses in these places, in that order."""
+        lanes = indices(self.sel)[rows]
+        return Access(self.space, self.offset[rows], self.index[rows], self.width, lanes, self.instruction)
 
     def changes(self, words: Array) -> Mask:
         """Of writes of ``words``, which change anything: the others are benign in a race."""

@@ -32,6 +32,7 @@ from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.linking import callee
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
@@ -67,7 +68,7 @@ def run_chunks(chunks: Chunks, workers: int | None, affordable: int) -> None:
     """
     total, done, begun = len(chunks.setup.chunks), 0, time.perf_counter()
     most = min(_cpus() if workers is None else workers, affordable, _MOST_WORKERS)
-    if most > 1 and (not _can_fork() or any(map(communicates, chunks.setup.entry.instructions))):
+    if most > 1 and (not _can_fork() or chunks.weak or any(map(communicates, chunks.setup.entry.instructions))):
         most = 1
     while done < total:
         left = total - done
@@ -99,8 +100,8 @@ def communicates(instruction: Instruction) -> bool:
         return False
     if instruction.opcode == "call":
         return callee(instruction) in ("vprintf", "malloc", "free")
-    strong = instruction.opcode in ("ld", "st") and memory_order(instruction).strong
-    return strong or instruction.opcode in ("atom", "red") or (instruction.opcode == "cp" and "reduce" in mods)
+    access = opcode_of(instruction).memory or (instruction.opcode == "cp" and "reduce" in mods)
+    return bool(access) and memory_order(instruction).strong
 
 
 def _guess(chunks: Chunks) -> float:

@@ -8,7 +8,8 @@ from functools import lru_cache
 from sdpalab.sim.body import LINE_DIRECTIVE, BodyParser, line_directive
 from sdpalab.sim.declarations import entry_params, formals, variable
 from sdpalab.sim.errors import PtxSyntaxError
-from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Function, Instruction, PtxModule
+from sdpalab.sim.ir import Entry, Function, Instruction, PtxModule
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.operands import Scope
 from sdpalab.sim.ptx_text import PtxText, clip
 
@@ -126,7 +127,7 @@ class _Parser:
         self.source.at = brace + 1
         BodyParser(self.source, function, scope, self.out.files).read()
         last = function.instructions[-1] if function.instructions else None
-        open_end = last is None or last.guard is not None or last.opcode not in NO_FALL_THROUGH
+        open_end = last is None or last.guard is not None or opcode_of(last).goes_on
         if open_end or len(function.instructions) in function.labels.values():  # the closing brace returns
             end = self.source.line(self.source.at - 1)
             loc = last.loc if last else None

@@ -80,6 +80,8 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction reads what another thread may change, without changing it itself."""
     if instruction.opcode == "ld":
         return not {"param", "const", "local"} & set(instruction.mods)
+    if instruction.opcode == "mbarrier":
+        return "test_wait" in instruction.mods
     if instruction.opcode != "atom":
         return False
     return not set(_READING).isdisjoint(instruction.mods) or _is_zero(instruction.operands[-1], zeros)

@@ -13,19 +13,13 @@ from dataclasses import dataclass, field
 
 from sdpalab.sim.collectives import is_collective, meets_at_barrier, member_mask
 from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
-from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
+from sdpalab.sim.ir import Entry, Instruction, Operand, Symbol
 from sdpalab.sim.linking import branch_targets, callee, function_label, is_indirect
+from sdpalab.sim.opcodes import ends_block, opcode_of
 
 __all__ = ["BasicBlock", "Program", "build_program", "instructions_of"]
 
 Item = Instruction | MmaGroup
-
-_ENDS = frozenset(
-    {
-        *("bra", "brx", "call", "ret", "exit", "bar", "barrier", "trap", "brkpt", "mbarrier.try_wait"),
-        *("wgmma.mma_async", "wgmma.wait_group", "setmaxnreg"),
-    }
-)
 
 
 @dataclass
@@ -77,26 +71,25 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry) -> Program:
-    """Blocks, products and rows of an entry."""
-    blocks, block_of_label = _blocks(entry)
+def build_program(entry: Entry, *, fine: bool = False) -> Program:
+    """Blocks, products and rows of an entry; ``fine`` blocks end behind each access to memory and each fence."""
+    blocks, block_of_label = _blocks(entry, fine)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
 
 
-def _ends_block(instruction: Instruction) -> bool:
-    if instruction.opcode in _ENDS:
-        return instruction.mods[:1] != ("warp",)
-    return ".".join((instruction.opcode, *instruction.mods[:1])) in _ENDS
+def _accesses(instruction: Instruction) -> bool:
+    """Whether an instruction accesses memory lane by lane, or is a fence."""
+    return bool(opcode_of(instruction).memory) or instruction.opcode in ("fence", "membar")
 
 
-def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
+def _blocks(entry: Entry, fine: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
     starts = sorted(
         {
             *(0, entry.start, len(code), *entry.labels.values()),
-            *(each.pc + 1 for each in code if _ends_block(each)),
+            *(each.pc + 1 for each in code if ends_block(each) or (fine and _accesses(each))),
             *(each.pc for each in code if meets_at_barrier(each)),
         }
     )
@@ -111,7 +104,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
     blocks = []
     for index, (first, last) in enumerate(zip(starts, [*starts[1:], len(code)], strict=True)):
         body = code[first:last]
-        end = body[-1] if body and _ends_block(body[-1]) else None
+        end = body[-1] if body and ends_block(body[-1]) else None
         block = BasicBlock(
             first,
             group_mma(body[:-1] if end else body, uses),
@@ -154,7 +147,7 @@ def _successors(
         jumps = [block_of_label[function_label(callee(end))]]
         if end.guard is None:
             return jumps
-    return jumps if end.guard is None and end.opcode in NO_FALL_THROUGH else [*jumps, following]
+    return jumps if end.guard is None and not opcode_of(end).goes_on else [*jumps, following]
 
 
 def instructions_of(item: Item) -> list[Instruction]:

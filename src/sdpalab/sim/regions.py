@@ -10,17 +10,10 @@ from collections.abc import Iterator
 from sdpalab.sim.collectives import is_collective
 from sdpalab.sim.definedness import Region, writes
 from sdpalab.sim.ir import Entry
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import Program, instructions_of
 
 __all__ = ["pure_regions"]
-
-_EFFECTS = frozenset(
-    {
-        *("st", "atom", "red", "bar", "barrier", "call", "ret", "exit", "trap", "brkpt", "cp", "mbarrier", "fence"),
-        *("membar", "brx", "tensormap", "griddepcontrol", "setmaxnreg", "nanosleep", "discard", "wgmma"),
-    }
-)
-"""Opcodes that do more than to compute registers."""
 
 
 def pure_regions(program: Program, entry: Entry) -> dict[int, Region]:
@@ -43,7 +36,7 @@ def pure_regions(program: Program, entry: Entry) -> dict[int, Region]:
             for item in (*program.blocks[each].items, *filter(None, [program.blocks[each].end]))
             for instruction in instructions_of(item)
         ]
-        if any(each.opcode in _EFFECTS or is_collective(each) for each in code):
+        if any(opcode_of(each).effects or is_collective(each) for each in code):
             continue
         regions[end.pc] = Region(meeting, frozenset(name for each in code for name in writes(entry, each)))
     return regions

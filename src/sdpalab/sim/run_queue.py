@@ -30,17 +30,21 @@ class RunQueue:
         One of :data:`SCHEDULES`.
     groups : int
         Groups of clusters at most that have turns of their own.
+    scattered : bool
+        Whether neighbours are in different groups.
     """
 
-    def __init__(self, machine: Machine, schedule: str, groups: int = 1) -> None:
+    def __init__(self, machine: Machine, schedule: str, groups: int = 1, *, scattered: bool = False) -> None:
         self.machine, self.schedule = machine, schedule
         self.by_slot = schedule != "lockstep"
         self.slot_lanes = machine.n_cta * WARP
         clusters = machine.n_cta // machine.cluster_size
         self.turns: Indices | None = None
         """The turn of each lane, where it is not its slot alone."""
-        if self.by_slot and min(groups, clusters) > 1:
-            group = machine.cta // machine.cluster_size * min(groups, clusters) // clusters
+        if self.by_slot and min(groups, machine.n_cta if scattered else clusters) > 1:
+            cluster = machine.cta // machine.cluster_size
+            many = min(groups, machine.n_cta if scattered else clusters)
+            group = machine.cta % many if scattered else cluster * many // clusters
             self.turns = group * machine.warps + np.arange(machine.lanes) // self.slot_lanes
         self.random: np.random.Generator
         """Made anew by :meth:`clear`."""

@@ -25,6 +25,7 @@ from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
@@ -41,6 +42,8 @@ _POLLS = 16
 """Blocks of polling loops that may run before others must."""
 _GROUPS = 4
 """Groups of clusters that take turns in a kernel whose blocks may communicate."""
+_SCATTERED = 24
+"""The same where reads may be stale."""
 
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -85,7 +88,10 @@ class Scheduler:
         if any(instruction.opcode == "wgmma" for instruction in machine.entry.instructions):
             self.decoder.watch = Warpgroups.of(machine).watched
         code = machine.entry.instructions
-        self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+        if machine.weak is None:
+            self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+        else:
+            self.queue = RunQueue(machine, schedule, _SCATTERED, scattered=True)
         self.polling = polling_blocks(machine.entry, machine.program)
         self.polls = 0
         """Blocks of polling loops since others had their turn."""
@@ -177,6 +183,8 @@ class Scheduler:
         self.idle += 1
         if any(block not in self.polling for _, block in self.queue.ready):
             self.idle = 0
+        if self.machine.weak is not None:
+            self.machine.weak.newest = self.idle > 1
         if self.idle > 2 * len(self.queue.ready) + 2:
             if self._advance_one():
                 self.idle = 0
@@ -285,6 +293,6 @@ class Scheduler:
 
 def _communicates(instruction: Instruction) -> bool:
     """Whether blocks may pass something on to each other by an access to global memory."""
-    if instruction.opcode not in ("ld", "st", "atom", "red"):
+    if not opcode_of(instruction).memory:
         return False
     return "global" in instruction.mods and memory_order(instruction).strong

@@ -80,7 +80,9 @@ def place_variables(
     visible: dict[str, Variable] = {name: var for name, var in module.variables.items() if name in used}
     visible |= code.variables
     addresses: Addresses = {
-        name: ("function", function_address(module, name)) for name in used if name in module.functions
+        name: ("function", function_address(module, name))
+        for name in (*used, *code.targets)
+        if name in module.functions
     }
     addresses |= placed or {}
     mine = [variable for name, variable in visible.items() if name not in addresses]

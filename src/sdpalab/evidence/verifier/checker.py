@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdpalab.evidence.verifier.algebra import check_algebra
@@ -15,7 +15,7 @@ from sdpalab.evidence.verifier.cases import Cases
 from sdpalab.evidence.verifier.facts import SPARSE, SPEED_UNITS, TWELVE
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings, Outcome
 
-__all__ = ["Checker", "is_plain"]
+__all__ = ["Checker", "covers_of", "is_plain"]
 
 
 class Checker(Findings):
@@ -94,6 +94,8 @@ class Checker(Findings):
         contract = sum(case["original_contract"] is True for case in verdict["cases"])
         if verdict["original_contract"] != contract:
             self.find(where, f"{contract} of its cases keep the original contract, not {verdict['original_contract']}")
+        if "covers" in verdict and verdict["covers"] != covers_of(verdict["cases"]):
+            self.find(where, f"the verdict covers {', '.join(verdict['covers'])}, which is not what its cases have")
         judged = [
             (tuple(case["problem"][size] for size in ("batch", "heads", "seq_q", "head_dim")), case["seed"])
             for case in verdict["cases"]
@@ -121,6 +123,18 @@ class Checker(Findings):
                 self.find(where, f"figure {name}: a speed without PASSED")
             if not (figure["gpu"] if kind == "measured" else kind == "simulated" or figure["source"]):
                 self.find(where, f"figure {name}: it names neither its GPU nor its source")
+
+
+def covers_of(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the cases of a verdict have, in words."""
+    problems = [case["problem"] for case in cases]
+    masks, dtypes = {problem["causal"] for problem in problems}, {problem["dtype"] for problem in problems}
+    covered = [words for causal, words in ((False, "not causal"), (True, "causal")) if causal in masks]
+    covered += [dtype for dtype in ("float16", "bfloat16", "float32") if dtype in dtypes]
+    covered += ["D " + " ".join(map(str, sorted({problem["head_dim"] for problem in problems})))]
+    covered += ["GQA"] if any(problem["kv_heads"] != problem["heads"] for problem in problems) else []
+    covered += ["log-sum-exp"] if any("lse" in case["digests"] for case in cases) else []
+    return covered + [name for name in SPARSE["problem"] if any(name in problem for problem in problems)]
 
 
 def is_plain(problem: Mapping[str, Any]) -> bool:

@@ -1,15 +1,16 @@
 """Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned.
 
-A function with parameters of the names of :data:`sdpalab.scoring.EXTRAS` gets them for the problems that have them, and
-only then: ``window_size`` as two integers, ``softcap`` as a float, all others as tensors
-(:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype bool).
+The function gets ``scale`` and ``causal`` always, by the names that its parameters have
+(:mod:`sdpalab.judge.parameters`), and the
+fields of :data:`sdpalab.scoring.EXTRAS` for the problems that have them, and only then: a window as two integers, a
+soft cap as a float, all others as tensors (:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype
+bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.layouts import Layout, lay_out
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.judge.parameters import arguments, parameter_names
+from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +48,9 @@ class CallableRunner:
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
-        """The name of the function, and which of :data:`sdpalab.problem.EXTRAS` it has as parameters."""
+        """The name of the function, and what it takes by its parameters."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        try:
-            parameters = set(inspect.signature(self._function).parameters)
-        except (TypeError, ValueError):  # of C code
-            parameters = set()
-        # What **kwargs would take, the function need not use.
-        return {"kind": "callable", "name": str(name)[:200], "takes": [each for each in EXTRAS if each in parameters]}
+        return {"kind": "callable", "name": str(name)[:200], "takes": list(parameter_names(self._function))}
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
@@ -91,7 +88,7 @@ class CallableRunner:
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
-            out = self._function(*self._tensors, **{**problem.scoring, **self._extra})
+            out = self._function(*self._tensors, **arguments(self._function, problem, self._extra))
         finally:
             _poison_new_memory(None)
         self._out = _checked(out, problem, self._tensors[0].dtype)

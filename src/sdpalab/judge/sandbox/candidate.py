@@ -21,8 +21,8 @@ __all__ = ["Candidate", "CandidateSpec", "prepare"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
-``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0`` or
-``attn_mask=None`` for what it computes of :data:`sdpalab.problem.EXTRAS`."""
+``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
+``attn_mask=None`` or ``enable_gqa=False`` for what else it computes; without ``causal`` it computes no causal mask."""
 
 
 @dataclass(frozen=True)

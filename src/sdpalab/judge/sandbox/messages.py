@@ -84,7 +84,8 @@ class About(Message):
     A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
     it does not compute it. ``arch`` is what it is built for, which is its own choice where the judge leaves it open,
     and ``refuses`` says why it cannot be built for that; ``lse``, whether it writes the log-sum-exp. A callable
-    declares nothing but which of :data:`sdpalab.problem.EXTRAS` it ``takes``, and is judged by the default.
+    declares nothing but what it ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the
+    default.
     """
 
     kind: Literal["cuda", "callable"]

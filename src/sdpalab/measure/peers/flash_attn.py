@@ -5,12 +5,18 @@ Source: the README of the repository Dao-AILab/flash-attention. Since 2.1 a caus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from sdpalab.judge.tensors import extra_tensor
 from sdpalab.measure.peers.peer import Envelope, Peer
 
 if TYPE_CHECKING:
     import torch
+
+    from sdpalab.inputs import Inputs
+    from sdpalab.problem import Problem
 
 __all__ = ["FLASH_ATTENTION_PEERS", "FlashAttention"]
 
@@ -21,10 +27,27 @@ class FlashAttention(Peer):
     def __init__(self, name: str, module: str, package: str, envelope: Envelope) -> None:
         self.name, self.module, self.package, self.envelope = name, module, package, envelope
 
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
+    def prepared(
+        self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> Callable[[], torch.Tensor]:
+        """A window, a soft cap and slopes are arguments of the function itself."""
+        call = super().prepared(problem, inputs, q, k, v)
+        extras: dict[str, Any] = {}
+        if problem.window_size is not None:
+            extras["window_size"] = problem.window_size
+        if problem.softcap:
+            extras["softcap"] = problem.softcap
+        if inputs.alibi_slopes is not None:
+            extras["alibi_slopes"] = extra_tensor(inputs.alibi_slopes).to(q.device)
+        return partial(call, **extras)
+
+    def run(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool, **extras: Any
+    ) -> torch.Tensor:
         """Some releases return the LSE too, which is left out."""
         function = self.library().flash_attn_func
-        result = function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), softmax_scale=scale, causal=causal)
+        rows = (each.transpose(1, 2) for each in (q, k, v))
+        result = function(*rows, softmax_scale=scale, causal=causal, **extras)
         out: torch.Tensor = result[0] if isinstance(result, tuple) else result
         return out.transpose(1, 2)
 
@@ -34,13 +57,22 @@ FLASH_ATTENTION_PEERS = (
         "fa2",
         "flash_attn.flash_attn_interface",
         "flash-attn",
-        Envelope(head_dims=range(8, 257, 8), causal_square_only=True),
+        Envelope(
+            head_dims=range(8, 257, 8),
+            causal_square_only=True,
+            extras=("window_size", "softcap", "alibi_slopes"),
+        ),
     ),
     FlashAttention(
         "fa3",
         "flash_attn_interface",
         "flash_attn_3 (folder hopper of Dao-AILab/flash-attention)",
-        Envelope(head_dims=range(8, 257, 8), archs=range(90, 91), causal_square_only=True),
+        Envelope(
+            head_dims=range(8, 257, 8),
+            archs=range(90, 91),
+            causal_square_only=True,
+            extras=("window_size", "softcap"),
+        ),
     ),
     FlashAttention(
         "fa4",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.problem import HALF_DTYPES, Problem
 
 if TYPE_CHECKING:
     import torch
+
+    from sdpalab.inputs import Inputs
 
 __all__ = ["Envelope", "Peer", "library_missing"]
 
@@ -33,6 +37,8 @@ class Envelope:
         another problem than this lab's.
     batches : bool
         The batch may be larger than 1.
+    extras : tuple of str
+        Those of :data:`sdpalab.problem.EXTRAS` that it is called with here.
     """
 
     dtypes: tuple[str, ...] = HALF_DTYPES
@@ -41,6 +47,7 @@ class Envelope:
     gqa: bool = True
     causal_square_only: bool = False
     batches: bool = True
+    extras: tuple[str, ...] = ()
 
     def reject_reason(self, name: str, problem: Problem, arch: int) -> str | None:
         """None if ``problem`` lies within, otherwise one sentence that says why not."""
@@ -52,10 +59,12 @@ class Envelope:
             return f"{name} takes head_dim {_in_words(self.head_dims)}, not {problem.head_dim}"
         if problem.group > 1 and not self.gqa:
             return f"{name} needs as many K/V heads as query heads, not {problem.kv_heads} for {problem.heads}"
-        if problem.extras:
-            return f"{name} is called without {' and '.join(problem.extras)} here"
-        if problem.causal and self.causal_square_only and problem.seq_q != problem.seq_kv:
-            return f"{name} has this causal mask only for equal lengths, not {problem.seq_q} and {problem.seq_kv}"
+        lacking = [each for each in problem.extras if each not in self.extras]
+        if lacking:
+            return f"{name} is called without {' and '.join(lacking)} here"
+        aligned = "causal mask" if problem.causal else "window" if problem.window_size or problem.alibi_slopes else ""
+        if aligned and self.causal_square_only and problem.seq_q != problem.seq_kv:
+            return f"{name} has this {aligned} only for equal lengths, not {problem.seq_q} and {problem.seq_kv}"
         if problem.batch > 1 and not self.batches:
             return f"{name} is called for one sequence at a time, not for a batch of {problem.batch}"
         return None
@@ -111,6 +120,12 @@ class Peer(ABC):
     def reject_reason(self, problem: Problem, arch: int) -> str | None:
         """None if it takes ``problem`` on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
         return self.envelope.reject_reason(self.name, problem, arch)
+
+    def prepared(
+        self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> Callable[[], torch.Tensor]:
+        """A call on these tensors, a copy of those of ``inputs``; a mask that it needs is made here, and not timed."""
+        return partial(self.run, q, k, v, scale=problem.scale, causal=problem.causal)
 
     def library(self) -> Any:
         """The module; raises what importing it raises."""

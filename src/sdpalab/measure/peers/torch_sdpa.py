@@ -5,14 +5,23 @@ What each takes: ``torch/nn/attention`` and the checks of ``aten/src/ATen/native
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sdpalab.judge.tensors import to_torch_mask
+from sdpalab.judge.witness import joined_mask
 from sdpalab.measure.peers.peer import Envelope, Peer
 
 if TYPE_CHECKING:
     import torch
+
+    from sdpalab.inputs import Inputs
+    from sdpalab.problem import Problem
 
 __all__ = ["TORCH_PEERS", "TorchSdpa"]
 
@@ -34,21 +43,41 @@ class TorchSdpa(Peer):
         only: AbstractContextManager[Any] = sdpa_kernel(getattr(SDPBackend, self.backend))
         return only
 
-    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
+    def prepared(
+        self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> Callable[[], torch.Tensor]:
+        """A window and lengths become a mask, joined with the problem's own and the causal one."""
+        if not problem.extras:
+            return super().prepared(problem, inputs, q, k, v)
+        joined = joined_mask(inputs.q, inputs.k, np.arange(problem.seq_q), inputs.scoring(problem))
+        mask = to_torch_mask(joined).to(q.device)
+        return partial(self.run, q, k, v, scale=problem.scale, causal=False, attn_mask=mask)
+
+    def run(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        attn_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """As a user calls it; ``enable_gqa`` only where it is needed."""
         from torch.nn.functional import scaled_dot_product_attention
 
-        gqa = q.shape[1] != k.shape[1]
-        out: torch.Tensor = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=gqa)
+        out: torch.Tensor = scaled_dot_product_attention(
+            q, k, v, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
         return out
 
 
-_ANY = Envelope(head_dims=range(1, 1025), archs=range(50, 130))
+_ANY = Envelope(head_dims=range(1, 1025), archs=range(50, 130), extras=("window_size", "kv_lengths", "attn_mask"))
 
 TORCH_PEERS = (
     TorchSdpa("torch", None, _ANY),
     TorchSdpa("torch flash", "FLASH_ATTENTION", Envelope(head_dims=range(8, 257, 8), causal_square_only=True)),
-    TorchSdpa("torch cudnn", "CUDNN_ATTENTION", Envelope(head_dims=range(8, 257, 8))),
+    TorchSdpa("torch cudnn", "CUDNN_ATTENTION", replace(_ANY, head_dims=range(8, 257, 8), archs=Envelope.archs)),
     TorchSdpa("torch efficient", "EFFICIENT_ATTENTION", replace(_ANY, head_dims=range(8, 1025, 8), gqa=False)),
     TorchSdpa("torch math", "MATH", _ANY),
 )

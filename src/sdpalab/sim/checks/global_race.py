@@ -23,6 +23,7 @@ from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, indices
 
 __all__ = ["GlobalHistory", "GlobalRaceCheck", "Marks"]
@@ -100,7 +101,7 @@ class GlobalRaceCheck(Observer):
         self.values = race.values
         self.lanes = LaneRaces(machine, log, race.lane_order, "global", history.granule)
         self.same_step = SameStep(machine, log, "global", values=race.values)
-        code = [each for each in machine.entry.instructions if each.opcode in ("ld", "st", "atom", "red")]
+        code = [each for each in machine.entry.instructions if opcode_of(each).memory]
         orders = [memory_order(each) for each in code if "shared" not in each.mods]
         self._strong = any(order.strong for order in orders)
         self._narrow = any(order.strong and order.level < SAME_GPU for order in orders)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from sdpalab.sim.ir import Address, Entry, Instruction, Register, Symbol
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, Extent
+from sdpalab.sim.opcodes import opcode_of
 
 __all__ = ["address_of", "buffer_of", "element"]
-
-_COMPUTES = frozenset({"add", "sub", "mov", "cvta", "mad", "selp"})
-"""Opcodes that pass a pointer on."""
 
 
 def element(extent: Extent, offset: int, width: int) -> str:
@@ -54,7 +52,7 @@ def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
             continue
         seen.add(register)
         for writer in writers.get(register, ()):
-            if writer.opcode in _COMPUTES:
+            if opcode_of(writer).passes_pointers:
                 pending += [operand for operand in writer.operands[1:] if isinstance(operand, Register)]
             elif writer.opcode == "ld" and "param" in writer.mods:
                 extents |= _pointed_to(machine, writer)

@@ -48,7 +48,7 @@ class MemoryCheck(TrafficObserver):
             self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
             return
         known = buffer_of(self.machine, instruction) if space.name == "global" else None
-        extent = known or space.extent_near(first)
+        extent = self.machine.homes.get(instruction.pc) or known or space.extent_near(first)
         if extent is not None and extent.shape:
             what = f"{width}-byte access at {element(extent, first, width)}"
         elif extent is not None:
@@ -61,6 +61,9 @@ class MemoryCheck(TrafficObserver):
             usually = _USUALLY_NULL if null else _USUALLY_WILD
         else:
             what = f"{width}-byte access at byte {first} of {where}, which has {space.limit} bytes"
+        inside = space.extent_near(first) if space.name == "global" and space.holds(first, width) else None
+        if inside is not None:
+            what += f", and this place is in {inside.name}"
         address, other = address_of(self.machine.entry, instruction), None
         if address is not None:
             other = conflicting_access_of(self.machine, address)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.opcodes import opcode_of
 
 __all__ = [
     "LEVELS",
@@ -54,6 +55,8 @@ class MemoryOrder:
     release: bool = False
     level: int = SAME_CTA
     volatile: bool = False
+    sequential: bool = False
+    """A ``fence.sc``: those are in one order ("Fence-SC Order")."""
 
     @property
     def scope(self) -> str:
@@ -72,7 +75,7 @@ def memory_order(instruction: Instruction) -> MemoryOrder:
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
     mods = instruction.mods
-    atomic = instruction.opcode in ("atom", "red") or (instruction.opcode == "cp" and "reduce" in mods)
+    atomic = opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in mods)
     if "volatile" in mods:
         return _VOLATILE
     order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")
@@ -87,4 +90,5 @@ def fence_order(instruction: Instruction) -> MemoryOrder:
     """The order of a ``fence`` or a ``membar``, which is ``fence.sc`` ("membar, fence")."""
     mods = instruction.mods
     level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
-    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level)
+    sequential = instruction.opcode == "membar" or "sc" in mods
+    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)

@@ -24,6 +24,7 @@ from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]
@@ -74,8 +75,10 @@ class RaceCheck(Observer):
         self.lanes = LaneRaces(machine, log, self.lane_order, "shared", granule)
         self.same_step = SameStep(machine, log, "shared", values=values)
         code = machine.entry.instructions
-        strong = [each for each in code if each.opcode in ("ld", "st") and self._strong(each) is not None]
-        if strong or any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
+        strong = [
+            each for each in code if opcode_of(each).memory in ("load", "store") and self._strong(each) is not None
+        ]
+        if strong or any(each.opcode == "mbarrier" or opcode_of(each).memory == "update" for each in code):
             self.plain = Shadow(size, granule)
         if any(map(_updates_shared, code)) or any(each.opcode == "st" for each in strong):
             self.updaters = Planes(size, granule, self.clocks.warps)
@@ -158,7 +161,7 @@ class RaceCheck(Observer):
         self._check(access, self.plain.gather(access.index, access.width), "updates what {other} wrote")
         self._check_readers(access, "updates what {other} reads")
         self._mark_update(access, self.clocks.tags(access.sel))
-        if access.instruction.opcode in ("atom", "red"):
+        if opcode_of(access.instruction).memory == "update":
             self.lanes.access(access, "updates", "updates", ("wrote", "reads"), None)
             order = memory_order(access.instruction)
             self.sync.update(access, order, returns=access.instruction.opcode == "atom")
@@ -386,4 +389,4 @@ class RaceCheck(Observer):
 
 def _updates_shared(instruction: Instruction) -> bool:
     """Whether an instruction may update shared memory atomically, other than an mbarrier."""
-    return instruction.opcode in ("atom", "red") and "global" not in instruction.mods
+    return opcode_of(instruction).memory == "update" and "global" not in instruction.mods

@@ -15,23 +15,21 @@ from dataclasses import replace
 import numpy as np
 
 from sdpalab.sim.decode import HANDLERS, Decoder, Step
-from sdpalab.sim.definedness import Undefined, computes, find_undefined, writes
+from sdpalab.sim.definedness import Undefined, computes, find_undefined, is_followed, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Observer
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["MOVED", "RegisterCheck", "ones", "only_integers"]
+__all__ = ["RegisterCheck", "ones", "only_integers"]
 
 _USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
 """Before a register's name, the name of its shadow."""
-MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1, "movmatrix": 1}
-"""Instructions that move bits: executed on shadows, with so many of their sources, they give the result's shadow."""
-
 Logic = Callable[[Array, Array, Array, Array], Array]
 _LOGIC: dict[str, Logic] = {
     "and": lambda a, b, undefined_a, undefined_b: (undefined_a | a) & (undefined_b | b) & (undefined_a | undefined_b),
@@ -67,8 +65,8 @@ class _ShadowDecoder(Decoder):
 class RegisterCheck(Observer):
     """Shadows of the registers that may be read before they were written; 1 is undefined."""
 
-    followed: frozenset[str] = frozenset()
-    """Instructions across lanes that undefined values are followed through, too."""
+    follows = False
+    """Whether undefined values are followed through instructions across lanes, too."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
@@ -133,7 +131,7 @@ class RegisterCheck(Observer):
 
     def _act(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step | None:
         """What happens to the lanes that execute it."""
-        if (computes(instruction) or instruction.opcode in self.followed) and reads:
+        if (computes(instruction) or (self.follows and is_followed(instruction))) and reads:
             return self._propagation(instruction, reads, targets) if targets else None
         uses = self._uses(instruction, reads)
         if not uses and not targets:
@@ -152,9 +150,7 @@ class RegisterCheck(Observer):
     def _propagation(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step:
         if instruction.opcode in _LOGIC:
             return self._logic(instruction, targets[0])
-        moved = MOVED.get(instruction.opcode, 0)
-        if instruction.opcode == "cvt" and not only_integers(instruction):
-            moved = 0
+        moved = bits_moved(instruction)
         sources = instruction.operands[1 + moved :] if moved else instruction.operands
         decisive = [self.shadows[name] for operand in sources for name in registers_in(operand) if name in reads]
         if not moved:
@@ -257,6 +253,13 @@ def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step
 def ones(shadow: Array) -> int:
     """All bits undefined."""
     return 1 if shadow.dtype == np.bool_ else (1 << 8 * shadow.itemsize) - 1
+
+
+def bits_moved(instruction: Instruction) -> int:
+    """Of how many sources an instruction moves bits: executed on shadows, with these, it gives the result's shadow."""
+    if instruction.opcode == "cvt" and not only_integers(instruction):
+        return 0
+    return opcode_of(instruction).moves
 
 
 def only_integers(instruction: Instruction) -> bool:

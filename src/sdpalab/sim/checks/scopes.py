@@ -5,7 +5,14 @@ acquire operation, or a strong read and a fence after it. If the read observes t
 read-modify-writes after it (a release sequence), and writes, read and fences are morally strong, everything that came
 before the release comes before everything after the acquire ("Release and Acquire Patterns", "Synchronizes-With",
 "Causality Order"). Causality does not ask for scopes beyond that: what a barrier has ordered before a fence is passed
-on by it.
+on by it. An operation on the place stands for a fence in both patterns: a release before the strong write, an acquire
+after the strong read.
+
+A ``fence.sc`` (``__threadfence()`` is one) need not be of the thread that writes, nor of the one that reads: if the
+write comes after one, and the read before another, in base causality order, the first must precede the second in
+Fence-SC order, or the write would come after its own reader; and so the first synchronises with the second. So a count
+that one thread makes behind a barrier covers what all threads have fenced before the barrier, if those that read have a
+``fence.sc``, too.
 
 The unit is a warp. Inside a cluster the vectors of :mod:`~sdpalab.sim.checks.clocks` hold what comes before; what a
 warp knows of other clusters is a set of :class:`Moment`.
@@ -24,6 +31,7 @@ from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOr
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["MOST_SYNCHRONISING", "Moment", "ReleaseChain", "Synchronisation", "synchronises"]
@@ -37,7 +45,7 @@ _FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.clust
 
 _NOT_COVERED = (
     "no fence is between it, or the barrier that passed it on, and the operation that the other thread saw: put the "
-    "fence directly before that operation"
+    "fence directly before that operation, or give both sides a fence.sc (__threadfence())"
 )
 
 
@@ -48,6 +56,25 @@ class Moment:
     cluster: int
     rows: Array
     before: frozenset[Moment]
+    fences: frozenset[_Fence] = frozenset()
+    """The ``fence.sc`` that come before it."""
+    observed: frozenset[_Fence] = frozenset()
+    """Those that come before what threads before it have observed."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Fence:
+    """A ``fence.sc``, with what comes before it."""
+
+    moment: Moment
+    block: int
+    level: int
+
+
+_Moments = tuple[Moment | None, Moment | None, Moment | None]
+"""By relation, what is released to threads in that relation."""
+_Place = tuple[int, str, int]
+"""A warp, and a place of a memory space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +90,9 @@ class _Link:
     level: int
     fence: int
     """The level of the widest fence before it, or of its own release; -1 if there was none."""
-    moments: tuple[Moment | None, Moment | None, Moment | None]
+    moments: _Moments
+    fences: frozenset[_Fence]
+    """The ``fence.sc`` that come before it."""
 
 
 @dataclass(eq=False)
@@ -79,7 +108,7 @@ def synchronises(entry: Entry) -> bool:
     for instruction in entry.instructions:
         if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
             return True
-        if instruction.opcode in ("ld", "st", "atom", "red"):
+        if opcode_of(instruction).memory:
             order = memory_order(instruction)
             if order.acquire or order.release:
                 return True
@@ -113,10 +142,23 @@ class Synchronisation:
         """For each warp the chains that it has read, how much of each, and with which scope."""
         self._flat: list[dict[int, Array] | None] = [None] * seats
         self._posted: dict[Hashable, frozenset[Moment]] = {}
+        self._fences: list[frozenset[_Fence]] = [frozenset()] * seats
+        """For each warp the ``fence.sc`` that come before it."""
+        self._fences_passed: list[tuple[frozenset[_Fence], frozenset[_Fence]]] = [(frozenset(), frozenset())] * seats
+        """This and the next at its last fence that releases."""
+        self._observed: list[frozenset[_Fence]] = [frozenset()] * seats
+        """Those that come before what the warp, or others before it, have observed."""
+        self._posted_fences: dict[Hashable, tuple[frozenset[_Fence], frozenset[_Fence]]] = {}
+        self._released_at: dict[_Place, _Moments] = {}
+        """What the last release operation of a warp on a place releases."""
+        self._seen_at: dict[_Place, dict[ReleaseChain, tuple[int, int]]] = {}
+        """The same as ``_seen`` by place."""
         self._acquired: list[int] = [-1] * seats
         """For each warp the level of the widest fence since it last read a chain."""
         self.foreign = False
         """Whether any warp comes after anything of another cluster."""
+        self._sequential = False
+        """Whether any warp has executed a ``fence.sc``, or has observed one."""
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
@@ -130,6 +172,11 @@ class Synchronisation:
         self._seen = [{} for _ in range(seats)]
         self._flat = [None] * seats
         self._posted.clear()
+        self._sequential = False
+        self._fences, self._observed = [frozenset()] * seats, [frozenset()] * seats
+        self._fences_passed = [(frozenset(), frozenset())] * seats
+        for table in (self._posted_fences, self._released_at, self._seen_at):
+            table.clear()
         self.foreign = False
 
     # ---- who --------------------------------------------------------------------------------------------------------
@@ -142,9 +189,12 @@ class Synchronisation:
         return int(self.machine.cta_ids[seat // self.machine.warps // size * size])
 
     def _relation(self, link: _Link, seat: int) -> int:
-        if link.block == self._block(seat):
+        return self._relation_to(link.block, link.cluster, seat)
+
+    def _relation_to(self, block: int, cluster: int, seat: int) -> int:
+        if block == self._block(seat):
             return SAME_CTA
-        return SAME_CLUSTER if link.cluster == self._cluster(seat) else SAME_GPU
+        return SAME_CLUSTER if cluster == self._cluster(seat) else SAME_GPU
 
     # ---- fences -----------------------------------------------------------------------------------------------------
 
@@ -157,6 +207,9 @@ class Synchronisation:
         if order.acquire:
             for seat in seats.tolist():
                 self._acquire(seat, level)
+        if order.sequential:
+            for seat in seats.tolist():
+                self._come_after_fences(seat, level)
         if order.release:
             self.lanes.arrive(sel)
             present = self.clocks.present(seats)
@@ -164,13 +217,28 @@ class Synchronisation:
                 self._fenced[relation][:, seats] = present
             for seat in seats.tolist():
                 self._fence_level[seat] = max(self._fence_level[seat], level)
+                self._fences_passed[seat] = self._fences[seat], self._observed[seat]
                 for relation in range(level + 1):
                     self._passed[relation][seat] = self._known[seat]
+
+    def _come_after_fences(self, seat: int, level: int) -> None:
+        """The warp executes a ``fence.sc``: those that must precede it in Fence-SC order come before it."""
+        self._sequential = True
+        for fence in self._observed[seat]:
+            if self._relation_to(fence.block, fence.moment.cluster, seat) <= min(fence.level, level):
+                self._come_after(seat, fence.moment)
+                self._observed[seat] -= {fence}
+        moment = Moment(self._cluster(seat), self.clocks.present(np.array([seat]))[:, 0], self._known[seat])
+        mine = _Fence(moment, self._block(seat), level)
+        self._fences[seat] = frozenset(each for each in self._fences[seat] if each.level > level) | {mine}
 
     def _acquire(self, seat: int, level: int) -> None:
         """What the warp has read of chains is acquired by what reaches ``level``."""
         self._acquired[seat] = max(self._acquired[seat], level)
-        for chain, (many, scope) in self._seen[seat].items():
+        self._join_all(seat, self._seen[seat], level)
+
+    def _join_all(self, seat: int, seen: dict[ReleaseChain, tuple[int, int]], level: int) -> None:
+        for chain, (many, scope) in seen.items():
             for link in chain.links[:many]:
                 relation = self._relation(link, seat)
                 if relation <= min(level, scope, link.level):
@@ -180,11 +248,16 @@ class Synchronisation:
         moment = link.moments[relation]
         if moment is None:
             return
+        if moment.cluster == self._cluster(seat) and link.seat == seat:
+            self.lanes.leave(slice(*self._lanes(seat)))
+        self._come_after(seat, moment)
+
+    def _come_after(self, seat: int, moment: Moment) -> None:
+        self._fences[seat] |= moment.fences
+        self._observed[seat] |= moment.observed
         if moment.cluster == self._cluster(seat):
             self.clocks.join(seat, moment.rows)
             more = moment.before
-            if link.seat == seat:
-                self.lanes.leave(slice(*self._lanes(seat)))
         else:
             more = frozenset((moment,))
         if not more <= self._known[seat]:
@@ -206,7 +279,7 @@ class Synchronisation:
         if self.active and chains:
             for seat, place in np.unique(np.stack([self.clocks.seat[access.sel], access.index]), axis=1).T.tolist():
                 if place in chains:
-                    self._observe(seat, chains[place], order)
+                    self._observe(seat, access.space.name, place, chains[place], order)
 
     def write(self, access: Access, order: MemoryOrder) -> None:
         """Lanes write strongly: a new chain begins."""
@@ -218,7 +291,7 @@ class Synchronisation:
         for lane, seat, place in self._lanes_of(access):
             chain = self._chains[access.space.name].get(place) or ReleaseChain()
             if returns and chain.links:
-                self._observe(seat, chain, order)
+                self._observe(seat, access.space.name, place, chain, order)
             if min(chain.narrowest, order.level) < SAME_GPU:
                 strong = [
                     each for each in chain.links if self._relation(each, seat) <= min(each.level, order.level)
@@ -240,40 +313,45 @@ class Synchronisation:
         lanes = indices(access.sel)
         return zip(lanes.tolist(), self.clocks.seat[lanes].tolist(), access.index.tolist(), strict=True)
 
-    def _observe(self, seat: int, chain: ReleaseChain, order: MemoryOrder) -> None:
-        many = len(chain.links)
-        self._seen[seat][chain] = many, order.level
+    def _observe(self, seat: int, space: str, place: int, chain: ReleaseChain, order: MemoryOrder) -> None:
+        here = self._seen_at.setdefault((seat, space, place), {})
+        here[chain] = self._seen[seat][chain] = len(chain.links), order.level
         self._acquired[seat] = -1
+        for link in chain.links:
+            if link.fences and self._relation(link, seat) <= min(order.level, link.level):
+                self._observed[seat] |= link.fences
+                self._sequential = True
         if order.acquire:
-            level = min(order.level, SAME_GPU)
-            self._acquired[seat] = level
-            for link in chain.links:
-                relation = self._relation(link, seat)
-                if relation <= min(level, link.level):
-                    self._join(seat, link, relation)
+            self._acquired[seat] = min(order.level, SAME_GPU)
+            self._join_all(seat, here, order.level)
 
     def _extend(
         self, lane: int, seat: int, chain: ReleaseChain, order: MemoryOrder, access: Access, place: int
     ) -> None:
         level, cluster = min(order.level, SAME_GPU), self._cluster(seat)
         moments: list[Moment | None] = []
-        fence = self._fence_level[seat]
+        fence, here = self._fence_level[seat], (seat, access.space.name, place)
+        fences = self._fences[seat], self._observed[seat]
+        earlier = self._released_at.get(here, (None, None, None))
         for relation in _RELATIONS:
             if order.release and relation <= level:
                 rows, before = self.clocks.present(np.array([seat]))[:, 0], self._known[seat]
-                moments.append(Moment(cluster, rows, before))
+                moments.append(Moment(cluster, rows, before, *fences))
             elif relation <= fence:
                 rows, before = self._fenced[relation][:, seat].copy(), self._passed[relation][seat]
-                moments.append(Moment(cluster, rows, before))
+                if (release := earlier[relation]) is not None:
+                    rows, before = np.maximum(rows, release.rows), before | release.before
+                moments.append(Moment(cluster, rows, before, *self._fences_passed[seat]))
             else:
-                moments.append(None)
+                moments.append(earlier[relation])
         if order.release:
             fence = max(fence, level)
+            self._released_at[here] = moments[0], moments[1], moments[2]
             self.lanes.arrive(np.array([lane]))
         chain.links.append(
             _Link(
                 *(seat, self._block(seat), cluster, lane % WARP, self.clocks.now, order.level, fence),
-                (moments[0], moments[1], moments[2]),
+                *((moments[0], moments[1], moments[2]), fences[0]),
             )
         )
         chain.narrowest = min(chain.narrowest, order.level)
@@ -291,15 +369,22 @@ class Synchronisation:
 
     def post(self, key: Hashable, sel: Selection, home: Indices | None) -> None:
         """What the lanes know of other clusters is passed on with their arrival at a barrier."""
-        if self.foreign:
-            for seat, cta in self._arrivals(sel, home):
-                if self._known[seat]:
-                    self._posted[key, cta] = self._posted.get((key, cta), frozenset()) | self._known[seat]
+        if not (self.foreign or self._sequential):
+            return
+        for seat, cta in self._arrivals(sel, home):
+            if self._known[seat]:
+                self._posted[key, cta] = self._posted.get((key, cta), frozenset()) | self._known[seat]
+            if self._fences[seat] or self._observed[seat]:
+                fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
+                self._posted_fences[key, cta] = fences | self._fences[seat], observed | self._observed[seat]
 
     def collect(self, key: Hashable, sel: Selection, home: Indices | None) -> None:
         """The lanes leave a barrier."""
-        if self._posted:
+        if self._posted or self._posted_fences:
             for seat, cta in self._arrivals(sel, home):
+                fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
+                self._fences[seat] |= fences
+                self._observed[seat] |= observed
                 more = self._posted.get((key, cta), frozenset())
                 if not more <= self._known[seat]:
                     self._known[seat] |= more
@@ -307,15 +392,20 @@ class Synchronisation:
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """What was released to ``source`` can be acquired from ``target``."""
-        for cta in np.flatnonzero(ctas).tolist() if self._posted else ():
+        for cta in np.flatnonzero(ctas).tolist() if self._posted or self._posted_fences else ():
             more = self._posted.pop((source, cta), None)
             if more:
                 self._posted[target, cta] = self._posted.get((target, cta), frozenset()) | more
+            fences, observed = self._posted_fences.pop((source, cta), (frozenset(), frozenset()))
+            if fences or observed:
+                mine, theirs = self._posted_fences.get((target, cta), (frozenset(), frozenset()))
+                self._posted_fences[target, cta] = mine | fences, theirs | observed
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """``key`` begins anew."""
-        for cta in np.flatnonzero(ctas).tolist() if self._posted else ():
+        for cta in np.flatnonzero(ctas).tolist() if self._posted or self._posted_fences else ():
             self._posted.pop((key, cta), None)
+            self._posted_fences.pop((key, cta), None)
 
     def _arrivals(self, sel: Selection, home: Indices | None) -> Iterator[tuple[int, int]]:
         lanes = indices(sel)

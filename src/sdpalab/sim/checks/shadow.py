@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.ir import Entry
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices
 from sdpalab.sim.types import TYPES
 
@@ -25,7 +26,7 @@ def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:
     """
     narrowest = 4
     for instruction in entry.instructions:
-        if instruction.opcode not in ("ld", "st", "atom", "red"):
+        if not opcode_of(instruction).memory:
             continue
         named = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "const", "param"}
         if named and not named & set(spaces):

@@ -16,14 +16,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from sdpalab.sim.checks.matrix_shadows import matrix_fragments, matrix_rows, product_shadows
-from sdpalab.sim.checks.registers import MOVED, RegisterCheck, ones
+from sdpalab.sim.checks.registers import RegisterCheck, ones
 from sdpalab.sim.decode import Step
-from sdpalab.sim.definedness import FOLLOWED, Region, Undefined, computes, find_undefined, writes
+from sdpalab.sim.definedness import Region, Undefined, computes, find_undefined, is_followed, writes
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction, Operand, Register
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import instructions_of
 from sdpalab.sim.regions import pure_regions
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices, split_warps, subset
@@ -43,7 +44,7 @@ class TrackingCheck(RegisterCheck):
     was never set.
     """
 
-    followed = FOLLOWED
+    follows = True
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self._by_row: dict[tuple[int, int], Array] = {}
@@ -105,7 +106,7 @@ class TrackingCheck(RegisterCheck):
             return self._decides(instruction, guard.register, region)
         if guard is None or guard.register.name not in reads or not writes(self.machine.entry, instruction):
             return super()._look(instruction)
-        if not (computes(instruction) or instruction.opcode in FOLLOWED):
+        if not (computes(instruction) or is_followed(instruction)):
             return super()._look(instruction)
         # What a lane computes under an undefined condition is undefined, but does not matter yet.
         targets = [self.shadows[name] for name in writes(self.machine.entry, instruction) if name in self.shadows]
@@ -217,7 +218,7 @@ class TrackingCheck(RegisterCheck):
         mods, operands = instruction.mods, instruction.operands
         packed = any(mod in _HALVES for mod in mods)
         target = self._shadow(operands[0]) if operands else None
-        if not packed or target is None or (instruction.opcode in MOVED and instruction.opcode != "cvt"):
+        if not packed or target is None or (opcode_of(instruction).moves and instruction.opcode != "cvt"):
             return None
         if target.itemsize != 4 or instruction.opcode == "setp" or instruction.opcode.startswith("set"):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -62,7 +63,8 @@ class Accessor:
         self.machine, self.instruction, self.width = decoder.machine, instruction, width
         self.space, self.only = "global" if space == "const" else space, only
         self.values, self.shift = address_register(decoder, instruction, operand)
-        self.observers = decoder.machine.observers
+        self.home = decoder.machine.homes.get(instruction.pc)
+        self.observers, self.weak = decoder.machine.observers, decoder.machine.weak
 
     def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
         """Every legal access; illegal ones are reported and left out.
@@ -130,7 +132,10 @@ class Accessor:
             origin = None if origin is None else origin[~bad]
         if len(offset):
             outside = space.out_of_bounds(offset, width)
-            if outside is not None:
+            if self.home is not None and name == "global":
+                strayed = (offset < self.home.begin) | (offset + width > self.home.end)
+                outside = strayed if outside is None else outside | strayed
+            if outside is not None and outside.any():
                 sel, offset = self._drop("out-of-bounds", space, sel, offset, outside, width)
                 origin = None if origin is None else origin[~outside]
         if not len(offset):
@@ -181,20 +186,24 @@ class Accessor:
 
     def gather(self, sel: Selection, extra: Indices | None = None) -> Array:
         """A word for each lane of ``sel``; poison where the access is illegal."""
-        return self._words(self.reads(sel, extra), sel)
+        return self.words(self.reads(sel, extra), sel)
 
     def gather_unobserved(self, sel: Selection) -> Array:
         """The same for what never changes, which the observers do not see."""
-        return self._words(self.parts(sel), sel)
+        return self.words(self.parts(sel), sel)
 
-    def _words(self, parts: list[Access], sel: Selection) -> Array:
+    def words(self, parts: Sequence[Access], sel: Selection) -> Array:
+        """What legal reads of ``sel`` find; poison in the other lanes."""
         if len(parts) == 1 and parts[0].sel is sel:
-            return parts[0].space.load(parts[0].index, self.width)
+            return self._read(parts[0])
         lanes = indices(sel)
         words = np.full((len(lanes), self.width), POISON, dtype=np.uint8).view(WORDS[self.width])[:, 0]
         for access in parts:
-            words[np.searchsorted(lanes, indices(access.sel))] = access.space.load(access.index, self.width)
+            words[np.searchsorted(lanes, indices(access.sel))] = self._read(access)
         return words
+
+    def _read(self, access: Access) -> Array:
+        return access.space.load(access.index, self.width) if self.weak is None else self.weak.read(access)
 
     def scatter(self, sel: Selection, words: Array, extra: Indices | None = None) -> None:
         """Write a word for each lane of ``sel`` whose access is legal."""
@@ -203,4 +212,7 @@ class Accessor:
             mine = np.ascontiguousarray(mine)  # a constant comes as a broadcast
             for observer in self.observers:
                 observer.store(access, mine)
-            access.space.store(access.index, self.width, mine)
+            if self.weak is None:
+                access.space.store(access.index, self.width, mine)
+            else:
+                self.weak.write(access, mine)

@@ -1,12 +1,14 @@
 """Atomic read-modify-writes: atom and red (PTX ISA, "Parallel Synchronization and Communication Instructions").
 
 Lanes that name one address are served in the order of the lanes, each seeing what the one before it left. Memory orders
-and scopes change nothing where every instruction is complete before the next begins.
+and scopes change nothing where every instruction is complete before the next begins; with stale reads they do
+(:mod:`sdpalab.sim.weak`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -95,6 +97,8 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
     if len(sources) != (2 if operation == "cas" else 1):
         raise mods.unsupported("wrong number of operands")
 
+    weak = decoder.machine.weak
+
     def step(sel: Selection) -> None:
         for part in access.updates(sel):
             memory, chosen, index = part.space, part.sel, part.index
@@ -103,9 +107,12 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
             values = [source[chosen] for source in sources]
             old = np.empty(len(index), unsigned(type_.bits))
             for turn in _turns(index):
-                old[turn] = words = memory.load(index[turn], type_.bytes)
-                new = function(_unpacked(words, type_), *[value[turn] for value in values])
-                memory.store(index[turn], type_.bytes, _packed(new, type_))
+                updated = partial(_updated, type_, function, [value[turn] for value in values])
+                if weak is None:
+                    old[turn] = words = memory.load(index[turn], type_.bytes)
+                    memory.store(index[turn], type_.bytes, updated(words))
+                else:
+                    old[turn] = weak.update(part.at(turn), updated)
             if d is not None:
                 d[chosen] = _unpacked(old, type_)
 
@@ -124,6 +131,11 @@ def _turns(index: Indices) -> list[Indices]:
         return [everything]
     turn = everything - np.repeat(first, np.diff(first, append=len(index)))
     return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])
+
+
+def _updated(type_: PtxType, function: Update, values: Sequence[Array], words: Array) -> Array:
+    """What an update leaves where ``words`` were."""
+    return _packed(function(_unpacked(words, type_), *values), type_)
 
 
 def _unpacked(words: Array, type_: PtxType) -> Array:

@@ -39,8 +39,8 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
     access = Accessor(decoder, instruction, instruction.operands[1], space, width)
     gather = access.gather_unobserved if space == "param" else access.gather
 
-    def step(sel: Selection) -> None:
-        words = gather(sel).view(type_.dtype)
+    def deliver(sel: Selection, raw: Array) -> None:
+        words = raw.view(type_.dtype)
         if vector == 1:
             destinations[0][sel] = words
         else:
@@ -48,7 +48,12 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
             for k, destination in enumerate(destinations):
                 destination[sel] = columns[:, k]
 
-    return step
+    loads = None if decoder.machine.weak is None else decoder.machine.weak.loads
+    if loads is not None and loads.may_wait(instruction):
+        return lambda sel: loads.add(
+            instruction, parts := access.reads(sel), lambda: deliver(sel, access.words(parts, sel))
+        )
+    return lambda sel: deliver(sel, gather(sel))
 
 
 @opcode("st")

@@ -35,7 +35,7 @@ def addresses(
     address : Lanes
         s64, as PTX has it.
     space : str
-        ``global``, ``shared``, ``local`` or ``generic``.
+        ``global``, ``shared``, ``shared::cluster``, ``local`` or ``generic``.
     width : int
         Bytes that each lane accesses.
     align : int, optional
@@ -51,6 +51,8 @@ def addresses(
         place = _in_global(code, address - GLOBAL_BASE, width if lengths is None else lengths)
     elif space == "shared":
         place = _in_window(code, address, width, layout.SHARED_LIMIT, layout.CURRENT_SHARED, active)
+    elif space == "shared::cluster":
+        place = _in_cluster(code, address, width, active)
     elif space == "local":
         place = _in_local(code, address, width, active)
     else:
@@ -62,6 +64,16 @@ def _in_window(code: OperationCode, offset: Lanes, width: int, limit: int, base:
     last = code.spread(code.builder.sub(code.context(limit), WORD64(width)), "s64")
     code.leave_if((((offset < 0) | (offset > last)) & active).any(), layout.ILLEGAL)
     return offset + code.spread(code.context(base), "s64")
+
+
+def _in_cluster(code: OperationCode, address: Lanes, width: int, active: Lanes) -> Lanes:
+    """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
+    b, rank = code.builder, address >> RANK_SHIFT
+    last = code.spread(code.context(layout.CTA_COUNT), "s64")
+    code.leave_if((((rank < 0) | (rank > last)) & active).any(), layout.ILLEGAL)
+    own = code.spread(b.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
+    begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
+    return begin + _in_window(code, address & (1 << RANK_SHIFT) - 1, width, layout.SHARED_LIMIT, layout.SHARED, active)
 
 
 def _in_local(code: OperationCode, offset: Lanes, width: int, active: Lanes) -> Lanes:
@@ -126,9 +138,7 @@ def _generic(code: OperationCode, address: Lanes, width: int, active: Lanes) -> 
         b.position_at_end(block)
         code.leave_if(b.icmp_signed("!=", word, code.mask), layout.SPREAD)
         if resolve == "shared":
-            offset = address - base
-            code.leave_if(((offset >= 1 << RANK_SHIFT) & active).any(), layout.SPREAD)
-            place = _in_window(code, offset, width, layout.SHARED_LIMIT, layout.CURRENT_SHARED, active)
+            place = _in_cluster(code, address - base, width, active)
         elif resolve == "local":
             place = _in_local(code, address - base, width, active)
         else:

@@ -101,6 +101,10 @@ class Assembler:
     read: set[str] = field(default_factory=set)
     top: int = 0
     guard: int = 0
+    tracking: bool = False
+    """Whether undefined bytes of shared memory are followed."""
+    unset: dict[int, frozenset[str]] = field(default_factory=dict)
+    """Then, by the pc of an instruction, the registers that it reads and that may never have been set."""
     _used: int = 0
 
     def __post_init__(self) -> None:

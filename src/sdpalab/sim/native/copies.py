@@ -10,9 +10,11 @@ from sdpalab.sim.native.layout import (
     CHECKED,
     COPIES,
     COPIES_FLYING,
+    COPY_COUNT,
     COPY_GROUP,
     COPY_GROUPS,
     COPY_MASK,
+    COPY_NUMBER,
     COPY_SIZE,
     COPY_SOURCE,
     COPY_TARGET,
@@ -31,18 +33,20 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.watch import copies_landed
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
-__all__ = ["issue_copies", "wait_for_copies"]
+__all__ = ["issue_copies", "land_copy", "wait_for_copies"]
 
 
 def issue_copies(context: int, entry: int) -> int:
     """An entry has been filled in: put it in flight, or carry it out at once in the early mode; a status."""
     state = load64(context + 8 * CURRENT_STATE)
     mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
-    early = load64(context + 8 * EARLY)
+    early, number = load64(context + 8 * EARLY), load64(context + 8 * COPY_COUNT) + 1
+    store64(context + 8 * COPY_COUNT, number)
+    store64(entry + 8 * COPY_NUMBER, number)
     for lane in range(32):
         if mask >> lane & 1:
             if early:
-                land(entry, lane, width)
+                land_copy(entry, lane, width)
             else:
                 fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
     flying = load64(state + 8 * COPIES_FLYING) + 1
@@ -50,7 +54,7 @@ def issue_copies(context: int, entry: int) -> int:
     return FULL if flying >= MOST_COPIES else 0
 
 
-def land(entry: int, lane: int, width: int) -> None:
+def land_copy(entry: int, lane: int, width: int) -> None:
     """Copy what one lane asked for; bytes beyond the source's become zero."""
     target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
     size = load64(entry + 8 * (COPY_SIZE + lane))
@@ -81,7 +85,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
                 if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
                     due |= 1 << lane
                     if late:
-                        land(entry, lane, width)
+                        land_copy(entry, lane, width)
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)

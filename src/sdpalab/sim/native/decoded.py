@@ -24,7 +24,7 @@ from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
-from sdpalab.sim.native.undefined import add_shadows, follow_undefined
+from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
@@ -85,8 +85,10 @@ def decode(
     target: str,
     numerics: str,
     ring: Ring | None = None,
+    tracking: bool = False,
 ) -> Decoded:
-    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
+    that follow undefined bytes of shared memory.
 
     ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
     ring, floating-point instructions are the ring's.
@@ -101,6 +103,9 @@ def decode(
         asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
+    if tracking and checked:
+        asm.tracking, asm.unset = True, undefined.reads
+        undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
     add_shadows(asm, undefined)
     polling = polling_blocks(entry, program)
     blocks = [
@@ -154,6 +159,7 @@ def _block(
                 _products(asm, item)
             else:
                 asm.instruction(item)
+                follow_stores(asm, item, undefined)
         except _NOT_NATIVE as why:
             del asm.records[begin:]
             asm.refuse(instructions_of(item)[0], _reason(why))

@@ -25,6 +25,7 @@ from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
@@ -41,22 +42,22 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "the strict check": lambda setup: "strict" in setup.checks,
+    "the provenance check": lambda setup: "provenance" in setup.checks,
+    "stale reads": lambda setup: setup.reads == "stale",
     "watchers": lambda setup: bool(setup.watchers),
     "atomic operations on floating-point numbers in a ring": lambda setup: (
         is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
     ),
     "a cooperative launch": lambda setup: bool(setup.workspace),
-    "device code that allocates memory": lambda setup: setup.heap is not None,
     "volatile accesses that count as data": lambda setup: (
         setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
     ),
-    "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
+_Key = tuple[int, bool, bool, bool, str, str]
+_decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
@@ -164,9 +165,10 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> tuple[int, bool, bool, str, str]:
+def _key(setup: Setup) -> _Key:
     """What a decoded program depends on."""
-    return id(setup.program), bool(setup.checks), setup.counters, setup.module.target, setup.numerics
+    flags = bool(setup.checks), setup.counters, setup.tracking
+    return id(setup.program), *flags, setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup) -> weakref.ref[Program]:
@@ -189,6 +191,7 @@ def _decode(setup: Setup) -> Decoded:
                 target=setup.module.target,
                 numerics=setup.numerics,
                 ring=_ring(setup),
+                tracking=setup.tracking,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -208,4 +211,4 @@ def _ring(setup: Setup) -> Ring | None:
 def _adds_floats(instruction: Instruction) -> bool:
     """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
     mods = set(instruction.mods)
-    return bool(mods & _FLOATS) and (instruction.opcode in ("atom", "red") or "reduce" in mods)
+    return bool(mods & _FLOATS) and (opcode_of(instruction).memory == "update" or "reduce" in mods)

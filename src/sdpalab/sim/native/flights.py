@@ -53,6 +53,7 @@ from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store3
 __all__ = [
     "copy_came",
     "copy_issued",
+    "mark_copy",
     "mark_mbarrier",
     "others_know",
     "read_chunks",

@@ -213,8 +213,12 @@ CONTEXT_WORDS = 160
     POOL_END,
     PROGRESS,  # blocks that warps have run, but for polling loops
     STARVED,  # whether nothing else has been run for so long that lanes may go ahead of others that poll
+    STRICT,  # whether lanes that execute an instruction together need not stay together
+    COPY_COUNT,  # instructions of cp.async so far
     CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
-) = range(132)
+    LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier; 0 if there are none
+    LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
+) = range(136)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -293,20 +297,24 @@ MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG
 
 TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
-TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR = 10, 16, 18, 19, 20, 21, 22
+TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
 """Of the operation: its time for the checks, its instruction, where its data is in this process if that has been read,
-bits of what is done, and the linear index of the CTA that issued it, plus one."""
+bits of what is done, the linear index of the CTA that issued it, plus one, and how it combines elements with those of
+global memory: bytes of an element << 16 | number of an operation + 1 (0: it overwrites them)."""
 WRITTEN_OUT, WAITED_FOR = 1, 2
-LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
-"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register. A copy of plain bytes has 0 as
-its map, and the offset in global memory as its first coordinate."""
+LANDED, LOADS, STORES, WORDS, ARRIVALS = 0, 1, 2, 3, 4
+"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
+TR_DATA) at an mbarrier when their copies of cp.async up to the one numbered TR_OFFSET have landed. A copy of plain
+bytes has 0 as its map, and the offset in global memory as its first coordinate."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
 MAP_WORDS, MAP_RAW = 48, 28
-MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
+MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL, MAP_KIND = range(7)
 MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
 """From MAP_RAW on, the bytes of the map as a kernel has them."""
+COMBINED = ("u16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")
+"""Types of elements that reductions combine: MAP_KIND is the place here, or -1."""
 RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
@@ -329,8 +337,9 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 8, 24, 56, 88
-"""Lanes, bytes of a copy; for each lane its group (int32), target and source (int64), and bytes to read (int64)."""
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 8, 24, 56, 88
+"""Lanes, bytes of a copy, the number of the instruction; for each lane its group (int32), target and source (int64),
+and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

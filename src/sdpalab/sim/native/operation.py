@@ -94,6 +94,11 @@ class OperationCode:
         """A pointer to the warp's registers."""
         return self._registers
 
+    @property
+    def record(self) -> Any:
+        """A pointer to the record."""
+        return self._record
+
     @contextmanager
     def loop(self, many: Any) -> Iterator[Any]:
         """Code that is executed ``many`` times, an ``i64``; the number of the turn."""

@@ -12,6 +12,7 @@ from sdpalab.sim.native import (
     exact_sums,
     flights,
     mbarriers,
+    phases,
     products,
     scheduler,
     traffic,
@@ -19,15 +20,18 @@ from sdpalab.sim.native import (
     updates,
     watch,
 )
+from sdpalab.sim.native.watch import cluster_memory
 
 __all__ = ["runtime_functions"]
 
 _MODULES = (
     clocks,
+    cluster_memory,
     copies,
     exact_sums,
     flights,
     mbarriers,
+    phases,
     products,
     scheduler,
     traffic,

@@ -164,7 +164,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"}:
+        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -215,6 +215,7 @@ class State:
         relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
+            layout.STRICT: int("strict" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,
@@ -227,13 +228,14 @@ class State:
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors),
             layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
             layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
             **(
                 {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
                 if self._updates("shared")
                 else {}
             ),
-            layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
+            layout.REMOTE: zeros(columns * ctas) if ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
@@ -264,7 +266,8 @@ class State:
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in (space, "generic"))
+        spaces = (space, f"{space}::cluster", "generic")
+        beginnings = tuple(f"{kind}.{each}." for kind in ("atom", "red") for each in spaces)
         return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _strong_accesses(self, granules: int) -> dict[int, int]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.checks.registers import MOVED, only_integers
+from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
-from sdpalab.sim.definedness import Undefined, computes, writes
+from sdpalab.sim.definedness import Undefined, computes, loads_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.native import layout
@@ -20,9 +20,11 @@ from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.tracked import track_load, track_matrices, track_product, track_store
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.types import TYPES
 
-__all__ = ["add_shadows", "follow_undefined"]
+__all__ = ["add_shadows", "follow_stores", "follow_undefined"]
 
 _SHADOW = "~"
 """Before a register's name, the name of its shadow."""
@@ -51,6 +53,8 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
         guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
         _use(asm, instruction.guard.register, "pred")
         asm.guard = guard
+    if asm.tracking and _track(asm, instruction, reads, targets):
+        return
     if computes(instruction) and reads:
         if targets:
             _propagate(asm, instruction, reads, targets)
@@ -61,6 +65,60 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
         return
     for name in targets:
         _set(asm, name, 0)
+
+
+def _track(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> bool:
+    """Append what else happens to shadows where undefined bytes of shared memory are followed; whether that is all.
+
+    Products and stores to shared memory pass undefined bytes on. A register that was never set matters there at once.
+    """
+    unset = asm.unset.get(instruction.pc, frozenset())
+    if loads_shared(instruction):
+        _uses(asm, instruction, reads)
+        for name in targets:
+            _set(asm, name, 0)
+        rows, size = _shadow_rows(asm, instruction.operands[0])
+        if instruction.opcode == "ldmatrix":
+            track_matrices(asm, instruction, rows)
+        else:
+            track_load(asm, instruction, rows, size)
+        return True
+    if instruction.opcode == "mma" and reads:
+        for name in sorted(reads & unset):
+            _use(asm, Register(name), _bits(asm, name))
+        parts = [_shadow_rows(asm, operand) for operand in instruction.operands[:4]]
+        if instruction.guard is not None or any(size != 4 for rows, size in parts if max(rows) >= 0):
+            raise NotNative(instruction.text)
+        d, a, b, c = (rows for rows, _ in parts)
+        track_product(asm, a, b, c, d)
+        return True
+    if _stores_shared(instruction):
+        _uses(asm, instruction, reads & (unset | set(registers_in(instruction.operands[0]))))
+        return True
+    return False
+
+
+def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
+    """Append what an instruction leaves undefined in shared memory; behind its own records."""
+    reads = undefined.reads.get(instruction.pc, frozenset())
+    if asm.tracking and _stores_shared(instruction) and reads & set(registers_in(instruction.operands[1])):
+        asm.begin(instruction)
+        track_store(asm, instruction, *_shadow_rows(asm, instruction.operands[1]))
+
+
+def _stores_shared(instruction: Instruction) -> bool:
+    """Whether undefined bits that it stores are followed: it stores to shared memory, by its own name."""
+    return instruction.opcode == "st" and any(mod.split("::")[0] == "shared" for mod in instruction.mods)
+
+
+def _shadow_rows(asm: Assembler, operand: Operand) -> tuple[list[int], int]:
+    """The rows of the shadows of an operand's registers (-1: defined), and the bytes of such a register."""
+    items = asm.vector(operand)
+    names = [item.name if isinstance(item, Register) and _shadow(asm, item.name) else "" for item in items]
+    sizes = {asm.types[_SHADOW + name].bits // 8 for name in names if name}
+    if len(sizes) > 1:
+        raise NotNative("registers of several sizes that may be undefined")
+    return [asm.rows[_SHADOW + name] if name else -1 for name in names], next(iter(sizes), 4)
 
 
 def _shadow(asm: Assembler, name: str) -> bool:
@@ -85,9 +143,9 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
     if opcode in ("and", "or"):
         _logic(asm, instruction, targets[0])
         return
-    moved = MOVED.get(opcode, 0)
-    if opcode == "cvt" and not only_integers(instruction):
-        moved = 0
+    if asm.tracking and _by_halves(asm, instruction, targets[0]):
+        return
+    moved = bits_moved(instruction)
     sources = instruction.operands[1 + moved :] if moved else ()
     decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
     if not moved:
@@ -117,6 +175,39 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         row = asm.rows[_SHADOW + name]
         before = row if moved else asm.source(Immediate(0), type_)
         asm.lanewise(f"undefined.where.{type_}", _ones_where, [row], [flag, before], [type_], ["pred", type_])
+
+
+def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
+    """Packed arithmetic on two halves, and conversions of two floats into the halves of a register; whether it is
+    that."""
+    opcode, mods = instruction.opcode, instruction.mods
+    if (
+        not {"f16x2", "bf16x2"} & set(mods)
+        or opcode.startswith("set")
+        or (opcode_of(instruction).moves and opcode != "cvt")
+    ):
+        return False
+    converts = opcode == "cvt"
+    sources = [_of(asm, operand) for operand in instruction.operands[1:]]
+    types = [_bits(asm, each.name.removeprefix(_SHADOW)) for each in sources if isinstance(each, Register)]
+    if {_bits(asm, target), *types} != {"b32"} or len(sources) > 3 or (converts and len(sources) != 2):
+        return False
+    function = _halves_of_floats if converts else _halves
+    rows = [asm.source(each, "b32") for each in sources]
+    name = f"undefined.{'floats' if converts else 'halves'}.{len(rows)}"
+    asm.lanewise(name, function, [asm.rows[_SHADOW + target]], rows, ["b32"], ["b32"] * len(rows))
+    return True
+
+
+def _halves(*shadows: Lanes) -> Lanes:
+    whole = shadows[0]
+    for shadow in shadows[1:]:
+        whole = whole | shadow
+    return where((whole & 0xFFFF) != 0, whole.like(0xFFFF), 0) | where((whole >> 16) != 0, whole.like(0xFFFF0000), 0)
+
+
+def _halves_of_floats(upper: Lanes, lower: Lanes) -> Lanes:
+    return where(upper != 0, upper.like(0xFFFF0000), 0) | where(lower != 0, lower.like(0xFFFF), 0)
 
 
 def _any_of(*shadows: Lanes) -> Lanes:

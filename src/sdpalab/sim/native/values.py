@@ -16,6 +16,7 @@ from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap
+from sdpalab.sim.types import TYPES
 
 __all__ = ["register_template", "special_rows", "tensor_maps"]
 
@@ -126,6 +127,8 @@ def _tensor_map(placed: PlacedMap, raw: bytes) -> Array:
     words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
     words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
     words[layout.MAP_BYTES] = tensor.box_bytes
+    kinds = [TYPES[name].dtype for name in layout.COMBINED]
+    words[layout.MAP_KIND] = kinds.index(tensor.dtype) if tensor.dtype in kinds else -1
     words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
     for first, values in (
         (layout.MAP_DIMS, tensor.dims),

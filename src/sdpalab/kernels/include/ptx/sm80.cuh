@@ -104,6 +104,13 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&acc)[4], const unsigne
           "f"(acc[0]), "f"(acc[1]), "f"(acc[2]), "f"(acc[3]));
 }
 
+// "Floating Point Instructions: fma" with .sat: the result clamped to 0 to 1; NaN becomes 0.
+__device__ __forceinline__ float fma_rn_sat_f32(float a, float b, float c) {
+    float d;
+    asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+    return d;
+}
+
 // "Floating Point Instructions: ex2". 2 ulp; 0 gives exactly 1, -inf gives 0, results below 2^-126 give 0. Without
 // .ftz each exponential would cost three more instructions to keep subnormal weights, which no sum of at least 1 can
 // see.

@@ -17,6 +17,7 @@
 #include "ptx/sm80.cuh"
 
 constexpr float NEGATIVE_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // NVRTC has no <cmath>
+constexpr float NOT_A_NUMBER = __builtin_bit_cast(float, 0x7fffffffu);
 constexpr float LOWEST_FLOAT = __builtin_bit_cast(float, 0xff7fffffu);
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LN_2 = 0.6931471805599453f;
@@ -34,28 +35,36 @@ struct ScoreScale {
     }
 };
 
-// 2^x for x <= 127 without the special function unit, on FMA units that have nothing else to do (FlashAttention-4):
-// x = n + f with n the nearest integer, a polynomial for 2^f, and n added to its exponent.
-//
-// The relative error is at most 1.7e-7 = 2^-22.5 (ex2.approx: 2^-22), above 2^-126, below which both are next to 0. As
-// the polynomial is exactly 1 at 0, so is 2^0; minus infinity gives 0. Its coefficients were fitted with that fixed.
-__device__ __forceinline__ float exp2_on_fma(float x) {
-    constexpr float TO_INTEGER = 1.5f * (1 << 23);  // a sum with it is rounded to an integer, in the lowest bits
-    const float clamped = fmaxf(x, -127.0f);        // of which the exponent becomes that of 0
-    const float shifted = clamped + TO_INTEGER;
-    const float f = clamped - (shifted - TO_INTEGER);
-    float power = fmaf(0x1.5bba16p-10f, f, 0x1.3cea88p-7f);
-    power = fmaf(power, f, 0x1.c6b752p-5f);
-    power = fmaf(power, f, 0x1.ebf9bcp-3f);
-    power = fmaf(power, f, 0x1.62e42ap-1f);
-    power = fmaf(power, f, 1.0f);
-    return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
-}
+// 2^(factor * x + offset) without the special function unit, on FMA units that have nothing else to do
+// (FlashAttention-4): the exponent is n + f with n the nearest integer, and n is added to the exponent of 2^f, which is a
+// polynomial. Nine instructions, as the clamp to -127 to 127 is the saturation of the first one, to 0 to 1.
+class PowerOnFma {
+public:
+    __device__ __forceinline__ PowerOnFma(float factor, float offset)
+        : factor(factor * (1.0f / WIDTH)), offset(fmaf(offset, 1.0f / WIDTH, 0.5f)) {}
 
-// on_fma: known as the kernel is compiled.
-__device__ __forceinline__ float power_of_two(float x, bool on_fma) {
-    return on_fma ? exp2_on_fma(x) : ptx::ex2_approx_ftz_f32(x);
-}
+    // The relative error is at most 8.1e-6 = 2^-16.9, above 2^-126 and for exponents up to 8 (fitted: 2.8e-6; the rest is
+    // the rounding of `place`, by a unit in the last place of up to 2^-24 * WIDTH). As the polynomial is exactly 1 at 0,
+    // so is 2^0. What is below -127 gives 0, as does NaN; 127 and all above give 2^127.
+    __device__ __forceinline__ float of(float x) const {
+        constexpr float TO_INTEGER = 1.5f * (1 << 23) + LEAST;  // a sum with it is an integer, in its lowest bits
+        const float place = ptx::fma_rn_sat_f32(x, factor, offset);
+        const float shifted = fmaf(place, WIDTH, TO_INTEGER);
+        const float f = fmaf(place, WIDTH, TO_INTEGER - shifted);
+        float power = fmaf(0x1.3a02ccp-7f, f, 0x1.c9fc46p-5f);
+        power = fmaf(power, f, 0x1.ec0378p-3f);
+        power = fmaf(power, f, 0x1.62e12cp-1f);
+        power = fmaf(power, f, 1.0f);
+        return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
+    }
+
+private:
+    static constexpr float LEAST = -127.0f;  // the exponent of 0
+    static constexpr float WIDTH = -2 * LEAST;
+
+    float factor;
+    float offset;
+};
 
 __device__ __forceinline__ float softmax_weight(float score, float reference, float scale_log2) {
     return ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);
@@ -75,6 +84,7 @@ __device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float
 // (FlashAttention-4), so that most tiles need no rescaling. A weight of up to 2^8 has the relative rounding of one up
 // to 1; but the largest is then no power of two, and is rounded itself.
 constexpr float LAG_LOG2 = 8.0f;
+constexpr float LARGEST_WEIGHT = 256.0f;  // 2 to that
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.
 struct SoftmaxRow {
@@ -96,8 +106,10 @@ struct ExactExponents {
     const SoftmaxRow (&rows)[2];
     float scale_log2;
 
+    // on_fma: known as the kernel is compiled.
     __device__ __forceinline__ float weight(float score, int row, bool on_fma = false) const {
-        return power_of_two((score - rows[row].max) * scale_log2, on_fma);
+        const float below = score - rows[row].max;
+        return on_fma ? PowerOnFma(scale_log2, 0.0f).of(below) : ptx::ex2_approx_ftz_f32(below * scale_log2);
     }
 };
 
@@ -122,15 +134,28 @@ struct FusedExponents {
 
     __device__ __forceinline__ void subtracted() { offset[0] = offset[1] = 0.0f; }
 
+    // Makes NaN of all weights whose exponents would not be in range, so that a look at their sum finds them.
+    __device__ __forceinline__ void forbid_out_of_range() {
+#pragma unroll
+        for (float& each : offset) {
+            each = fabsf(each) <= FUSED_LOG2 ? each : NOT_A_NUMBER;
+        }
+    }
+
     // Whether a row's maximum may not stay as it is before a tile with these maxima. If it stays, nothing is rescaled.
     __device__ __forceinline__ bool outgrown_by(const float (&tile_max)[2]) const {
         return fmaxf(of(tile_max[0], 0), of(tile_max[1], 1)) > LAG_LOG2;
     }
 
+    // The same of bounds of either row's scores, for exponents of which those out of range are forbidden.
+    __device__ __forceinline__ bool reach(const float (&bound)[2]) const {
+        return of(bound[0], 0) <= LAG_LOG2 && of(bound[1], 1) <= LAG_LOG2;
+    }
+
     __device__ __forceinline__ float of(float score, int row) const { return fmaf(score, scale_log2, offset[row]); }
 
     __device__ __forceinline__ float weight(float score, int row, bool on_fma = false) const {
-        return power_of_two(of(score, row), on_fma);
+        return on_fma ? PowerOnFma(scale_log2, offset[row]).of(score) : ptx::ex2_approx_ftz_f32(of(score, row));
     }
 };
 

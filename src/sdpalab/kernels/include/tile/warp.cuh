@@ -99,7 +99,7 @@ __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float 
 }
 
 // O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time; of the four pairs of them that a lane has, the
-// last ON_FMA by exp2_on_fma(). v_smem: row_block_offset in the tile of V. exponents: FusedExponents or ExactExponents.
+// last ON_FMA by PowerOnFma. v_smem: row_block_offset in the tile of V. exponents: FusedExponents or ExactExponents.
 template <int KEYS, int ON_FMA = 0, class Exponents>
 __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                            const float (&s_frag)[KEYS / 8][4], unsigned v_smem,

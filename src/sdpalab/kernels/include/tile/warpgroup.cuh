@@ -17,21 +17,22 @@
 
 constexpr int WARPGROUP_M = 64;
 
-// Gives a tile's scores the sign of the scale and masks them, in place. keys_left: of either row, from this lane's first
-// column of the tile.
-template <int SCORES>
-__device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], float sign, bool masked,
-                                            const int (&keys_left)[2]) {
-    if (sign != 1.0f) {
+// Gives a tile's scores the sign of the scale, caps and masks them, in place. columns: of a policy Seen, at this tile
+// (mainloop/warpgroups.cuh).
+template <int SCORES, class Columns>
+__device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
+                                            const Columns& columns) {
+    if (scale.sign != 1.0f) {
 #pragma unroll
         for (float& score : s_frag) {
-            score *= sign;
+            score *= scale.sign;
         }
     }
+    columns.cap(s_frag, scale.log2);
     if (masked) {
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
-            s_frag[i] = 8 * (i / 4) + i % 2 < keys_left[i / 2 % 2] ? s_frag[i] : NEGATIVE_INFINITY;
+            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] : NEGATIVE_INFINITY;
         }
     }
 }
@@ -72,43 +73,39 @@ struct Rescale {
     float factor[2] = {1.0f, 1.0f};  // of either row
 };
 
-// Takes a tile's scores, masked, into the softmax of a lane's two rows, lazily: only where a row's scores have outgrown
-// the maximum that its weights are taken from. Before the FIRST tile none is known. Returns the exponents of the
+// Takes the maxima of a tile's scores, masked, into the softmax of a lane's two rows. Returns the exponents of the
 // weights; rescale: nothing so far.
-template <bool FIRST, int SCORES>
-__device__ __forceinline__ FusedExponents advance_lazily(SoftmaxRow (&softmax)[2], Rescale& rescale,
-                                                         float (&s_frag)[SCORES], float scale_log2) {
+template <int SCORES>
+__device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2], Rescale& rescale,
+                                                       float (&s_frag)[SCORES], float scale_log2) {
+    float tile_max[2];
+    row_maxima(tile_max, s_frag);
+    rescale.factor[0] = softmax[0].advance(tile_max[0], scale_log2);
+    rescale.factor[1] = softmax[1].advance(tile_max[1], scale_log2);
     FusedExponents exponents(softmax, scale_log2);
-    if (!FIRST) {
-        float bound[2];
-        row_bounds(bound, s_frag);
-        rescale.needed = __any_sync(0xffffffffu, exponents.outgrown_by(bound) || !exponents.in_range());
-    }
-    if (FIRST || rescale.needed) {
-        float tile_max[2];
-        row_maxima(tile_max, s_frag);
-        rescale.factor[0] = softmax[0].advance(tile_max[0], scale_log2);
-        rescale.factor[1] = softmax[1].advance(tile_max[1], scale_log2);
-        exponents = FusedExponents(softmax, scale_log2);
-        if (__any_sync(0xffffffffu, !exponents.in_range())) {
+    if (__any_sync(0xffffffffu, !exponents.in_range())) {
 #pragma unroll
-            for (int i = 0; i < SCORES; ++i) {
-                s_frag[i] -= softmax[i / 2 % 2].max;
-            }
-            exponents.subtracted();
+        for (int i = 0; i < SCORES; ++i) {
+            s_frag[i] -= softmax[i / 2 % 2].max;
         }
+        exponents.subtracted();
     }
     return exponents;
 }
 
 // Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of eight pairs of weights,
-// the last ON_FMA are computed by exp2_on_fma().
-template <int TILE_KEYS, int ON_FMA>
+// the last ON_FMA are computed by PowerOnFma.
+//
+// The softmax is lazy: the maximum that weights are taken from stays until a row outgrows it (LAG_LOG2). Where a thread
+// has FREE_REGISTERS for the scores beside the weights, it finds that out from the weights' sums, once it has computed
+// them, and then computes them again; elsewhere from bounds of the scores, before.
+template <int TILE_KEYS, int ON_FMA, int FREE_REGISTERS>
 class Products16 {
 public:
     static constexpr int KEYS = TILE_KEYS;
     static constexpr int ELEMENT_BYTES = 2;
     static constexpr int REGISTERS = HEAD_DIM / 2 + KEYS / 2 + KEYS / 4;  // accumulators and weights of a thread
+    static constexpr bool CHECKS_SUMS = REGISTERS + KEYS / 2 <= FREE_REGISTERS;
     static constexpr float WEIGHT_UNIT = 1.0f;                            // of the sums
 
     // Maps of q [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and of k, v [K/V heads, panels, seq_kv, 64]
@@ -141,7 +138,8 @@ public:
     float o_frag[HEAD_DIM / 2] = {};  // not yet divided by the sums
     SoftmaxRow softmax[2];
 
-    __device__ __forceinline__ Products16(const Tensors&, const Work&, const ScoreScale& scale) : scale(scale) {}
+    __device__ __forceinline__ Products16(const Tensors&, const Work&, const ScoreScale& scale)
+        : scale(scale), exponents(softmax, scale.log2) {}
 
     __device__ __forceinline__ void start_tile(int) {}
 
@@ -167,21 +165,44 @@ public:
     __device__ __forceinline__ void hold_scores() { hold(s_frag); }
     __device__ __forceinline__ void hold_output() { hold(o_frag); }
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
+    __device__ __forceinline__ void hold_unpacked() { hold(w_frag); }
 
-    // Turns the scores into weights, in place, and takes them into the softmax. keys_left: as for mask_scores.
-    template <bool FIRST = false>
-    __device__ __forceinline__ Rescale weigh(bool masked, const int (&keys_left)[2]) {
-        mask_scores(s_frag, scale.sign, masked, keys_left);
+    // False. Code that looks has to wait for all weights, if not for their sums in weigh().
+    __device__ __forceinline__ bool never() const {
+        return !CHECKS_SUMS && softmax[0].sum + softmax[1].sum < 0.0f;
+    }
+
+    // Computes weights of the scores, and takes them into the softmax. columns: as for mask_scores.
+    template <bool FIRST = false, class Columns>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
+        mask_scores(s_frag, scale, masked, columns);
         Rescale rescale;
-        const FusedExponents exponents = advance_lazily<FIRST>(softmax, rescale, s_frag, scale.log2);
-#pragma unroll
-        for (int i = 0; i < KEYS / 2; i += 2) {
-            const int row = i / 2 % 2;
-            const bool on_fma = !FIRST && i / 2 % 8 >= 8 - ON_FMA;
-            s_frag[i] = exponents.weight(s_frag[i], row, on_fma);
-            s_frag[i + 1] = exponents.weight(s_frag[i + 1], row, on_fma);
-            softmax[row].sum += s_frag[i] + s_frag[i + 1];  // in pairs: half as long a chain of additions
+        if (!FIRST) {
+            bool stays;
+            if (CHECKS_SUMS) {
+                exponentiate<ON_FMA>(exponents);
+                stays = sum[0] <= LARGEST_WEIGHT && sum[1] <= LARGEST_WEIGHT;
+            } else {
+                float bound[2];
+                row_bounds(bound, s_frag);
+                stays = exponents.reach(bound);
+            }
+            rescale.needed = __any_sync(0xffffffffu, !stays);
         }
+        FusedExponents of_tile = exponents;
+        if (FIRST || rescale.needed) {
+            of_tile = advance_rows(softmax, rescale, s_frag, scale.log2);
+            exponents = FusedExponents(softmax, scale.log2);
+            exponents.forbid_out_of_range();
+            if (CHECKS_SUMS) {
+                exponentiate<0>(of_tile);
+            }
+        }
+        if (!CHECKS_SUMS) {
+            exponentiate<FIRST ? 0 : ON_FMA>(of_tile);
+        }
+        softmax[0].sum += sum[0];
+        softmax[1].sum += sum[1];
         return rescale;
     }
 
@@ -189,7 +210,7 @@ public:
     __device__ __forceinline__ void pack_weights() {
 #pragma unroll
         for (int i = 0; i < KEYS / 4; ++i) {
-            p_frag[i] = pack_pair(s_frag[2 * i], s_frag[2 * i + 1]);
+            p_frag[i] = pack_pair(w_frag[2 * i], w_frag[2 * i + 1]);
         }
     }
 
@@ -208,6 +229,22 @@ public:
 
 private:
     const ScoreScale& scale;
+    FusedExponents exponents;  // from the maxima so far
     float s_frag[KEYS / 2];
+    float w_frag[KEYS / 2];
+    float sum[2];  // of the tile's weights, in either row
     unsigned p_frag[KEYS / 4];
+
+    template <int EIGHTHS>
+    __device__ __forceinline__ void exponentiate(const FusedExponents& exponents) {
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; i += 2) {
+            const int row = i / 2 % 2;
+            const bool on_fma = i / 2 % 8 >= 8 - EIGHTHS;
+            w_frag[i] = exponents.weight(s_frag[i], row, on_fma);
+            w_frag[i + 1] = exponents.weight(s_frag[i + 1], row, on_fma);
+            const float pair = w_frag[i] + w_frag[i + 1];  // half as long a chain of additions
+            sum[row] = i < 4 ? pair : sum[row] + pair;
+        }
+    }
 };

@@ -25,7 +25,7 @@ from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
-__all__: list[str] = []
+__all__ = ["update_of"]
 
 _INTEGERS: dict[str, Compute] = {
     "add": lambda old, given: old + given,
@@ -42,8 +42,25 @@ _INTEGERS: dict[str, Compute] = {
 """New values from the old ones and the operands."""
 
 
-def _float_sum(old: Lanes, given: Lanes, base: str, flushes: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
-    """Of f32, global memory adds without subnormals, shared memory with them: ``flushes`` chooses."""
+_Choice = Callable[[Lanes, Lanes], Lanes]
+"""Of the sums without subnormals and with them, the one that is wanted."""
+
+
+def update_of(name: str, type_: PtxType, flushes: _Choice) -> tuple[str, Compute]:
+    """The type by which an update computes, and new values from the old ones and the operands.
+
+    Of floating-point types there are sums alone.
+    """
+    base = base_of(type_)
+    if is_half(type_):
+        return "u16", halved(lambda old, given: old + given, base)
+    if type_.is_float:
+        return base, lambda old, given: _float_sum(old, given, base, flushes)
+    return base, _INTEGERS[name]
+
+
+def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
+    """Of f32, global memory adds without subnormals, shared memory with them."""
     plain = old + given
     if base == "f32":
         plain = flushes(flushed(flushed(old, base) + flushed(given, base), base), plain)
@@ -64,7 +81,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.done()
-    if space not in ("global", "shared", "generic"):
+    if space not in ("global", "shared", "shared::cluster", "generic"):
         raise NotNative(instruction.text)
     target, finish = -1, _nothing
     if returns:
@@ -106,13 +123,7 @@ def _update(code: OperationCode, space: str, bits: int, name: str, type_: PtxTyp
             return where(code.all_or_none(in_shared, plain.count), plain, without)
         return without if space == "global" else plain
 
-    base = base_of(type_)
-    held = "u16" if is_half(type_) else base
-    function = _INTEGERS[name]
-    if is_half(type_):
-        function = halved(lambda old, given: old + given, base)
-    elif type_.is_float:
-        function = lambda old, given: _float_sum(old, given, base, flushes)  # noqa: E731
+    held, function = update_of(name, type_, flushes)
     with code.loop(WORD64(WARP)) as lane:
         here = b.and_(b.lshr(code.mask, b.trunc(lane, WORD32)), WORD32(1))
         with b.if_then(b.icmp_signed("!=", here, WORD32(0))):

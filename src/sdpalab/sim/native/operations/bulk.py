@@ -18,7 +18,9 @@ from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.move import take_cache_hint
+from sdpalab.sim.native.phases import test_phase
 from sdpalab.sim.native.transfers import (
+    arrive_behind_copies,
     commit_transfers,
     load_box,
     load_bytes,
@@ -146,7 +148,7 @@ def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Arrivals; ``arrive_drop`` also leaves all later phases."""
     drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
-    expects = mods.flag("expect_tx")
+    expects, incomplete = mods.flag("expect_tx"), mods.flag("noComplete")
     relaxed = _order(mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
@@ -161,13 +163,32 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
-    words = [*place, many, int(expects), instruction.pc, int(relaxed), token, int(drops)]
+    words = [*place, many, int(expects), instruction.pc, int(relaxed), token, int(drops), int(incomplete)]
     _handed(asm, "mbarrier.arrive", arrive_at, words)
     finish()
 
 
 def _nothing() -> None:
     """There is no result."""
+
+
+@native("mbarrier.test_wait")
+def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Whether a phase is complete."""
+    mods.choice(("test_wait",))
+    parity = mods.flag("parity")
+    relaxed = _order(mods, ("acquire",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    if asm.counted:
+        raise NotNative("counters of how often an mbarrier is tested")
+    target, address, state = instruction.operands
+    place = shared_address(asm, address, "shared" if space == "shared" else "")
+    asked = asm.source(state, "u32" if parity else "b64")
+    row, finish = asm.target(target, "pred")
+    _handed(asm, "mbarrier.test_wait", test_phase, [*place, asked, int(not parity), int(relaxed), row])
+    finish()
 
 
 @native("mbarrier.expect_tx", "mbarrier.complete_tx")
@@ -180,6 +201,26 @@ def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     place, many = shared_address(asm, instruction.operands[0], space), asm.source(instruction.operands[1], "u32")
     _handed(asm, "mbarrier.tx", count_bytes, [*place, many, int(action == "expect_tx"), instruction.pc])
+
+
+@native("cp.async.mbarrier.arrive")
+def _arrive_behind_copies(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The lane arrives when its copies so far have landed; without ``.noinc`` the phase expects that in addition."""
+    for part in ("async", "mbarrier", "arrive"):
+        mods.choice((part,))
+    expected = mods.flag("noinc")
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    if asm.checked and any(map(_reads_by_proxy, asm.entry.instructions)):
+        raise NotNative("checks of cp.async that signals an mbarrier, beside reads of shared memory in the async proxy")
+    place = shared_address(asm, instruction.operands[0], space)
+    _handed(asm, "mbarrier.copies", arrive_behind_copies, [*place, int(expected), instruction.pc])
+
+
+def _reads_by_proxy(instruction: Instruction) -> bool:
+    """Whether it may read shared memory in the async proxy."""
+    return instruction.opcode == "wgmma" or (instruction.opcode == "cp" and "bulk_group" in instruction.mods)
 
 
 @native("mbarrier.inval")
@@ -245,7 +286,7 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("a tensor map at an address of 32 bits")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
     if stores:
-        _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, rank, *coordinates])
+        _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, -1, rank, *coordinates])
     else:
         mbarrier = shared_address(asm, instruction.operands[2], space)
         words = [*shared, row, offset, *mbarrier, instruction.pc, many, rank, *coordinates]
@@ -277,6 +318,23 @@ def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _handed(asm, "bulk.store", store_bytes, words)
     else:
         _handed(asm, "bulk.load", load_bytes, [*words, *shared_address(asm, operands[3], space)])
+
+
+@native("cp.async.bulk.prefetch.tensor")
+def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value: there is no L2 here."""
+    for part in ("async", "bulk", "prefetch", "tensor"):
+        mods.choice((part,))
+    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    mods.only("L2", "global", *(["tile"] if "tile" in mods.left else []))
+    (box,) = operands
+    if not isinstance(box, TensorAddress) or len(box.coordinates) != rank:
+        raise NotNative("a tensor map with other coordinates")
+    asm.address(box.map)
+    for each in box.coordinates:
+        asm.source(each, "s32")
 
 
 @native("cp.async.bulk.prefetch")

@@ -2,14 +2,15 @@
 :mod:`sdpalab.sim.isa.call`.
 
 A function has one set of registers and ``.param`` variables for each lane, wherever it is called from, and a row for
-where each lane was called: its number among the calls of that function. Those that call themselves, calls through
-registers and system calls are left to the reference engine.
+where each lane was called: its number among the calls of that function. A call through a register compares it with the
+addresses of all functions that it may reach. Functions that call themselves and system calls are left to the reference
+engine.
 """
 
 from __future__ import annotations
 
 from sdpalab.sim.ir import Function, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
-from sdpalab.sim.linking import callee, function_label
+from sdpalab.sim.linking import callee, function_label, is_indirect
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operations.move import local_load, local_store
@@ -28,18 +29,48 @@ def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> No
     NotNative
         For calls that are not native.
     """
+    if is_indirect(instruction):
+        _call_through_register(asm, instruction, words)
+        return
     function = asm.entry.functions.get(callee(instruction))
     if function is None or function.name in asm.entry.circles:
-        raise NotNative(f"call of {callee(instruction) or 'an address'}")
+        raise NotNative(f"call of {callee(instruction)}")
+    _enter(asm, instruction, function)
+    words[layout.END] = layout.END_BRANCH
+    words[layout.TARGET] = asm.program.block_of_label[function_label(function.name)]
+
+
+def _call_through_register(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
+    """Each lane calls the function whose address it has; where there is none, the launch is left to the reference
+    engine."""
+    address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
+    _set(asm, number, -1)
+    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_INDEXED, number, len(asm.lists)
+    targets = [asm.entry.functions[name] for name in asm.entry.targets if name not in asm.entry.circles]
+    targets = [function for function in targets if _suits(asm, instruction, function)]
+    for place, function in enumerate(targets):
+        here, own = asm.temporary(1), asm.constant(Constant("symbol", function.name, 64))
+        asm.lanewise("call.target", lambda a, b: a == b, [here], [address, own], ["pred"], ["u64", "u64"])
+        asm.guard = here | 1
+        _enter(asm, instruction, function)
+        _set(asm, number, place)
+        asm.guard = 0
+    words[layout.END_C] = len(targets)
+    asm.lists += [asm.program.block_of_label[function_label(function.name)] for function in targets]
+
+
+def _enter(asm: Assembler, instruction: Instruction, function: Function) -> None:
+    """Append the copies of the arguments, and where the lanes come from."""
     taken = instruction.operands[2]
     assert isinstance(taken, Vector)
     for formal, actual in _pairs(function.params, taken.items):
         _copy(asm, formal, actual)
-    number = _calls(asm, function).index(instruction.pc)
-    row = asm.number(number, "u32")
-    asm.lanewise("mov.b32", lambda x: x, [_caller(asm, function)], [row], ["b32"], ["b32"])
-    words[layout.END] = layout.END_BRANCH
-    words[layout.TARGET] = asm.program.block_of_label[function_label(function.name)]
+    _set(asm, _caller(asm, function), _calls(asm, function).index(instruction.pc))
+
+
+def _set(asm: Assembler, row: int, value: int) -> None:
+    """Append the record that sets a row of 32 bits."""
+    asm.lanewise("mov.b32", lambda x: x, [row], [asm.number(value, "u32")], ["b32"], ["b32"])
 
 
 def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
@@ -47,8 +78,8 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
     (name, *_) = instruction.operands
     assert isinstance(name, Symbol)
     function = asm.entry.functions[name.name]
-    if function.name in asm.entry.circles or name.name in asm.entry.targets:
-        raise NotNative("a return from a function that calls itself, or is called through a register")
+    if function.name in asm.entry.circles:
+        raise NotNative("a return from a function that calls itself")
     caller, resumes = _caller(asm, function), []
     for number, pc in enumerate(_calls(asm, function)):
         call = asm.entry.instructions[pc]
@@ -69,8 +100,29 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
 
 
 def _calls(asm: Assembler, function: Function) -> list[int]:
-    """The calls of a function, by their pc: their places here are their numbers."""
-    return [each.pc for each in asm.entry.instructions if each.opcode == "call" and callee(each) == function.name]
+    """The calls that may be of a function, by their pc: their places here are their numbers."""
+    reached = function.name in asm.entry.targets
+    return [
+        each.pc
+        for each in asm.entry.instructions
+        if each.opcode == "call"
+        and (callee(each) == function.name or (reached and is_indirect(each) and _suits(asm, each, function)))
+    ]
+
+
+def _suits(asm: Assembler, call: Instruction, function: Function) -> bool:
+    """Whether the arguments and results of a call are those of a function."""
+    given, _, taken = call.operands[:3]
+    assert isinstance(given, Vector)
+    assert isinstance(taken, Vector)
+    return all(
+        len(formal) == len(actual)
+        and all(
+            isinstance(outer, Immediate) or _bytes(asm, inner) == _bytes(asm, outer)
+            for inner, outer in zip(formal, actual, strict=True)
+        )
+        for formal, actual in ((function.params, taken.items), (function.results, given.items))
+    )
 
 
 def _caller(asm: Assembler, function: Function) -> int:
@@ -92,8 +144,8 @@ def _copy(asm: Assembler, target: Operand, source: Operand) -> None:
     to, origin = _variable(asm, target), _variable(asm, source)
     if isinstance(target, Register) and target.name not in asm.rows:
         return  # it is never read
-    size = to.size if to is not None else _size(asm, target)
-    if not isinstance(source, Immediate) and size != (origin.size if origin is not None else _size(asm, source)):
+    size = _bytes(asm, target)
+    if not isinstance(source, Immediate) and size != _bytes(asm, source):
         raise NotNative("an argument of another size")
     limits = [variable.align for variable in (to, origin) if variable is not None]
     width = min([8, *limits, size & -size])
@@ -120,8 +172,11 @@ def _variable(asm: Assembler, operand: Operand) -> Variable | None:
     return variable if variable is not None and variable.space == "param" else None
 
 
-def _size(asm: Assembler, operand: Operand) -> int:
-    """Bytes of a register."""
+def _bytes(asm: Assembler, operand: Operand) -> int:
+    """Bytes of a register or a ``.param`` variable."""
+    variable = _variable(asm, operand)
+    if variable is not None:
+        return variable.size
     type_ = asm.type_of(operand) or (TYPES["u32"] if isinstance(operand, Register) else None)
     if type_ is None or type_.kind == "pred":
         raise NotNative(f"an argument {operand}")

@@ -11,6 +11,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.copies import issue_copies, wait_for_copies
 from sdpalab.sim.native.lanes import WORD64, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.operations.watched import watch_copy
 
 __all__: list[str] = []
@@ -51,8 +52,10 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         mods.choice(("shared",))
     mods.choice(("global",))
     mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     mods.done()
-    size, *rest = instruction.operands[2:]
+    size, *rest = operands[2:]
     if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))) or len(rest) > 1:
         raise NotNative("a copy of this size")
     width = int(size.value)

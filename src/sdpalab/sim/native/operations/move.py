@@ -134,8 +134,6 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
     type_ = mods.type()
     mods.done()
-    if space == "shared::cluster":
-        raise NotNative("the shared memory of a cluster")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_

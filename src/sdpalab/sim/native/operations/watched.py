@@ -12,8 +12,9 @@ from llvmlite import ir
 from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE, WINDOW_BITS
+from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
@@ -21,22 +22,30 @@ from sdpalab.sim.native.communication import is_communication, reaches_all_block
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.watch.cluster_memory import watch_cluster
 
-__all__ = ["strong_effect", "watch_access", "watch_copy"]
+__all__ = ["Place", "strong_effect", "watch_access", "watch_copy"]
 
-_SPACES = ("shared", "global")
+_SPACES = ("shared", "shared::cluster", "global")
 _SHARED = {
     "load": watch.read_shared,
+    "load.followed": watch.read_followed,
     "store": watch.write_shared,
     "update": watch.update_shared,
     "copy": watch.copy_begins,
 }
-_GLOBAL: dict[str, Callable[..., int]] = {"load": watch.read_global, "store": watch.write_global}
+_GLOBAL: dict[str, Callable[..., int]] = {
+    "load": watch.read_global,
+    "load.followed": watch.read_global,
+    "store": watch.write_global,
+}
 _STRONG: dict[str, Callable[..., int]] = {
     "load": watch.read_strong,
+    "load.followed": watch.read_strong,
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
+_CLUSTER = {"load": 1, "load.followed": 1, "store": 2, "update": 3}
 
 
 def watch_access(
@@ -60,9 +69,10 @@ def watch_access(
     """
     if space == "local":
         return
-    place = _Place(space, row, bits, offset, width, lanes, lengths)
+    place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
-        _check(asm, place, does, strong)
+        followed = asm.tracking and does == "load" and loads_shared(instruction)
+        _check(asm, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
 
@@ -88,7 +98,7 @@ def strong_effect(asm: Assembler, mods: Mods) -> int:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where the lanes of an access go."""
 
     space: str
@@ -128,28 +138,35 @@ class _Place:
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
 
-        The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private.
+        The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private. In
+        shared::cluster the offsets have the ranks of their CTAs.
         """
         b = code.builder
 
         def within(space: str) -> None:
-            begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
-            places = place - code.spread(begin, "s64")
+            if space == "shared::cluster":
+                places = address - (SHARED_BASE if self.space == "generic" else 0)
+            else:
+                begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+                places = place - code.spread(begin, "s64")
             scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
             b.store(places.value, scratch, align=64)
             b.ret(act(code, space, places))
 
+        address = located(code, 0, self.space, self.bits)
         if self.space != "generic":
             within(self.space)
             return
-        window = located(code, 0, "generic", self.bits) >> WINDOW_BITS
+        window = address >> WINDOW_BITS
         with b.if_then(((window == SHARED_BASE >> WINDOW_BITS) & code.active).any()):
+            with b.if_then((((address - SHARED_BASE) >= 1 << RANK_SHIFT) & code.active).any()):
+                within("shared::cluster")
             within("shared")
         code.leave_if(((window == LOCAL_BASE >> WINDOW_BITS) & code.active).any(), layout.DONE)
         within("global")
 
 
-def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
+def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"counters of accesses to .{place.space}")
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
@@ -157,7 +174,10 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     def count(code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
-        function = traffic.count_shared if space == "shared" else traffic.count_global
+        if space == "shared::cluster":
+            scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+            b.store((places & (1 << RANK_SHIFT) - 1).value, scratch, align=64)
+        function = traffic.count_global if space == "global" else traffic.count_shared
         return code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4))
 
     def build(code: OperationCode) -> None:
@@ -166,7 +186,7 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
-def _check(asm: Assembler, place: _Place, does: str, strong: int) -> None:
+def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
     width = place.width
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"checks of accesses to .{place.space}")
@@ -179,11 +199,13 @@ def _check(asm: Assembler, place: _Place, does: str, strong: int) -> None:
             if strong >= 0:
                 return code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
             return code.call(_GLOBAL[does], context, mask, present, WORD64(width))
+        if space == "shared::cluster":
+            return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
         active = code.active
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
         status = code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
-        if does == "load":
+        if does in ("load", "load.followed"):
             _mark_read(code, places, width, shift)
         return status
 

@@ -5,10 +5,12 @@ what it moves is a box of a tensor, or a stretch of bytes (:mod:`.boxes`). The r
 :mod:`sdpalab.sim.bulk_copies` and :mod:`~sdpalab.sim.tensor_map`.
 """
 
+from sdpalab.sim.native.transfers.arrivals import arrive_behind_copies
 from sdpalab.sim.native.transfers.issue import load_box, load_bytes, store_box, store_bytes, store_words
 from sdpalab.sim.native.transfers.landing import commit_transfers, drained, land_next, wait_for_transfers
 
 __all__ = [
+    "arrive_behind_copies",
     "commit_transfers",
     "drained",
     "land_next",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
     CHECKED,
+    CONTINUES,
     COUNTING,
     CURRENT,
     CURRENT_CTA,
@@ -26,12 +27,16 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
     SECTORS,
+    STRICT,
+    TABLE,
     TENSOR_MAP,
     TOUCHED,
     TOUCHED_BYTES,
     TR_BYTES,
+    TR_COMBINE,
     TR_COORDINATES,
     TR_KIND,
+    TR_LANE,
     TR_LINEAR,
     TR_MAP,
     TR_OFFSET,
@@ -40,8 +45,8 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
 )
 from sdpalab.sim.native.transfers.entries import shared_place
-from sdpalab.sim.native.watch import read_global, write_global
-from sdpalab.sim.native.words import copy, fill, load64, store64
+from sdpalab.sim.native.watch import read_global, write_global, write_strong
+from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["global_lines", "move_box"]
@@ -49,7 +54,7 @@ __all__ = ["global_lines", "move_box"]
 
 def global_lines(context: int, entry: int, kind: int) -> int:
     """What the checks and the counters make of the lines of a box in global memory, which the warp that issued the copy
-    reads (1) or writes (2); a status."""
+    reads (1) or writes (2), or combines with others (3); a status."""
     checked, counting = load64(context + 8 * CHECKED), load64(context + 8 * COUNTING)
     if (checked | counting) == 0:
         return 0
@@ -61,7 +66,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         end = begin + load64(entry + 8 * TR_BYTES)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
-        return touch_line(context, begin, end, kind) if checked else 0
+        return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
     if counting and nested(tensor) == 0:
         return TENSOR_MAP
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
@@ -78,7 +83,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
             continue
         outer += load64(tensor + 8 * MAP_BEGIN)
         begin, end = outer + low * item, outer + high * item
-        status = touch_line(context, begin, end, kind) if checked else 0
+        status = touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
         if status != 0:
             return status
         total += end - begin
@@ -90,10 +95,14 @@ def global_lines(context: int, entry: int, kind: int) -> int:
 
 
 def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
-    """The sectors of a stretch of global memory are read (1) or written (2) at all."""
+    """The sectors of a stretch of global memory are read (1) or written (2) at all, or both (3)."""
     if load64(context + 8 * COUNTING) != 0:
-        touched = load64(context + 8 * TOUCHED) + (load64(context + 8 * TOUCHED_BYTES) if kind == 2 else 0)
-        fill(touched + begin // SECTOR, 1, (end - 1) // SECTOR - begin // SECTOR + 1)
+        many = (end - 1) // SECTOR - begin // SECTOR + 1
+        touched = load64(context + 8 * TOUCHED) + begin // SECTOR
+        if kind & 1:
+            fill(touched, 1, many)
+        if kind & 2:
+            fill(touched + load64(context + 8 * TOUCHED_BYTES), 1, many)
 
 
 def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
@@ -132,20 +141,29 @@ def nested(tensor: int) -> int:
     return 1
 
 
-def touch_line(context: int, begin: int, end: int, kind: int) -> int:
-    """The current warp reads (1) or writes (2) a stretch of global memory; a status."""
+def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
+    """The current warp reads (1) or writes (2) a stretch of global memory, or updates it atomically (3); a status.
+
+    In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
+    """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    first, last = 0, 32
+    if load64(context + 8 * STRICT) != 0:
+        first, last = issuer, issuer + 1
     width = min(16, (begin | end) & -(begin | end))
     at = begin
     while at < end:
-        many = 0
-        while many < 32 and at < end:
-            store64(places + 8 * many, at)
+        lane = first
+        mask = 0
+        while lane < last and at < end:
+            store64(places + 8 * lane, at)
             at += width
-            many += 1
-        mask = (1 << many) - 1
+            mask |= 1 << lane
+            lane += 1
         if kind == 1:
             status = read_global(context, mask, EVERY_LANE, width)
+        elif kind == 3:
+            status = write_strong(context, mask, EVERY_LANE, width, CONTINUES)
         else:
             status = write_global(context, mask, EVERY_LANE, width)
         if status != 0:
@@ -164,7 +182,7 @@ def move_box(context: int, entry: int) -> None:
         if loads:
             copy(origin, far, load64(entry + 8 * TR_BYTES))
         else:
-            copy(far, origin, load64(entry + 8 * TR_BYTES))
+            put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
         return
     axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
     inner = load64(tensor + 8 * MAP_COUNTS) * item
@@ -188,7 +206,7 @@ def move_box(context: int, entry: int) -> None:
                 if loads:
                     copy(target, source + 16 * chunk, 16)
                 else:
-                    copy(source + 16 * chunk, target, 16)
+                    put(context, entry, source + 16 * chunk, target, 16)
                 continue
             for k in range(16 // item):
                 inside = exists and first + k >= 0 and first + k < limit
@@ -197,4 +215,14 @@ def move_box(context: int, entry: int) -> None:
                 elif loads:
                     copy(target + item * k, source + 16 * chunk + item * k, item)
                 elif inside:
-                    copy(source + 16 * chunk + item * k, target + item * k, item)
+                    put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
+
+
+def put(context: int, entry: int, target: int, source: int, size: int) -> None:
+    """A copy writes bytes of global memory, or combines them with what is there."""
+    combine = load64(entry + 8 * TR_COMBINE)
+    if combine == 0:
+        copy(target, source, size)
+        return
+    function = load64(load64(context + 8 * TABLE) + 8 * ((combine & 0xFFFF) - 1))
+    call_operation(function, target, source, size // (combine >> 16), context)

@@ -27,6 +27,7 @@ from sdpalab.sim.native.layout import (
     TENSOR_MAP_COUNT,
     TENSOR_MAPS,
     TR_BYTES,
+    TR_COMBINE,
     TR_COORDINATES,
     TR_CTA,
     TR_KIND,
@@ -89,6 +90,7 @@ def new_entry(context: int, kind: int, lane: int, cta: int, offset: int, size: i
     store64(entry + 8 * TR_MBARRIER, 0)
     store64(entry + 8 * TR_SOURCE, 0)
     store64(entry + 8 * TR_STATE, 0)
+    store64(entry + 8 * TR_COMBINE, 0)
     return entry
 
 

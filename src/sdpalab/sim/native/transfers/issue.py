@@ -11,7 +11,10 @@ from sdpalab.sim.native.layout import (
     FULL,
     ILLEGAL,
     LANDED,
+    LISTS,
     LOADS,
+    MAP_ITEM,
+    MAP_KIND,
     MB_OFFSET,
     MB_TAG,
     MBARRIER_RULE,
@@ -22,10 +25,13 @@ from sdpalab.sim.native.layout import (
     SHARED_LIMIT,
     SPREAD,
     STORES,
+    TENSOR_MAP,
     TR_BYTES,
+    TR_COMBINE,
     TR_CTA,
     TR_DATA,
     TR_KIND,
+    TR_MAP,
     TR_MBARRIER,
     TR_OFFSET,
     TR_PC,
@@ -125,7 +131,7 @@ def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk`` to global memory."""
+    """``cp.async.bulk`` or ``cp.reduce.async.bulk`` to global memory: operand 6 is how it combines elements."""
     if several(context, mask):
         return SPREAD
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
@@ -135,6 +141,8 @@ def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
         entry = bytes_entry(registers, record, lane, context, STORES)
         if entry == 0:
             continue
+        if entry >= 64:
+            store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 6)))
         status = begin_store(context, entry, lane) if entry >= 64 else entry
         if status != 0:
             return status
@@ -142,16 +150,25 @@ def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def store_box(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk.tensor`` to global memory: operand 4 is the pc, 5 the number of axes."""
+    """``cp.async.bulk.tensor`` or its reduction to global memory: operand 4 is the pc, 5 where the list of operations
+    begins that combine elements of each type (-1: none), 6 the number of axes."""
     if several(context, mask):
         return SPREAD
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        entry = box_entry(registers, record, lane, context, STORES, 5)
+        entry = box_entry(registers, record, lane, context, STORES, 6)
         if entry < 64:
             return entry
+        begin = load32(record + 4 * (OPERANDS + 5))
+        if begin >= 0:
+            tensor = load64(entry + 8 * TR_MAP)
+            kind = load64(tensor + 8 * MAP_KIND)
+            number = load32(load64(context + 8 * LISTS) + 4 * (begin + kind)) if kind >= 0 else 0
+            if number == 0:
+                return TENSOR_MAP
+            store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
         store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 4)))
         status = begin_store(context, entry, lane)
         if status != 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import completed, operation_time, warps_of_cluster
 from sdpalab.sim.native.flights import copy_came, others_know, read_range, reads_range_complete
 from sdpalab.sim.native.layout import (
+    ARRIVALS,
     ASYNC,
     BACKWARD,
     BULK_GROUPS,
@@ -27,6 +28,7 @@ from sdpalab.sim.native.layout import (
     ORDER,
     STORES,
     TR_BYTES,
+    TR_COMBINE,
     TR_CTA,
     TR_DATA,
     TR_GROUP,
@@ -49,6 +51,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, vectors_of
 from sdpalab.sim.native.reset import draw
+from sdpalab.sim.native.transfers.arrivals import land_arrivals
 from sdpalab.sim.native.transfers.boxes import global_lines, move_box
 from sdpalab.sim.native.transfers.entries import shared_place
 from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
@@ -82,7 +85,7 @@ def begin_store(context: int, entry: int, lane: int) -> int:
 
 def write_out(context: int, entry: int) -> int:
     """A store writes global memory; a status."""
-    status = global_lines(context, entry, 2)
+    status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
     if status != 0:
         return status
     move_box(context, entry)
@@ -184,6 +187,8 @@ def land_next(context: int) -> int:
 
 def land(context: int, entry: int) -> int:
     """A copy lands, and if that is in shared memory its mbarrier counts its bytes; a status."""
+    if load64(entry + 8 * TR_KIND) == ARRIVALS:
+        return land_arrivals(context, entry)
     if load64(entry + 8 * TR_KIND) == STORES:
         status = write_out(context, entry)
         if load64(entry + 8 * TR_STATE) & WAITED_FOR:

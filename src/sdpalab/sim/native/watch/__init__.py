@@ -16,9 +16,16 @@ from sdpalab.sim.native.watch.shared_memory import (
     copies_landed,
     copy_begins,
     mark_written,
+    read_followed,
     read_shared,
     update_shared,
     write_shared,
+)
+from sdpalab.sim.native.watch.undefined_bytes import (
+    shadows_from_memory,
+    shadows_of_matrices,
+    shadows_of_product,
+    shadows_to_memory,
 )
 
 __all__ = [
@@ -26,9 +33,14 @@ __all__ = [
     "copy_begins",
     "fence_memory",
     "mark_written",
+    "read_followed",
     "read_global",
     "read_shared",
     "read_strong",
+    "shadows_from_memory",
+    "shadows_of_matrices",
+    "shadows_of_product",
+    "shadows_to_memory",
     "update_shared",
     "write_global",
     "write_shared",

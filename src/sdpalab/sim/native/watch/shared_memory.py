@@ -5,7 +5,8 @@ A page of shared memory sums up what is known of its granules, so that most acce
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import lanes_there
+from sdpalab.sim.native.clocks import lanes_there, lanes_with
+from sdpalab.sim.native.lane_order import lanes_before
 from sdpalab.sim.native.layout import (
     ACTORS,
     ASYNC,
@@ -47,7 +48,15 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["copies_landed", "copy_begins", "mark_written", "read_shared", "update_shared", "write_shared"]
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "mark_written",
+    "read_followed",
+    "read_shared",
+    "update_shared",
+    "write_shared",
+]
 
 
 def read_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
@@ -56,30 +65,36 @@ def read_shared(context: int, mask: int, present: int, low: int, high: int, widt
     ``present`` are all lanes that execute the instruction. The operation that calls this marks the granules that are
     read.
     """
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
+        if load64(full + 8 * page) == 0:
+            status = defined(context, mask, width, cta, low, high)
+            if status != 0:
+                return status
+            break
+    return read_followed(context, mask, present, low, high, width)
+
+
+def read_followed(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+    """Lanes read what need not have been written: undefined bytes are followed. Else as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
-    flying, full = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_FULL) + first
+    flying = load64(context + 8 * PAGE_FLYING) + first
     there = lanes_there(context, present)
     if there != EVERY_LANE:
         note_partial_read(context, mask, there, width)
     suspect = 0
-    missing = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
             suspect = 1
-        if load64(full + 8 * page) == 0:
-            missing = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
     store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
-    if missing:
-        status = defined(context, mask, width, cta, low, high)
-        if status != 0:
-            return status
     status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
     return status if status != 0 else updates_before(context, mask, low, high, width)
 
@@ -103,8 +118,12 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                 if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
-                late = tag >> 16 > load64(vector + 8 * (tag & 0xFFFF))
-                if late and (tag & 0xFFFF != warp or load32(masks + 4 * k) >> lane & 1 == 0):
+                if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
+                    continue
+                lanes = load32(masks + 4 * k)
+                if tag & 0xFFFF != warp:
+                    return RACE
+                if lanes >> lane & 1 == 0 and lanes_before(context, warp, lanes, tag >> 16) == 0:
                     return RACE
     return 0
 
@@ -124,9 +143,9 @@ def note_partial_read(context: int, mask: int, there: int, width: int) -> None:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 before = load64(tags + 8 * k)
-                lanes = there
+                lanes = lanes_with(there, lane)
                 if before & 0xFFFF == warp and before >> 16 > met:
-                    lanes = there & load32(masks + 4 * k)
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(tags + 8 * k, tag)
                 store32(masks + 4 * k, lanes)
 
@@ -257,8 +276,11 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             for k in range(offset >> shift, (offset >> shift) + many):
+                lanes = lanes_with(there, lane)
+                if there == 0 and load64(writers + 8 * k) == tag:  # several lanes write it: none comes after all
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(writers + 8 * k, tag)
-                store32(masks + 4 * k, there)
+                store32(masks + 4 * k, lanes)
             place = written + (offset >> 3)
             if width == 16:
                 store8(place, 0xFF)

@@ -1,0 +1,90 @@
+"""Litmus tests with stale reads, against the axioms of PTX's memory model.
+
+Each test runs in ten thousand instances with choices of their own. No outcome may come that the axioms forbid, and all
+must come that they allow, but for those that need more than loads that are late (``LitmusRow.beyond``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sdpalab.campaigns.campaign import CampaignResult, Say, tests_module
+from sdpalab.campaigns.litmus_programs import LitmusProgram, Outcome, programs, run_program
+
+__all__ = ["LitmusRow", "litmus_row", "run"]
+
+
+@dataclass(frozen=True)
+class LitmusRow:
+    """One litmus test.
+
+    Attributes
+    ----------
+    name : str
+    threads : tuple of tuple of str
+    seen : dict of str to int
+        How often each outcome came: ``reads | places at the end``.
+    forbidden : list of str
+        Outcomes that came and that the axioms forbid.
+    missing : list of str
+        Outcomes that did not come, and that the simulator should give.
+    beyond : list of str
+        Outcomes that the axioms allow and the simulator does not give: loads that are late behind a release, an acquire
+        or an atomic operation.
+    """
+
+    name: str
+    threads: tuple[tuple[str, ...], ...]
+    seen: dict[str, int]
+    forbidden: list[str]
+    missing: list[str]
+    beyond: list[str]
+
+
+def litmus_row(program: LitmusProgram, instances: int, seed: int) -> LitmusRow:
+    """Run a test; raises UserError where there is no checkout of the repository."""
+    axioms = tests_module("sim", "ptx_axioms").Axioms(program.threads, program.blocks, program.clusters)
+    allowed, possible = axioms.outcomes(), axioms.outcomes(late="plain")
+    seen = run_program(program, instances, seed)
+    return LitmusRow(
+        *(program.name, program.threads),
+        {_text(outcome): count for outcome, count in sorted(seen.items())},
+        _texts(set(seen) - allowed),
+        _texts(possible - set(seen)),
+        _texts(allowed - possible),
+    )
+
+
+def _text(outcome: Outcome) -> str:
+    reads, places = (" ".join(map(str, values)) for values in outcome)
+    return f"{reads} | {places}"
+
+
+def _texts(outcomes: set[Outcome]) -> list[str]:
+    return [_text(outcome) for outcome in sorted(outcomes)]
+
+
+def run(only: str, instances: int, seed: int, say: Say) -> CampaignResult:
+    """Run the tests whose names have ``only`` in them.
+
+    Raises
+    ------
+    UserError
+        Without a checkout of the repository.
+    """
+    rows: list[LitmusRow] = []
+    for program in programs():
+        if only in program.name:
+            rows.append(row := litmus_row(program, instances, seed))
+            for what, texts in (("forbidden", row.forbidden), ("did not come", row.missing)):
+                if texts:
+                    say(f"{row.name}: {what}: {'; '.join(texts)}")
+    wrong = sum(bool(row.forbidden) for row in rows)
+    short = sum(bool(row.missing) for row in rows)
+    content: dict[str, Any] = {"instances": instances, "seed": seed, "tests": [asdict(row) for row in rows]}
+    summary = (
+        f"{len(rows)} litmus tests of {instances} instances: {wrong} with a forbidden outcome, {short} with one that "
+        f"did not come, {sum(bool(row.beyond) for row in rows)} with one that is not modelled"
+    )
+    return CampaignResult(content, bool(rows) and not wrong and not short, summary)

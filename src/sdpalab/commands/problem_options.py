@@ -1,0 +1,119 @@
+"""The options beside ``--shape`` that describe a problem: one group for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from sdpalab.errors import UserError
+from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
+
+__all__ = ["KvHeadsOption", "ProblemOptions", "SeqKvOption", "problem_of", "problems_of"]
+
+DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")]
+CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
+KvHeadsOption = Annotated[
+    int | None,
+    typer.Option("--kv-heads", metavar="N", help="Heads of K and V of the shape given. Default: those of Q."),
+]
+SeqKvOption = Annotated[
+    int | None, typer.Option("--seq-kv", metavar="N", help="Length of K and V of the shape given. Default: that of Q.")
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option("--window", metavar="L,R", help="Query i sees keys i-L to i+R of the shape given; -1: no bound."),
+]
+SoftcapOption = Annotated[
+    float | None,
+    typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X)."),
+]
+KvLengthsOption = Annotated[
+    str | None,
+    typer.Option("--kv-lengths", metavar="N,N,...", help="Valid keys of each batch entry of the shape given."),
+]
+AttnMaskOption = Annotated[
+    str | None,
+    typer.Option("--attn-mask", metavar="M", help="bool or float, and what is not broadcast: bool:B,1, float:1,H."),
+]
+AlibiOption = Annotated[
+    bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
+]
+SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")]
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """The options beside ``--shape``, as they are given (:mod:`sdpalab.commands.option_groups`)."""
+
+    dtype: DtypeOption = None
+    causal: CausalOption = False
+    kv_heads: KvHeadsOption = None
+    seq_kv: SeqKvOption = None
+    window: WindowOption = None
+    softcap: SoftcapOption = None
+    kv_lengths: KvLengthsOption = None
+    attn_mask: AttnMaskOption = None
+    alibi_slopes: AlibiOption = False
+    sinks: SinksOption = False
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that were given, by name: a number of 0 was."""
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
+
+
+_OF_ANY_PROBLEM = ("dtype", "causal")
+"""Options that the default problems take, too."""
+
+
+def problems_of(
+    shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission"
+) -> list[Problem]:
+    """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such problem.
+    UserError
+        If there is neither a shape nor a default, and an option is given that needs one.
+    """
+    given = [name for name in options.given if name not in _OF_ANY_PROBLEM]
+    if not shapes and default is None and given:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        verb = "need" if len(given) > 1 else "needs"
+        raise UserError(f"{named} {verb} a --shape: the default problems have their own")
+    texts = shapes or ([default] if default is not None else [])
+    return [problem_of(text, options) for text in texts]
+
+
+def problem_of(text: str, options: ProblemOptions) -> Problem:
+    """The problem that ``--shape`` and the options beside it describe.
+
+    Parameters
+    ----------
+    text : str
+        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
+    options : ProblemOptions
+        Where given, they replace what the named problem or the default has.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such problem.
+    """
+    changes = options.given
+    if "window" in changes:
+        changes["window_size"] = parse_window(changes.pop("window"))
+    if "kv_lengths" in changes:
+        changes["kv_lengths"] = parse_lengths(changes["kv_lengths"])
+    if text in NAMED_PROBLEMS:
+        return NAMED_PROBLEMS[text].with_(**changes)
+    if "," not in text and not text.lstrip("-").isdigit():
+        raise ProblemError(
+            f"--shape {text!r} is neither B,H,S,D such as 1,8,512,64 nor one of {', '.join(NAMED_PROBLEMS)}"
+        )
+    return Problem(*parse_shape(text), **changes)

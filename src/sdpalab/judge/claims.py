@@ -1,0 +1,111 @@
+"""Cases on what a candidate claims beyond the problems that were asked for.
+
+A kernel claims what neither its ``takes`` nor its ``supports`` and ``reject`` refuse: a causal mask, both 16-bit types,
+head dimensions, shared K/V heads, and each of :data:`sdpalab.problem.EXTRAS`. A callable claims what its parameters
+name (:data:`sdpalab.judge.parameters.PARAMETERS`); which types and head dimensions it takes, no parameter says.
+Claims are judged on small problems, so that a mask that is off by one cannot pass because nobody asked for a mask. What
+a candidate does not claim is skipped, and float32 is judged only where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sdpalab.inputs import INPUT_KINDS
+from sdpalab.judge.small_cases import CaseSpec, hidden_case, length_edges, possible, small_version, window_edges
+from sdpalab.problem import EXTRAS, HALF_DTYPES, Problem
+
+__all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
+
+CLAIMED_HEAD_DIMS = (32, 64, 96, 128, 256)
+"""Head dimensions that a kernel is tried with."""
+
+SHORT_SEQ = 100
+"""Longest sequence where a head dimension or a group of heads is tried: each is a build of its own."""
+
+Changes = Mapping[str, Any]
+
+_PLAIN: Changes = {
+    "window_size": None,
+    "kv_lengths": None,
+    "softcap": 0.0,
+    "attn_mask": "",
+    "alibi_slopes": False,
+    "sinks": False,
+}
+"""A problem without extras."""
+
+_OF_EXTRAS: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
+    "window_size": (
+        ({"window_size": (0.28, 0.12)}, ("normal", "forbidden", "uniform")),
+        ({"window_size": (0.28, 0.0), "causal": True}, ("normal", "forbidden")),
+    ),
+    "softcap": (({"softcap": 15.0}, ("normal", "large_logits")),),
+    "kv_lengths": (({"batch": 2, "kv_lengths": (1.0, 0.4)}, ("normal", "forbidden", "uniform")),),
+    "attn_mask": (
+        ({"attn_mask": "bool:1,1"}, ("normal", "hidden_rows")),
+        ({"batch": 2, "attn_mask": "float:B,H"}, ("normal", "finite_mask")),
+    ),
+    "alibi_slopes": (({"alibi_slopes": True}, ("normal",)),),
+    "sinks": (({"sinks": True}, ("normal", "large_logits")),),
+}
+"""For each extra the fields of problems that have it, and the inputs on them; windows and lengths are shares of the
+keys."""
+
+
+def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
+    """The cases on small versions of ``problem`` that have what it lacks; each names the claim that it is about.
+
+    At level full an extra has every kind of inputs, and the edges of windows and lengths.
+    """
+    plain = small_version(problem.with_(**_PLAIN))
+    masked = plain.with_(causal=not plain.causal)
+    claim = "causal" if masked.causal else ""
+    yield from _on(masked, ("normal", "forbidden", "uniform"), claim)
+    yield from _on(masked.with_(seq_q=-(-plain.seq_q * 3 // 5), seq_kv=plain.seq_kv), ("normal",), claim)
+    for dtype in HALF_DTYPES:
+        if dtype != plain.dtype:
+            yield from _on(plain.with_(dtype=dtype), ("normal", "uniform", "large_logits"), "dtype")
+    short = plain.with_(seq_q=min(plain.seq_q, SHORT_SEQ), seq_kv=min(plain.seq_kv, SHORT_SEQ))
+    for head_dim in CLAIMED_HEAD_DIMS:
+        if head_dim != plain.head_dim:
+            yield from _on(short.with_(head_dim=head_dim, scale=None), ("normal", "large_logits"), "head_dim")
+    if problem.group == 1:
+        for batch, heads, kv_heads in ((2, 4, 2), (1, 3, 1)):
+            yield from _on(short.with_(batch=batch, heads=heads, kv_heads=kv_heads), ("normal",), "enable_gqa")
+    for name in EXTRAS:
+        if name not in problem.extras:
+            for changes, kinds in _OF_EXTRAS[name]:
+                yield from _of_extra(plain, name, changes, tuple(INPUT_KINDS) if level == "full" else kinds, level)
+
+
+def _of_extra(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...], level: str) -> Iterator[CaseSpec]:
+    lengths, window = (
+        None if name not in changes else tuple(int(share * plain.seq_kv) for share in changes[name])
+        for name in ("kv_lengths", "window_size")
+    )
+    problem = plain.with_(**{**changes, "kv_lengths": lengths, "window_size": window})
+    yield from _on(problem, kinds, name)
+    if level == "full":
+        edges = [*window_edges(problem)] if problem.window_size else [*length_edges(problem)] if lengths else []
+        yield from (replace(spec, claim=name) for spec in edges)
+
+
+def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSpec]:
+    """A case for each kind that exists for the problem: normal inputs from a hidden seed, the others from a public."""
+    for kind in kinds:
+        if kind == "normal":
+            yield replace(hidden_case(problem), claim=claim)
+        elif possible(problem, kind):
+            yield CaseSpec(f"{problem.label} {kind}", problem, kind, claim=claim)
+
+
+def claimed_by(claim: str, kind: str) -> str:
+    """Where a candidate of that kind claims it, as a part of a sentence: what to change where it should not."""
+    if kind == "callable":
+        return f"its parameter {claim} claims it"
+    if claim in EXTRAS:
+        return f"its takes names {claim}"
+    return "its supports and reject do not refuse it"

@@ -1,0 +1,182 @@
+"""Cases on small versions of a problem: probes, relations, layouts, and the edges of tiles, windows and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from sdpalab.judge.layouts import Layout
+from sdpalab.problem import Problem
+
+__all__ = [
+    "QUICK_PROBES",
+    "SMALL_SEQ",
+    "SMALL_WINDOW",
+    "TILES",
+    "CaseSpec",
+    "edges",
+    "hidden_case",
+    "layout_cases",
+    "length_edges",
+    "narrowed",
+    "possible",
+    "probes",
+    "small_version",
+    "window_edges",
+]
+
+QUICK_PROBES = (
+    *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
+    *("large_logits", "outlier", "nan_heads", "hidden_rows", "finite_mask"),
+)
+"""Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
+
+SMALL_SEQ = 180
+"""Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
+
+SMALL_WINDOW = 70
+"""Largest side of a window in a probe: within SMALL_SEQ, and the multiple of no tile."""
+
+TILES = (16, 32, 64, 128, 256)
+"""Sizes of tiles whose edges there are cases for; a kernel gets those of the tiles that its configuration has."""
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One case to judge.
+
+    Attributes
+    ----------
+    name : str
+    problem : Problem
+    inputs : str
+        A kind of :data:`sdpalab.inputs.INPUT_KINDS`.
+    seed : int, optional
+        None is hidden: the judge draws it once the candidate is fixed, and records it.
+    derived : bool
+        The judge's own choice of a problem: skipped for a kernel that does not support it.
+    relation : str
+        A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case is about; empty for none.
+    tile : int
+        Only for kernels whose configuration has a tile of that many rows; 0 for all.
+    trial : bool
+        One of the :data:`TRIALS` that the share of correct answers is taken over.
+    layout : Layout
+        How Q, K and V lie in memory. Only for callables: a kernel that the lab builds gets contiguous buffers.
+    claim : str
+        What the case is about that was not asked for, and that the candidate must claim to be judged on it
+        (:mod:`sdpalab.judge.claims`); empty for none.
+    """
+
+    name: str
+    problem: Problem
+    inputs: str = "normal"
+    seed: int | None = 0
+    derived: bool = False
+    relation: str = ""
+    tile: int = 0
+    trial: bool = False
+    layout: Layout = Layout.CONTIGUOUS
+    claim: str = ""
+
+
+def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
+    """Each kind of inputs on a small problem, and the metamorphic relations on it."""
+    from sdpalab.judge.rule.relations import RELATIONS
+
+    for kind in kinds:
+        if kind != "normal" and possible(small, kind):
+            yield CaseSpec(f"{small.label} {kind}", small, kind)
+    even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # a count of keys that divides exactly
+    yield CaseSpec(f"{even.label} uniform", even, "uniform")
+    for relation in RELATIONS.values():
+        if relation.applies(small):
+            name = f"{small.label} {relation.name}"
+            yield CaseSpec(name, small, seed=None, relation=relation.name)
+
+
+def window_edges(small: Problem) -> Iterator[CaseSpec]:
+    """The window of one key, rows that see none, and sides at the edges of the kernel's own tiles."""
+    left, right = small.window_size or (-1, -1)
+    yield hidden_case(small.with_(window_size=(min(left, 0), min(right, 0))))
+    for tile in TILES[:-1]:
+        for side in (tile - 1, tile) if tile < small.seq_kv else ():
+            edge = hidden_case(small.with_(window_size=tuple(side if each > 0 else each for each in (left, right))))
+            yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
+    if left >= 0:
+        none = small.with_(seq_q=SMALL_SEQ, seq_kv=20, window_size=(min(left, 30), right))
+        yield hidden_case(none)
+        yield CaseSpec(f"{none.label} uniform", none, "uniform")
+
+
+def length_edges(small: Problem) -> Iterator[CaseSpec]:
+    """A batch entry without keys, one with one, one with all, and lengths at the edges of the kernel's own tiles."""
+    keys = small.seq_kv
+    for pair in ((0, keys), (keys, 1)):
+        yield hidden_case(small.with_(kv_lengths=pair))
+    yield CaseSpec(f"{small.label} all but one key", small.with_(kv_lengths=(keys - 1, keys)), "uniform")
+    for tile in TILES[:-1]:
+        for pair in ((tile - 1, tile), (tile, tile + 1)) if tile < keys else ():
+            edge = hidden_case(small.with_(kv_lengths=pair))
+            yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
+
+
+def layout_cases(small: Problem) -> Iterator[CaseSpec]:
+    """Normal inputs in memory that is not contiguous."""
+    for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
+        yield replace(hidden_case(small), name=f"{small.label} {layout.value}", layout=layout)
+
+
+def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
+    """With one K/V head: sequences of these lengths, and of the kernel's own tile and one row more and less."""
+    for length in lengths:
+        yield hidden_case(one.with_(seq_q=length, seq_kv=length))
+    for tile in TILES:
+        for length in (tile - 1, tile, tile + 1):
+            edge = one.with_(seq_q=length, seq_kv=length)
+            yield replace(hidden_case(edge), name=f"{edge.label} edge of {tile}", tile=tile)
+
+
+def hidden_case(problem: Problem) -> CaseSpec:
+    return CaseSpec(f"{problem.label} hidden seed", problem, "normal", None)
+
+
+def small_version(problem: Problem) -> Problem:
+    """Same head_dim, dtype, scale, group and way of scoring; one batch, at most two K/V heads, at most SMALL_SEQ long.
+
+    Each side of a window is at most SMALL_WINDOW, so that it hides keys. What is of a batch entry, lengths or a mask,
+    needs two to be mixed up; the first length is the problem's least, as a share, and the second hides keys, too."""
+    kv_heads, batch = min(problem.kv_heads, 2), 1
+    small = narrowed(problem)
+    if problem.mask_form is not None and problem.mask_form.per_batch:
+        batch = min(problem.batch, 2)
+    if problem.kv_lengths is not None:
+        batch, least = 2, min(problem.kv_lengths)
+        small = small.with_(batch=2, kv_lengths=(least, least // 2 or problem.seq_kv // 2))
+    return small.with_(
+        batch=batch,
+        heads=kv_heads * problem.group,
+        kv_heads=kv_heads,
+        seq_q=min(problem.seq_q, SMALL_SEQ),
+        seq_kv=min(problem.seq_kv, SMALL_SEQ),
+    )
+
+
+def narrowed(problem: Problem) -> Problem:
+    if problem.window_size is None:
+        return problem
+    left, right = (min(side, SMALL_WINDOW) for side in problem.window_size)
+    return problem.with_(window_size=(left, right))
+
+
+def possible(problem: Problem, kind: str) -> bool:
+    """Whether there are such inputs for the problem.
+
+    A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two. Hidden
+    rows need a mask, and one that hides by a finite number needs an additive one."""
+    if kind in ("hidden_rows", "finite_mask"):
+        return problem.mask_form is not None and (kind == "hidden_rows" or problem.mask_form.type == "float")
+    if kind == "nan_heads":
+        return problem.batch * problem.kv_heads > 1
+    keys = {"needle": problem.seq_kv, "forbidden": problem.batch * problem.kv_heads * problem.seq_kv + 1}
+    return kind not in keys or (problem.scale != 0.0 and 1 << problem.head_dim >= keys[kind])

@@ -1,0 +1,93 @@
+"""Bulk reductions (PTX ISA, "cp.reduce.async.bulk", "cp.reduce.async.bulk.tensor") into global memory, by the rules of
+:mod:`sdpalab.sim.isa.bulk_copy`. They are bulk copies whose elements are combined with what is there."""
+
+from __future__ import annotations
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Instruction, TensorAddress
+from sdpalab.sim.isa.bulk_copy import OPERATIONS
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.atomic import update_of
+from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.floating import is_half
+from sdpalab.sim.native.operations.move import take_cache_hint
+from sdpalab.sim.native.transfers import store_box, store_bytes
+from sdpalab.sim.types import TYPES, PtxType
+
+__all__: list[str] = []
+
+
+def _exists(name: str, type_: PtxType) -> bool:
+    """Whether the native engine has a reduction of a type."""
+    return type_.lanes == 1 and type_.bytes > 1 and (name == "add" or not type_.is_float)
+
+
+def _combination(name: str, type_: PtxType) -> NativeOperation:
+    """The operation that combines elements: its registers are their place in global memory, its record is where the
+    others are, and its mask is their number."""
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        held, function = update_of(name, type_, lambda without, plain: without)
+        with code.loop(b.zext(code.mask, WORD64)) as number:
+            offset = b.mul(number, WORD64(type_.bytes))
+            place, other = code.at(code.registers, offset), code.at(code.record, offset)
+            old, given = (code.load(each, held, 1, align=type_.bytes) for each in (place, other))
+            b.store(function(old, given).value, place, align=type_.bytes)
+
+    return NativeOperation(f"combine.{name}.{type_.name}", build)
+
+
+@native("cp.reduce.async.bulk")
+def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane combines many bytes with what is in global memory."""
+    for part in ("reduce", "async", "bulk"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    for part in ("global", "shared::cta", "bulk_group"):
+        mods.choice((part,))
+    name, type_ = mods.choice(OPERATIONS), mods.type()
+    if is_half(type_) and name == "add":
+        mods.choice(("noftz",))
+    mods.done()
+    if (type_.kind == "b") != (name in ("and", "or", "xor")) or not _exists(name, type_):
+        raise NotNative(instruction.text)
+    row, bits, offset = asm.address(operands[0])
+    if bits != 64:
+        raise NotNative("a copy of global memory at an address of 32 bits")
+    number = asm.number_of(_combination(name, type_)) + 1
+    words = [row, offset, asm.source(operands[2], "u32"), instruction.pc, type_.bytes << 16 | number]
+    shared = shared_address(asm, operands[1], "shared")
+    asm.record(NativeOperation("bulk.store", lambda code: code.hand_over(store_bytes)), [*shared, *words])
+
+
+@native("cp.reduce.async.bulk.tensor")
+def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane combines a box with that of a tensor, in tile mode. The type is the tensor map's."""
+    for part in ("reduce", "async", "bulk", "tensor"):
+        mods.choice((part,))
+    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    mods.flag("tile")
+    for part in ("global", "shared::cta", "bulk_group"):
+        mods.choice((part,))
+    name = mods.choice(OPERATIONS)
+    mods.done()
+    box = operands[0]
+    if not isinstance(box, TensorAddress) or len(box.coordinates) != rank:
+        raise NotNative("a tensor map with other coordinates")
+    row, bits, offset = asm.address(box.map)
+    if bits != 64:
+        raise NotNative("a tensor map at an address of 32 bits")
+    kinds = [TYPES[each] for each in layout.COMBINED]
+    numbers = [asm.number_of(_combination(name, each)) + 1 if _exists(name, each) else 0 for each in kinds]
+    begin = len(asm.lists)
+    asm.lists += numbers
+    shared = shared_address(asm, operands[1], "shared")
+    words = [*shared, row, offset, instruction.pc, begin, rank, *(asm.source(each, "s32") for each in box.coordinates)]
+    asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)

@@ -1,0 +1,153 @@
+"""``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier when their copies so far have landed: machine code.
+
+The rules are those of :mod:`sdpalab.sim.isa.async_copy`. For the checks the copies are operations that the mbarrier
+signals: who waits for its phase comes after them, and after nothing else that their lanes did.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import operation_time
+from sdpalab.sim.native.copies import land_copy
+from sdpalab.sim.native.flights import copy_came, mark_copy
+from sdpalab.sim.native.layout import (
+    ARRIVALS,
+    CHECKED,
+    COPIES,
+    COPIES_FLYING,
+    COPY_COUNT,
+    COPY_MASK,
+    COPY_NUMBER,
+    COPY_TARGET,
+    COPY_WIDTH,
+    COPY_WORDS,
+    CURRENT,
+    CURRENT_STATE,
+    EARLY,
+    LANDED,
+    MB_PENDING,
+    MBARRIER_RULE,
+    MOST_COPIES,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SHARED,
+    SHARED_STRIDE,
+    TR_DATA,
+    TR_KIND,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_WARP,
+    TRANSFER_SERIAL,
+    WARP_CTA,
+    WARP_WORDS,
+    WARPS,
+)
+from sdpalab.sim.native.mbarriers import (
+    actor_of,
+    count_mbarriers,
+    cta_of,
+    mbarrier_at,
+    offset_of,
+    settle,
+    use_mbarrier,
+    vectors_of,
+)
+from sdpalab.sim.native.transfers.entries import lane_address, new_entry
+from sdpalab.sim.native.watch.shared_memory import mark_flying
+from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
+
+__all__ = ["arrive_behind_copies", "land_arrivals"]
+
+_MOST = (1 << 20) - 1
+
+
+def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
+    """Operands are the address's row and offset, whether the phase expects these arrivals, and the pc; a status."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    left = mask
+    while left != 0:
+        mbarrier = 0
+        lanes = 0
+        for lane in range(32):
+            if left >> lane & 1 == 0:
+                continue
+            address = lane_address(registers, record, 0, lane)
+            cta = cta_of(context, address)
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            if mine == 0:
+                return MBARRIER_RULE
+            mbarrier = mbarrier if mbarrier else mine
+            lanes |= 1 << lane if mine == mbarrier else 0
+        left = left & ~lanes
+        status = use_mbarrier(context, mbarrier)
+        if status != 0:
+            return status
+        if load32(record + 4 * (OPERANDS + 2)) == 0:
+            pending = load64(mbarrier + 8 * MB_PENDING) + popcount(lanes)
+            if pending > _MOST:
+                return MBARRIER_RULE
+            store64(mbarrier + 8 * MB_PENDING, pending)
+        store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+        entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
+        if entry < 64:
+            return entry
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        store64(entry + 8 * TR_DATA, lanes)
+        status = land_arrivals(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+        if status != 0:
+            return status
+    return 0
+
+
+def land_arrivals(context: int, entry: int) -> int:
+    """The copies of some lanes land, and the lanes arrive; a status."""
+    warp, lanes, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_DATA), load64(entry + 8 * TR_MBARRIER)
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
+    store64(context + 8 * CURRENT, warp)
+    store64(context + 8 * CURRENT_STATE, state)
+    store64(entry + 8 * TR_KIND, LANDED)
+    flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
+    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+    left = 0
+    for k in range(flying):
+        one = first + 8 * COPY_WORDS * k
+        here = load64(one + 8 * COPY_MASK)
+        due = here & lanes if load64(one + 8 * COPY_NUMBER) <= load64(entry + 8 * TR_OFFSET) else 0
+        for lane in range(32):
+            if due >> lane & 1 and late:
+                land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
+        if due != 0 and load64(context + 8 * CHECKED) != 0:
+            signalled(context, one, due, mbarrier)
+        here = here & ~due
+        store64(one + 8 * COPY_MASK, here)
+        if here != 0:
+            if left != k:
+                copy(first + 8 * COPY_WORDS * left, one, 8 * COPY_WORDS)
+            left += 1
+    store64(state + 8 * COPIES_FLYING, left)
+    pending = load64(mbarrier + 8 * MB_PENDING) - popcount(lanes)
+    if pending < 0:
+        return MBARRIER_RULE
+    store64(mbarrier + 8 * MB_PENDING, pending)
+    settle(context, mbarrier)
+    return 0
+
+
+def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
+    """Lanes' copies have landed, as an operation of an mbarrier."""
+    cta, width = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA), load64(one + 8 * COPY_WIDTH)
+    shared = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        store64(places + 8 * lane, load64(one + 8 * (COPY_TARGET + lane)) - shared)
+    mark_flying(context, due, width, 0)
+    actor = actor_of(context, mbarrier)
+    time = operation_time(context, actor)
+    for lane in range(32):
+        if due >> lane & 1:
+            offset = load64(places + 8 * lane)
+            mark_copy(context, cta, offset, width, time << 16 | actor)
+            copy_came(context, cta, offset, width)
+    place = vectors_of(context, mbarrier) + 8 * actor
+    store64(place, max(load64(place), time))

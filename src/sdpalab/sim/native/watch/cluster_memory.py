@@ -1,0 +1,85 @@
+"""The checks of accesses to the shared memory of other CTAs of the cluster: machine code.
+
+They are those of the own CTA's memory, for one CTA after the other. Its threads must not all have exited, and one of
+them must come after the access before it exits (:func:`~sdpalab.sim.native.flights.others_know`).
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.flights import touch_remote
+from sdpalab.sim.native.layout import (
+    CLOCKS,
+    CLUSTER_RULE,
+    CTA_COUNT,
+    CURRENT,
+    CURRENT_STATE,
+    GRANULE_SHIFT,
+    GRANULES,
+    PLANES,
+    READERS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    WARP_CTA,
+)
+from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
+from sdpalab.sim.native.watch.shared_memory import read_shared, update_shared, write_shared
+from sdpalab.sim.native.words import copy, load64, store32, store64
+
+__all__ = ["watch_cluster"]
+
+
+def watch_cluster(context: int, mask: int, present: int, width: int, does: int) -> int:
+    """Lanes read (1), write (2) or update (3) what addresses of shared::cluster in the scratch name; a status."""
+    scratch, state = load64(context + 8 * SCRATCH), load64(context + 8 * CURRENT_STATE)
+    places, addresses = scratch + SCRATCH_PLACES, scratch
+    copy(addresses, places, 8 * 32)
+    home = load64(state + 8 * WARP_CTA)
+    status = 0
+    for cta in range(load64(context + 8 * CTA_COUNT)):
+        lanes = 0
+        low = 1 << 62
+        high = 0
+        for lane in range(32):
+            address = load64(addresses + 8 * lane)
+            if mask >> lane & 1 and cta_of(context, address) == cta:
+                offset = offset_of(address)
+                store64(places + 8 * lane, offset)
+                lanes |= 1 << lane
+                low, high = min(low, offset), max(high, offset)
+        if lanes == 0:
+            continue
+        store64(state + 8 * WARP_CTA, cta)  # as if the warp were of that CTA, for as long as the checks take
+        status = watch_one(context, lanes, present, low, high, width, does, cta)
+        store64(state + 8 * WARP_CTA, home)
+        if status != 0:
+            return status
+        warp = load64(context + 8 * CURRENT)
+        if cta != home:
+            touch_remote(context, warp, cta, warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    return 0
+
+
+def watch_one(context: int, lanes: int, present: int, low: int, high: int, width: int, does: int, cta: int) -> int:
+    """The same of lanes that access the shared memory of one CTA."""
+    if cta_alive(context, cta) == 0:
+        return CLUSTER_RULE
+    if does == 2:
+        return write_shared(context, lanes, present, low, high, width)
+    if does == 3:
+        return update_shared(context, lanes, present, low, high, width)
+    status = read_shared(context, lanes, present, low, high, width)
+    mark_read(context, lanes, width, cta)
+    return status
+
+
+def mark_read(context: int, lanes: int, width: int, cta: int) -> None:
+    """Note the time of the current warp's reads of granules of a CTA."""
+    warp, shift = load64(context + 8 * CURRENT), load64(context + 8 * GRANULE_SHIFT)
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    plane = load64(context + 8 * GRANULES) * (load64(context + 8 * PLANES) * cta + warp)
+    readers, places = load64(context + 8 * READERS) + 4 * plane, load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if lanes >> lane & 1:
+            first = load64(places + 8 * lane) >> shift
+            for k in range(first, first + max(width >> shift, 1)):
+                store32(readers + 4 * k, now)

@@ -1,0 +1,100 @@
+"""Views: what comes before a point of a warp's program, and the Fence-SC order (PTX ISA, "Causality Order").
+
+A view holds writes in two ways. ``clock`` has, for each warp, the time up to which all that it did comes before: base
+causality order, which is transitive. ``seen`` has single writes that a strong read has observed: causality order has
+those, without what came before them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TypeVar
+
+__all__ = ["FenceOrder", "View"]
+
+_Key = TypeVar("_Key")
+
+
+class View:
+    """What comes before a point of a program.
+
+    Attributes
+    ----------
+    clock : dict of int to int
+        For each warp (its number in the launch) a time.
+    seen : set of int
+        Writes by their number.
+    orders : dict of FenceOrder to int
+        How much of each Fence-SC order comes before.
+    """
+
+    __slots__ = ("clock", "orders", "seen")
+
+    def __init__(self) -> None:
+        self.clock: dict[int, int] = {}
+        self.seen: set[int] = set()
+        self.orders: dict[FenceOrder, int] = {}
+
+    def copy(self) -> View:
+        """The same, to be kept."""
+        twin = View()
+        twin.join(self)
+        return twin
+
+    def join(self, other: View) -> None:
+        """What comes before ``other`` comes before this, too."""
+        _raise_to(self.clock, other.clock)
+        _raise_to(self.orders, other.orders)
+        self.seen |= other.seen
+
+    def knows(self, warp: int, time: int, write: int) -> bool:
+        """Whether a write, by this warp at this time, comes before."""
+        if self.clock.get(warp, 0) >= time or write in self.seen:
+            return True
+        return any(order.knows(upto, warp, time, write) for order, upto in self.orders.items())
+
+
+class FenceOrder:
+    """The Fence-SC order of the threads of one block, of one cluster, or of the GPU, in the order of execution.
+
+    It has those ``fence.sc`` whose scope includes the whole group. Each comes after all before it. What comes before
+    the first ``n`` of them is not copied into every view, which has only the ``n``.
+    """
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._clock: dict[int, list[tuple[int, int]]] = {}
+        """For each warp, from which place on which time comes before."""
+        self._seen: dict[int, int] = {}
+        """From which place on a write comes before."""
+        self._orders: dict[FenceOrder, int] = {}
+
+    def lead_to(self, view: View) -> None:
+        """All fences so far come before ``view``."""
+        _raise_to(view.orders, self._orders)
+        _raise_to(view.orders, {self: self._length})
+
+    def append(self, view: View) -> None:
+        """A fence with this view."""
+        self._length += 1
+        for warp, time in view.clock.items():
+            steps = self._clock.setdefault(warp, [])
+            if not steps or steps[-1][1] < time:
+                steps.append((self._length, time))
+        for write in view.seen:
+            self._seen.setdefault(write, self._length)
+        _raise_to(self._orders, view.orders)
+
+    def knows(self, upto: int, warp: int, time: int, write: int) -> bool:
+        """Whether a write comes before one of the first ``upto`` fences."""
+        if self._seen.get(write, upto + 1) <= upto:
+            return True
+        steps = self._clock.get(warp, [])
+        place = bisect_right(steps, upto, key=lambda step: step[0]) - 1
+        return place >= 0 and steps[place][1] >= time
+
+
+def _raise_to(mine: dict[_Key, int], other: dict[_Key, int]) -> None:
+    for key, value in other.items():
+        if mine.get(key, -1) < value:
+            mine[key] = value
