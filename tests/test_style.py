@@ -109,6 +109,8 @@ _MADE = (
     "source/",
     "FILE.",
     "my_attention.",
+    "rowsum.",
+    "scale.py",
     "test_my_attention.",
 )
 """What a run makes, what is in a bundle, and a reader's own files; not in the repository."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from sdpalab.campaigns import deletion
+from sdpalab.campaigns.case_deletion import case_deletions
 from sdpalab.compile import build
+from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
@@ -59,6 +61,42 @@ def test_synchronisation_of_later_architectures_is_deleted_too() -> None:
         + "\nret;\n}\n"
     )
     assert [site.ptx_line for site in deletion.sites(text, "k")] == list(range(7, 16))
+
+
+CASE = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry turn(.param .u64 out, .param .u32 n)
+{ .reg .b32 %r<6>; .reg .b64 %rd<3>; .reg .pred %p<2>; .shared .align 4 .b8 s[256];
+ld.param.u64 %rd0, [out]; ld.param.u32 %r5, [n]; mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 2; mov.u32 %r2, s;
+add.u32 %r3, %r2, %r1; st.shared.u32 [%r3], %r0;
+bar.sync 0;
+setp.eq.u32 %p0, %r5, 0; @%p0 bra SKIP;
+bar.sync 0;
+SKIP: sub.u32 %r3, 252, %r1; add.u32 %r3, %r2, %r3; ld.shared.u32 %r4, [%r3];
+bar.sync 0;
+mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1; st.global.u32 [%rd0], %r4; ret; }
+"""
+
+
+def test_a_file_with_its_launch_takes_the_place_of_a_kernel(tmp_path: Path) -> None:
+    """Of three barriers one is not executed, one is needed, and one is redundant."""
+    out = {"dtype": "uint32", "shape": [64], "init": "zeros"}
+    launch = {"grid": 1, "block": 64, "args": ["out", 0]}
+    want = {"out": {"dtype": "uint32", "values": list(range(63, -1, -1))}}
+    case = {"buffers": {"out": out}, "launches": [launch], "expect": want}
+    (tmp_path / "turn.ptx").write_text(CASE)
+    (tmp_path / "turn.json").write_text(json.dumps(case))
+    reason = {"kernel": "turn", "opcode": "bar.sync", "text": "", "most": 1, "reason": "nothing follows that it orders"}
+    record = case_deletions(tmp_path / "turn.ptx", Modes(async_modes=("late",)), [reason])
+    assert [(mutant["ptx_line"], mutant["killed_by"], mutant.get("reason")) for mutant in record["mutants"]] == [
+        (8, "race", None),
+        (12, None, "nothing follows that it orders"),
+    ]
+    case["expect"]["out"]["values"][0] = 7
+    (tmp_path / "turn.json").write_text(json.dumps(case))
+    with pytest.raises(UserError, match=r"turn\.ptx is not right itself: buffer out: 1 of 64 elements"):
+        case_deletions(tmp_path / "turn.ptx", Modes(), [])
 
 
 RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("deletion-*.json"))

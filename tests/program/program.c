@@ -11,6 +11,8 @@ enum { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 3, NON_BLOCKIN
 void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const void *, char *, const char *, int, void *, void *, void *, void *, int *);
 void __cudaRegisterVar(void **, void *, char *, const char *, int, size_t, int, int);
+void __cudaRegisterManagedVar(void **, void **, char *, const char *, int, size_t, int, int);
+char __cudaInitModule(void **);
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMallocHost(void **, size_t), cudaFreeHost(void *);
 int cudaMallocManaged(void **, size_t, unsigned), cudaMemcpy(void *, const void *, size_t, int);
 int cudaMemcpyAsync(void *, const void *, size_t, int, stream_t), cudaMemset(void *, int, size_t);
@@ -30,8 +32,9 @@ const char *cudaGetErrorString(int), *cudaGetErrorName(int);
 
 static char binary[1 << 20] __attribute__((aligned(8)));
 static struct { int magic, version; const void *data; void *others; } wrapper = {0x466243b1, 1, binary, NULL};
-static char scale, reverse, hello, fail; /* stand for the kernels' host functions */
+static char scale, reverse, hello, fail, turn; /* stand for the kernels' host functions */
 static float factor = 1;
+static void **module;
 
 static void check(int error, int line) {
     if (!error) return;
@@ -43,9 +46,11 @@ static void check(int error, int line) {
 __attribute__((constructor)) static void load(void) {
     FILE *file = fopen(getenv("FAT_BINARY"), "rb");
     if (!file || !fread(binary, 1, sizeof binary, file)) exit(9);
-    void **module = __cudaRegisterFatBinary(&wrapper);
-    char *names[] = {"scale", "reverse", "hello", "fail"}, *functions[] = {&scale, &reverse, &hello, &fail};
-    for (int k = 0; k < 4; k++) __cudaRegisterFunction(module, functions[k], names[k], names[k], -1, 0, 0, 0, 0, 0);
+    if (getenv("LINKED")) wrapper.version = 2;
+    module = __cudaRegisterFatBinary(&wrapper);
+    char *names[] = {"scale", "reverse", "hello", "fail", "turn"};
+    char *functions[] = {&scale, &reverse, &hello, &fail, &turn};
+    for (int k = 0; k < 5; k++) __cudaRegisterFunction(module, functions[k], names[k], names[k], -1, 0, 0, 0, 0, 0);
     __cudaRegisterVar(module, &factor, "factor", "factor", 0, sizeof factor, 1, 0);
 }
 
@@ -99,6 +104,18 @@ static void rows(float *d, float *h) {
     CHECK(cudaFree(pitched));
 }
 
+static void variable(void) { /* __managed__ int turns = 2 */
+    int *turns, shadow;
+    __cudaRegisterManagedVar(module, (void **)&turns, (char *)&shadow, "turns", 0, sizeof *turns, 0, 0);
+    __cudaInitModule(module);
+    int first = *turns, value;
+    *turns = 7;
+    CHECK(launch(&turn, NULL, 3, NULL));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpyFromSymbol(&value, &shadow, sizeof value, 0, DEVICE_TO_HOST));
+    puts(first == 2 && *turns == 7 + 3 * 256 && value == *turns ? "right" : "wrong");
+}
+
 static void managed(int wait) {
     float *m;
     CHECK(cudaMallocManaged((void **)&m, N * sizeof *m, 1));
@@ -144,6 +161,7 @@ int main(int count, char **words) {
     MODE("streams") streams(d, h);
     MODE("rows") rows(d, h);
     MODE("managed") managed(1);
+    MODE("managed variable") variable();
     MODE("pinned") pinned(d, 1);
     MODE("callback") callback(d);
     MODE("managed early") managed(0);

@@ -31,6 +31,10 @@ __global__ void reverse(float *x, int n) {
 __global__ void hello(float *x, int n) {
     if (blockIdx.x == 0 && threadIdx.x == 0) printf("a kernel prints %d\\n", n);
 }
+__managed__ int turns = 2;
+__global__ void turn(float *x, int n) {
+    if (blockIdx.x == 0) atomicAdd(&turns, n);
+}
 __global__ void fail(float *x, int n) {
     assert(threadIdx.x < 1000 && n < 5);
 }

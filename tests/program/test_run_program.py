@@ -66,7 +66,7 @@ def line_of(text: str, source: str = "program.c") -> str:
     return f"{source}:{number}"
 
 
-@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "pinned", "callback"])
+@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "managed variable", "pinned", "callback"])
 def test_a_program_gets_its_results(run: Runner, capfd: pytest.CaptureFixture[str], mode: str) -> None:
     outcome = run(mode)
     assert capfd.readouterr().out == "right\n"
@@ -162,6 +162,13 @@ def test_without_ptx_the_run_says_so(run: Runner, capfd: pytest.CaptureFixture[s
     assert outcome.fatal == (
         "the program has no PTX that runs on sm_89 (module 1 has machine code for sm_89): "
         "compile it with nvcc -gencode arch=compute_89,code=compute_89"
+    )
+
+
+def test_device_code_that_was_linked_is_refused(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINKED", "1")
+    assert run("simple", fat_binary()).fatal.startswith(
+        "the program's device code was linked (nvcc -rdc=true or -dlto), which leaves no PTX of a whole kernel: compile"
     )
 
 

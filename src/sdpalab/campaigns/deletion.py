@@ -7,13 +7,12 @@ differs from the original's by a bit. The campaign ``weakening`` does the same w
 of a memory operation or a fence is weaker by one step (:mod:`~sdpalab.campaigns.weakening`). A survivor needs a reason
 why it is redundant, in ``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it (and the weaker
 text), and ``most`` says how many survivors of one configuration a reason may explain. At least 95% of the others must
-be killed.
+be killed. FILE.ptx with its launch file takes the place of a kernel (:mod:`~sdpalab.campaigns.case_deletion`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,8 @@ from typing import Any
 import numpy as np
 
 from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
+from sdpalab.campaigns.case_deletion import case_deletions
+from sdpalab.campaigns.deletion_sites import Site, is_synchronisation, reason_of, without
 from sdpalab.campaigns.weakening import weaker, with_text
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
@@ -39,7 +40,6 @@ from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Deadlock, Report, SimError, StepLimit
-from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.parser import parse
 
@@ -60,29 +60,10 @@ __all__ = [
 REASONS = Path(__file__).with_name("deletion_reasons.json")
 TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
+CASE_STEPS = 20_000_000
+"""Most vector steps of a launch of a FILE.ptx."""
 TARGET_SECONDS = 3600.0
 """Most for the mutants of one code."""
-_ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
-_MODIFIERS = {
-    "cp": ("commit_group", "wait_group", "wait_all", "mbarrier"),
-    "wgmma": ("fence", "commit_group", "wait_group"),
-}
-
-
-@dataclass(frozen=True)
-class Site:
-    """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from.
-
-    ``weaker`` is the text that a mutant has in its place, empty where it is deleted.
-    """
-
-    opcode: str
-    ptx_line: int
-    source: str
-    source_text: str
-    weaker: str = ""
-
-
 Case = tuple[Problem, LaunchPlan, dict[str, Any]]
 """A run: its plan and its inputs."""
 
@@ -170,12 +151,6 @@ def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
     return listed
 
 
-def is_synchronisation(instruction: Instruction) -> bool:
-    """True for barriers, waits, commits and fences."""
-    wanted = _MODIFIERS.get(instruction.opcode, ())
-    return instruction.opcode in _ALWAYS or any(mod in wanted for mod in instruction.mods)
-
-
 def _mutants(ptx: str, entry: str, folders: Sequence[Path], weaken: bool) -> Iterator[tuple[Site, str]]:
     """Each mutant of an entry: where it differs, and its PTX."""
     if not weaken:
@@ -195,14 +170,6 @@ def _source_text(source: str, folders: Sequence[Path]) -> str:
         if name and (folder / name).is_file():
             return (folder / name).read_text().splitlines()[int(line) - 1].strip()
     return ""
-
-
-def without(ptx: str, site: Site) -> str:
-    """The PTX with that instruction blanked out; all lines keep their numbers."""
-    lines = ptx.split("\n")
-    statement = rf"(@!?%\S+\s+)?{re.escape(site.opcode)}\b[^;]*;"
-    lines[site.ptx_line - 1] = re.sub(statement, "", lines[site.ptx_line - 1], count=1)
-    return "\n".join(lines)
 
 
 class Runner:
@@ -273,7 +240,7 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]], *, we
             if kill is not None:
                 mutants.append({**mutant, "killed_by": kill[0], "run": kill[1]})
             else:
-                mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
+                mutants.append({**mutant, "killed_by": None, "reason": reason_of(of.kernel.name, site, excuses)})
     return {
         "subject": of.name,
         "configurations": of.names,
@@ -282,17 +249,6 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]], *, we
         "problems": [problem.label for problem, _, _ in of.cases],
         "mutants": mutants,
     }
-
-
-def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
-    """Why a survivor is redundant, if the committed file has a reason that is not used up; otherwise empty."""
-    for entry in excuses:
-        named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
-        named &= entry.get("weaker", "") == site.weaker
-        if named and entry["text"] in site.source_text and entry["most"] > 0:
-            entry["most"] -= 1
-            return str(entry["reason"])
-    return ""
 
 
 def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -311,7 +267,10 @@ def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the code with that ``number`` among those that ``kernel`` launches."""
+    """The record of the code with that ``number`` among those that ``kernel`` launches, or of a FILE.ptx."""
+    if inputs["kernel"].endswith(".ptx"):
+        reasons = json.loads(REASONS.read_text())
+        return case_deletions(Path(inputs["kernel"]), Modes(max_steps=CASE_STEPS), reasons)
     of = next(islice(targets([inputs["kernel"]], lambda line: None), inputs["number"], None))
     try:
         modes, reasons = Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text())
@@ -321,17 +280,19 @@ def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(names: Sequence[str], say: Say, executor: Executor, *, weaken: bool = False) -> CampaignResult:
-    """Delete from the named kernels, or from all, or weaken; each code that they launch is a job.
+    """Delete from the named kernels, or from all, or weaken; each code that they launch is a job, and each FILE.ptx.
 
     Raises
     ------
     UserError
         If there is no such kernel, or one is not clean itself.
     """
+    if weaken and (files := [name for name in names if name.endswith(".ptx")]):
+        raise UserError(f"{files[0]}: the campaign weakening is for kernels; deletion also takes a FILE.ptx")
     jobs = [
         {"kernel": name, "number": number, **({"weaken": True} if weaken else {})}
         for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS))
-        for number, _ in enumerate(targets([name], say))
+        for number, _ in enumerate([name] if name.endswith(".ptx") else targets([name], say))
     ]
     say(f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}")
     records = values(executor, "deletion", jobs, seconds=TARGET_SECONDS, finished=lambda _, record: _say(say, record))

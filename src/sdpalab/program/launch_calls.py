@@ -30,9 +30,7 @@ def register_fat_binary(state: ProgramState, request: Request) -> Sequence[bytes
     """Note a fat binary; its PTX is read when it is needed."""
     handle, (version,) = request.arguments.word(), request.arguments.ints(1)
     binary = read_fat_binary(request.arguments.counted())
-    if version == _LINKED and not binary.ptx:
-        state.linked = True
-    state.modules[handle] = LoadedModule(f"module {len(state.modules) + 1}", binary)
+    state.modules[handle] = LoadedModule(f"module {len(state.modules) + 1}", binary, version == _LINKED)
     return ()
 
 
@@ -53,13 +51,17 @@ def register_variable(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("__cudaRegisterManagedVar")
 def register_managed(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Managed variables are not modelled: the host would have to share the module's memory."""
-    raise CallError("cudaErrorNotSupported", f"__managed__ variables are not modelled ({request.text(3)})")
+    """A ``__managed__`` variable has memory that the host shares; its address goes where host code looks for it."""
+    module, name, size = state.modules[request.number(0)], request.text(3), request.number(5)
+    module.managed[name] = state.allocate(size, "managed", request, name=f"variable {short_name(name)}").address
+    state.variables[request.number(2)] = RegisteredVariable(module, name)
+    return [word(module.managed[name])]
 
 
 @handles("__cudaInitModule")
 def init_module(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """There is nothing to do before the first use."""
+    """The host is about to use a ``__managed__`` variable: it gets its first value."""
+    state.load(state.modules[request.number(0)])
     return ()
 
 

@@ -30,6 +30,10 @@ __all__ = ["Allocation", "LoadedModule", "ProgramState", "RecordedEvent", "Regis
 _LEGACY, _PER_THREAD = 1, 2
 """Handles of the default streams (CUDA Runtime API, "Stream synchronization behavior")."""
 _FIRST_HANDLE = 0x1000
+_LINKED = (
+    "the program's device code was linked (nvcc -rdc=true or -dlto), which leaves no PTX of a whole kernel: compile it "
+    "without that, the sources that call each other's device functions as one (#include them in one file)"
+)
 
 
 class Recorder(Protocol):
@@ -68,11 +72,16 @@ class Allocation:
 
 @dataclass
 class LoadedModule:
-    """A fat binary that the program registered; its PTX is loaded when it is first needed."""
+    """A fat binary that the program registered; its PTX is loaded when it is first needed.
+
+    ``managed`` has the addresses of its ``__managed__`` variables; ``linked`` is whether nvlink has put it together.
+    """
 
     name: str
     binary: FatBinary
+    linked: bool = False
     loaded: DeviceModule | None = None
+    managed: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -131,8 +140,6 @@ class ProgramState:
     problems: dict[str, int] = field(default_factory=dict)
     """Sentences about calls that failed or are not modelled, with how often."""
     notes: set[str] = field(default_factory=set)
-    linked: bool = False
-    """Whether device code was linked (-rdc=true), which leaves no PTX."""
     fatal: str = ""
     """The sentence of what the simulator cannot do, and the run's result is not to be trusted for."""
     calls: int = 0
@@ -195,11 +202,15 @@ class ProgramState:
                 code = (f"machine code for {each}" for each in module.binary.cubins)
                 has = ", ".join([*(f"PTX for {each}" for each in targets), *code])
                 self.fatal = (
-                    f"the program has no PTX that runs on {arch} ({module.name} has {has or 'nothing'}): "
-                    f"compile it with nvcc -gencode arch=compute_{arch[3:]},code=compute_{arch[3:]}"
+                    _LINKED
+                    if module.linked and not module.binary.ptx
+                    else (
+                        f"the program has no PTX that runs on {arch} ({module.name} has {has or 'nothing'}): "
+                        f"compile it with nvcc -gencode arch=compute_{arch[3:]},code=compute_{arch[3:]}"
+                    )
                 )
                 raise CallError("cudaErrorNoKernelImageForDevice", self.fatal)
-            module.loaded = self.device.module(text)
+            module.loaded = self.device.module(text, at=module.managed)
         return module.loaded
 
     def function(self, address: int) -> RegisteredFunction:
@@ -229,8 +240,8 @@ class ProgramState:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def allocate(self, size: int, kind: str, request: Request, align: int = 256) -> Allocation:
-        """Memory for a call of the program.
+    def allocate(self, size: int, kind: str, request: Request, align: int = 256, name: str = "") -> Allocation:
+        """Memory for a call of the program, which the call names unless ``name`` does.
 
         Raises
         ------
@@ -241,7 +252,7 @@ class ProgramState:
 
         place = self.line(request)
         self.allocated += 1
-        name = f"the memory from {request.name} " + (f"at {place}" if place else f"number {self.allocated}")
+        name = name or f"the memory from {request.name} " + (f"at {place}" if place else f"number {self.allocated}")
         shared = kind != "device"
         padded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         try:

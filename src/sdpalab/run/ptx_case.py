@@ -77,8 +77,8 @@ class PtxCase:
         return self.ptx if launch.ptx is None else _file(self.folder / launch.ptx).decode(errors="replace")
 
     def name_of(self, launch: LaunchDescription) -> str:
-        """What reports call the PTX of a launch."""
-        return self.name if launch.ptx is None else launch.ptx
+        """What reports call the PTX of a launch; lines of a ``.cu`` file are those of its own text."""
+        return str(Path(self.name).with_suffix(".ptx")) if launch.ptx is None else launch.ptx
 
     def entry_of(self, launch: LaunchDescription) -> str:
         """The kernel of a launch: the one that it names, or the only one.

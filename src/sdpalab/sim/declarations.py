@@ -15,7 +15,7 @@ __all__ = ["entry_params", "formals", "variable"]
 
 _VARIABLE = re.compile(
     r"(?:\.(?:visible|weak|extern|common)\s+)?\.(shared|global|const|local|param)\s+"
-    r"(?:\.align\s+(\d+)\s+)?(?:\.v([248])\s+)?\.(\w+)\s+([\w$%]+)\s*((?:\[\w*\]\s*)*)(?:=\s*(.*))?\Z",
+    r"(?:\.attribute\s*\([^)]*\)\s*)?(?:\.align\s+(\d+)\s+)?(?:\.v([248])\s+)?\.(\w+)\s+([\w$%]+)\s*((?:\[\w*\]\s*)*)(?:=\s*(.*))?\Z",
     re.S,
 )
 _PARAM = re.compile(

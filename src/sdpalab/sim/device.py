@@ -8,7 +8,7 @@ x[0]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,8 +179,14 @@ class Device:
 
     # ---- code -------------------------------------------------------------------------------------------------------
 
-    def module(self, ptx: str | bytes) -> DeviceModule:
+    def module(self, ptx: str | bytes, *, at: Mapping[str, int] | None = None) -> DeviceModule:
         """Load PTX: its variables get their places and their first values.
+
+        Parameters
+        ----------
+        ptx : str or bytes
+        at : mapping, optional
+            Addresses of variables, by their names in the PTX, that have memory of the device already.
 
         Raises
         ------
@@ -189,7 +195,7 @@ class Device:
         LaunchError
             If the variables do not fit.
         """
-        return DeviceModule(self, ptx_text(ptx))
+        return DeviceModule(self, ptx_text(ptx), at or {})
 
     # ---- order ------------------------------------------------------------------------------------------------------
 
@@ -333,11 +339,15 @@ class DeviceModule:
         Its kernels, as C++ has their names.
     """
 
-    def __init__(self, device: Device, text: str) -> None:
+    def __init__(self, device: Device, text: str, at: Mapping[str, int]) -> None:
         self.device, self.text = device, text
         self._module = parse(text)
         variables = self._module.variables.values()
-        self.placed = place_global_variables(self._module, variables, device._arena)
+        others = [variable for variable in variables if variable.name not in at]
+        self.placed = place_global_variables(self._module, others, device._arena)
+        for variable in (each for each in variables if each.name in at):
+            self.placed[variable.name] = variable.space, at[variable.name]
+            device._arena.fill_in(at[variable.name], variable.data.ljust(variable.size, b"\0"))
         fill_in_addresses(self._module, variables, self.placed, device._arena)
         every = (*self._module.entries.values(), *self._module.functions.values())
         if any(allocates(instruction) for code in every for instruction in code.instructions):
