@@ -272,8 +272,14 @@ def engine_of(sample: str) -> str:
     """Which engine executes an instruction."""
     entry = link(parse(_KERNEL.format(body=sample)), "k")
     program = build_program(entry)
-    decoded = decode(entry, program, checked=True, counted=True, target="sm_90a", numerics="hardware")
-    return "reference" if decoded.refused else "native"
+
+    def refused(*, counted: bool) -> bool:
+        facts = {"checked": True, "counted": counted, "target": "sm_90a", "numerics": "hardware"}
+        return bool(decode(entry, program, **facts).refused)
+
+    if not refused(counted=True):
+        return "native"
+    return "reference" if refused(counted=False) else "native; with counters reference"
 
 
 def engines() -> str:

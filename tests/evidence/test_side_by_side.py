@@ -156,6 +156,7 @@ const result = {
   page: page.documentElement.scrollWidth, view: view.innerWidth,
   outcome: page.querySelector("h1").getBoundingClientRect().bottom,
   wide: wide.map(each => view.getComputedStyle(each).overflowX), all: rows(),
+  heads: [...page.querySelectorAll("thead")].map(each => each.getBoundingClientRect().height),
 };
 page.getElementById("changed-only").checked = true;
 result.changed = rows();
@@ -178,4 +179,5 @@ def test_the_page_fits_every_screen_and_its_filter_needs_no_script(
         assert layout["loaded"] == 0
         assert {"yes", "no"} <= set(layout["all"])
         assert layout["changed"] == [each for each in layout["all"] if each == "yes"]
+    assert max(layouts[390]["heads"]) < 40, "the heads of tables have one line on a phone"
     assert layouts[390]["wide"], "the cases of two bundles do not fit beside one another on a phone"

@@ -1,7 +1,10 @@
 """st.async and red.async: in flight until an mbarrier has counted their bytes, in every order and mode."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -101,12 +104,13 @@ def test_reductions_into_one_word_of_the_other_block(form, want, mode, schedule)
         + END
     )
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert reported(body, out, async_mode=mode, schedule=schedule) == []
-    assert (out == out[0, 0]).all()
+    with differential() if want is not None else nullcontext([""]) as outcomes:
+        assert reported(body, out, async_mode=mode, schedule=schedule) == []
+    assert outcomes == [""]
     if want is None:  # the order of the threads matters: each wraps to 0 above its own bound
-        assert out[0, 0] <= 66
+        assert (out <= 66).all()
     else:
-        assert out[0, 0] == want
+        assert (out == want).all()
     for without in (WAIT, ZERO):
         broken = body.replace(without, "add.u32 %r8, %r0, 3;\n")
         reported_kinds = set(reported(broken, out, async_mode=mode, schedule=schedule))

@@ -116,7 +116,7 @@ BUGS: tuple[Bug, ...] = (
     # What only the output shows.
     *_bug("K's descriptor does not advance", "", ("k + column_step<KEYS>(d)", "k")),
     *_bug("V's descriptor advances along its columns", "", ("v + row_step(n)", "v + column_step<KEYS>(n)")),
-    *_bug("the zeros past the last key count", "", ("weigh(tile >= unmasked, keys", "weigh(false, keys")),
+    *_bug("the zeros past the last key count", "", ("weigh(columns.at_edge(tile), columns", "weigh(false, columns")),
     *_bug("the output is not rescaled", "", (_JOIN, "")),
     # The epilogue.
     *_bug(

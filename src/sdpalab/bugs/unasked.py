@@ -110,6 +110,10 @@ class _HeadModulo(TiledAttention):
 
 
 _bug: Any = partial(in_source, problem=EVEN, harmless=EVEN, claims=True)
+_WIDE = EVEN.with_(head_dim=64)
+_of_variants: Any = partial(in_source, "flash hopper", problem=_WIDE, harmless=_WIDE, claims=True, of="variant")
+"""In the sources for windows, soft caps and lengths."""
+
 BUGS += [
     *_bug(
         "scalar wmma flash",
@@ -131,22 +135,16 @@ BUGS += [
         "unasked: query head h reads K/V head h mod Hkv",
         ("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))"),
     ),
-    *_bug(
-        "flash",
+    *_of_variants(
         "unasked: the window is one key too wide on the left",
         ("max(row - WINDOW_LEFT, 0)", "max(row - WINDOW_LEFT - 1, 0)"),
-        of="variant",
     ),
-    *_bug(
-        "flash",
+    *_of_variants(
         "unasked: one key too many of each batch entry",
         ("kv_lengths[blockIdx.z] : seq_kv", "kv_lengths[blockIdx.z] + 1 : seq_kv"),
-        of="variant",
     ),
-    *_bug(
-        "flash",
+    *_of_variants(
         "unasked: the soft cap is half of what it should be",
         ("cap(float(SOFTCAP) *", "cap(0.5f * float(SOFTCAP) *"),
-        of="variant",
     ),
 ]

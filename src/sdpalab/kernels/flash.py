@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
-from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
 from sdpalab.problem import HALF_DTYPES, Problem
@@ -111,10 +111,8 @@ def _blocks_per_sm(problem: Problem, config: Config) -> int:
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     """The macros of the source: its knobs, and values that follow from the schedule and the problem."""
-    longest = problem.seq_q + problem.seq_kv  # a wider window has no bound, and its edge would not fit an int
-    sides = zip(("WINDOW_LEFT", "WINDOW_RIGHT"), problem.window_size or (), strict=False)
     return {
-        **{name: side if side < longest else -1 for name, side in sides},
+        **window_macros(problem),
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),
         "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),

@@ -36,7 +36,7 @@ using Epilogue = ClusterMerge<SPLIT, BLOCK_M / WARP_M>;
 using Epilogue = OwnRows;
 #endif
 using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32>;
-using Attention = WarpgroupAttention<Products, Epilogue, Scheduler, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+using Attention = WarpgroupAttention<Products, Epilogue, Scheduler, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
 
 // Maps of q, k and v as Products16 has them, and of o [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]; heads
 // of all batches: of queries there are q_heads. lse as in schedule/head.cuh; grid, heads_at_once and rounds_at_once as

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from sdpalab.kernels.kernel import Config, CudaKernel, Knob
-from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import (
     LIMITS,
@@ -31,6 +31,8 @@ VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES"
 SCHEDULES = ("tiles", "persistent")
 EXP_ON_FMA = (0, 1, 2)
 """Eighths of the exponentials that are computed on the FMA units."""
+MOST_CAPPED_KEYS, MOST_CAPPED_DIM = 64, 128
+"""Of a tile and a head with a soft cap: above, ptxas spills what the tanh of a tile's scores needs."""
 MAX_CTAS = 2**16
 MAX_TILES = 2**30
 """Of queries that persistent blocks can number with 32 bits, a round more than there are included."""
@@ -73,6 +75,8 @@ def _tiles(problem: Problem, block_m: int) -> int:
 def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
+    Problems with a window, a soft cap or lengths have a block for each tile of queries.
+
     BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
     does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
     registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
@@ -81,6 +85,8 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=int(problem.head_dim == min(HEAD_DIMS)))
+    if problem.extras:
+        config = config.but(SPLIT=1, SCHEDULE="tiles")
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     automatic = config["SCHEDULE"] == "auto"
     ways = [
@@ -105,7 +111,8 @@ def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
 def _sized(problem: Problem, config: Config) -> Config:
     """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
     keys = -(-problem.seq_kv // config.int("SPLIT"))
-    block_n = config.int("BLOCK_N") or (64 if keys <= 64 else 80 if problem.head_dim == 256 else 128)
+    few = keys <= 64 or problem.softcap > 0.0
+    block_n = config.int("BLOCK_N") or (64 if few else 80 if problem.head_dim == 256 else 128)
     sized = config.but(BLOCK_N=block_n)
     most = min(4, max(2, -(-keys // block_n)))
     stages = config.int("NUM_STAGES") or next(
@@ -142,12 +149,16 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
     if _is_persistent(resolved) and _tiles(problem, block_m) > MAX_TILES:
         return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
+    if problem.softcap and block_n > MOST_CAPPED_KEYS:
+        return f"a soft cap needs registers of its own: with it BLOCK_N is at most {MOST_CAPPED_KEYS}, not {block_n}"
     accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
     crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n)
     return crowded or reject_oversized(smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved)
 
 
 def _supports(problem: Problem) -> str | None:
+    if problem.softcap and problem.head_dim > MOST_CAPPED_DIM:
+        return f"kernel hopper has a soft cap up to head_dim {MOST_CAPPED_DIM}, and would spill at {problem.head_dim}"
     return ladder_supports(problem, HALF_DTYPES, "hopper", HEAD_DIMS)
 
 
@@ -158,6 +169,9 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
+    if problem.extras and (schedule == "persistent" or config.int("SPLIT") > 1):
+        extras = " and ".join(problem.extras)
+        return f"a block has a tile of queries to itself for {extras}: SPLIT is 0 or 1, and SCHEDULE auto or tiles"
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
     if ctas and schedule != "persistent":
@@ -166,7 +180,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 
 def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
-    return {name: resolved[name] for name in (*VALUES, "EXP_ON_FMA")} | {"PERSISTENT": int(_is_persistent(resolved))}
+    knobs = {name: resolved[name] for name in (*VALUES, "EXP_ON_FMA")}
+    return {**window_macros(problem), **knobs, "PERSISTENT": int(_is_persistent(resolved))}
 
 
 def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
@@ -191,7 +206,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
         tiled_map("v", *of_keys),
         tiled_map("o", *of_queries, WARP_M),
     )
-    tiles = -(-problem.seq_q // block_m)
+    tiles, sizes = -(-problem.seq_q // block_m), (problem.seq_q, problem.seq_kv, problem.group)
     grid, order = (split * tiles, problem.heads, problem.batch), (q_heads, 0, 0)
     if _is_persistent(resolved):
         ctas = min(resolved.int("NUM_CTAS"), tiles * q_heads)
@@ -200,7 +215,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
     return Launch(
         grid=grid,
         block=(block_threads(block_m), 1, 1),
-        args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse", *order),
+        args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.extras else order)),
         dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
     )
@@ -227,6 +242,8 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs={**VALUES, "SCHEDULE": SCHEDULES, "EXP_ON_FMA": EXP_ON_FMA},
     lse=True,
+    takes=("window_size", "softcap", "kv_lengths"),
+    variant=Path("hopper_masked.cu"),
     resolve=resolve,
     macros=_macros,
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",

@@ -25,7 +25,7 @@ static_assert(BLOCK_N == 64 || BLOCK_N == 128, "BLOCK_N is 64 or 128");
 static_assert(SCALE_ROWS % BLOCK_M == 0, "a tile of queries has one scale");
 
 using Products = ProductsE4m3<BLOCK_N, SCALE_ROWS>;
-using Attention = WarpgroupAttention<Products, OwnRows, GridTile<1>, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+using Attention = WarpgroupAttention<Products, OwnRows, GridTile<1>, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
 
 // Maps of q, k and v, and scales, as ProductsE4m3 has them; map of o [heads, panels, seq_q, 64] with boxes [1, panels,
 // 16, 64], panels of 64 columns. grid = (tiles of query rows, query heads, batch); lse as in schedule/head.cuh.

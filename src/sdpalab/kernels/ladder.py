@@ -12,7 +12,15 @@ from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 
-__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized", "reject_unlisted", "scale_reason"]
+__all__ = [
+    "HEAD_DIMS",
+    "ladder_launch",
+    "ladder_supports",
+    "reject_oversized",
+    "reject_unlisted",
+    "scale_reason",
+    "window_macros",
+]
 
 HEAD_DIMS = (32, 64, 128)
 """Head dimensions that the ladder is compiled for."""
@@ -65,6 +73,14 @@ def reject_oversized(shared_bytes: int, limit: int, config: Mapping[str, object]
     if shared_bytes <= limit:
         return None
     return f"{config} needs {shared_bytes} bytes of shared memory, and the kernel's limit is {limit}"
+
+
+def window_macros(problem: Problem) -> dict[str, int]:
+    """The macros of a window, whose sides are -1 where they hide nothing: the edge of a wider one would not fit an
+    int. Empty without a window."""
+    longest = problem.seq_q + problem.seq_kv
+    sides = zip(("WINDOW_LEFT", "WINDOW_RIGHT"), problem.window_size or (), strict=False)
+    return {name: side if side < longest else -1 for name, side in sides}
 
 
 def ladder_launch(problem: Problem, block_m: int, threads: int, shared_bytes: int) -> Launch:

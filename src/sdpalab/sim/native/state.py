@@ -30,6 +30,8 @@ ORDERS = {
 """The order of a cluster's warps under each schedule."""
 _UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
 """What the names of operations of asynchronous units begin with."""
+_QUEUED = ("mbarrier.copies", "red.shared::cluster.async")
+"""Further operations that are in flight as bulk copies are."""
 _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
 _FIRST_TIME = 64
@@ -164,7 +166,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"} or any(each.name == "mbarrier.copies" for each in self.decoded.operations):
+        if names & {"tensor", "st", "bulk"} or any(each.name in _QUEUED for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -215,6 +217,7 @@ class State:
         relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
+            layout.STRICT: int("strict" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,
@@ -227,6 +230,7 @@ class State:
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors),
             layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
             layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
             **(
                 {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}

@@ -121,11 +121,11 @@ __device__ __forceinline__ void pass_turn(int consumer, int tile, int tiles) {
 
 // How many keys either row of this thread sees, from its first column of a tile of KEYS on.
 template <int KEYS>
-struct KeysLeft {
-    int of_row[2];
-
+class KeysLeft {
+public:
     // first_row: of the consumer, in a head; first_tile: of keys.
-    __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv) {
+    __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv)
+        : unmasked(tiles_unmasked(first_row, seq_kv, KEYS) - first_tile) {
         const int thread = threadIdx.x % WARPGROUP;
         const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
         const int column = first_tile * KEYS + 2 * (thread % 4);
@@ -137,5 +137,30 @@ struct KeysLeft {
     __device__ __forceinline__ void advance() {
         of_row[0] -= KEYS;
         of_row[1] -= KEYS;
+    }
+
+    // Whether some row of the consumer does not see all keys of a tile, counted from the first.
+    __device__ __forceinline__ bool at_edge(int tile) const { return tile >= unmasked; }
+
+    // Whether a row of this thread, 0 or 1, sees the key that many columns after its first one of the tile.
+    __device__ __forceinline__ bool sees(int column, int row) const { return column < of_row[row]; }
+
+    // Scores are not capped.
+    template <int SCORES>
+    __device__ __forceinline__ void cap(float (&)[SCORES], float) const {}
+
+private:
+    int unmasked;
+    int of_row[2];
+};
+
+// The policy Seen of kernels without windows: a row sees all keys up to the last, or up to its own.
+struct KeysToEnd {
+    template <int KEYS>
+    using Columns = KeysLeft<KEYS>;
+
+    template <int KEYS>
+    static __device__ __forceinline__ KeyTiles tiles(int, int last_row, int seq_kv) {
+        return KeyTiles{0, tiles_visible(last_row, seq_kv, KEYS)};
     }
 };

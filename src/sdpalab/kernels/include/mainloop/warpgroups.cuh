@@ -14,13 +14,15 @@
 //   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring does not stop between
 //              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
 //              compute with the last keys of this one.
+//   Seen       KeysToEnd (mainloop/tile_ring.cuh), or KeysOfWindow (mainloop/keys_of_window.cuh): which tiles of keys a
+//              tile of queries needs, which keys of a tile each row sees, and whether scores are capped
 #pragma once
 
 #include "epilogue/warpgroup_store.cuh"
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"
 
-template <class Products, class Epilogue, class Scheduler, int CONSUMERS, int STAGES>
+template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES>
 class WarpgroupAttention {
 public:
     using Budget = Registers<CONSUMERS>;
@@ -56,7 +58,7 @@ public:
         const unsigned q_smem = ptx::smem_address(smem.rows[0]);
         const unsigned o_smem = ptx::smem_address(smem.rows[O_PLACE]);
         Scheduler queries(order);
-        Work work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+        Work work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
 
         if (threadIdx.x == 0) {
             start(tensors, work, q_smem, ring, smem);
@@ -101,7 +103,7 @@ public:
             if (!queries.next()) {
                 break;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             q_parity ^= 1;
         }
         wait_stored_rows_read(lane);  // the block's shared memory lasts until then
@@ -175,7 +177,7 @@ private:
             if (!queries.next()) {
                 return;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             ring.wait_empty(at, K);
             load_k(tensors, work, 0, at, ring);
             ring.wait_read(at.before(), K);
@@ -193,8 +195,7 @@ private:
                                                   unsigned q_parity, const Ring& ring, Position& at, int consumer,
                                                   int seq_kv) {
         const int first_row = work.first_row + consumer * WARPGROUP_M;
-        const int unmasked = tiles_unmasked(first_row, seq_kv, KEYS) - work.first_tile;
-        KeysLeft<KEYS> keys_left(first_row, work.first_tile, seq_kv);
+        typename Seen::template Columns<KEYS> columns(first_row, work.first_tile, seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
         const auto k = [&](const Position& at) { return Products::k_tile(ring.tile(at, K)); };
         const auto v = [&](const Position& at) { return Products::v_tile(ring.tile(at, V)); };
@@ -207,7 +208,7 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_scores();
         ring.release(at, K);
-        products.template weigh<true>(0 >= unmasked, keys_left.of_row);
+        products.template weigh<true>(columns.at_edge(0), columns);
         products.pack_weights();
         ring.wait_full(at, V);
 
@@ -216,7 +217,7 @@ private:
             const Position before = at;
             products.start_tile(work.first_tile + tile);
             at.advance();
-            keys_left.advance();
+            columns.advance();
             ring.wait_full(at, K);
             wait_for_turn<CONSUMERS>(consumer, tile);
             products.hold_scores();  // those of the tile before: none is copied behind the fence
@@ -228,7 +229,7 @@ private:
             ptx::wgmma_wait_group<1>();
             products.hold_scores();
             ring.release(at, K);
-            const Rescale rescale = products.weigh(tile >= unmasked, keys_left.of_row);
+            const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
             products.hold_unpacked();
             // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
             // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed

@@ -106,13 +106,15 @@ struct Work {
     int tiles;
 };
 
-// The work of this CTA, one of CTAS that share a tile of queries: all its rows, and a part of the keys that they see.
-template <int CTAS, int ROWS, int KEYS>
+// The work of this CTA, one of CTAS that share a tile of queries: all its rows, and a part of the keys that they see,
+// by the policy Seen (mainloop/warpgroups.cuh).
+template <int CTAS, int ROWS, int KEYS, class Seen>
 __device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int seq_kv, int group) {
     const unsigned rank = CTAS > 1 ? ptx::cluster_ctarank() : 0;
     const int first_row = tile.number * ROWS;
-    const int all_tiles = tiles_visible(min(first_row + ROWS, seq_q) - 1, seq_kv, KEYS);
+    const KeyTiles seen = Seen::template tiles<KEYS>(first_row, min(first_row + ROWS, seq_q) - 1, seq_kv);
+    const int all_tiles = seen.end - seen.first;
     const int share = ceil_div(all_tiles, CTAS);  // the last CTAs have less, or none
-    const int first_tile = CTAS > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;
-    return Work{rank, tile.q_head, tile.q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
+    const int before = CTAS > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;
+    return Work{rank, tile.q_head, tile.q_head / group, first_row, seen.first + before, min(share, all_tiles - before)};
 }

@@ -16,6 +16,12 @@ __device__ __forceinline__ int visible_keys(int row, int seq_kv) {
     return CAUSAL ? min(row + 1, seq_kv) : seq_kv;
 }
 
+// Tiles of keys, [first, end).
+struct KeyTiles {
+    int first;
+    int end;
+};
+
 // Tiles of BLOCK_N keys in which any row up to last_row sees a key: those after are never loaded.
 __device__ __forceinline__ int tiles_visible(int last_row, int seq_kv, int block_n) {
     return ceil_div(visible_keys(last_row, seq_kv), block_n);

@@ -2,6 +2,7 @@
 // All are aligned to the top left, as in softmax/mask.cuh. A row may see no key here, and keys begin anywhere.
 #pragma once
 
+#include "softmax/mask.cuh"
 #include "softmax/online.cuh"
 
 #if !defined(WINDOW_LEFT) || !defined(WINDOW_RIGHT) || !defined(SOFTCAP) || !defined(KV_LENGTHS)
@@ -22,11 +23,6 @@ __device__ __forceinline__ int end_key(int row, int keys) {
 // Tiles of KEYS keys, [first, end), in which any row from first_row to last_row sees a key. A tile of queries that
 // sees none has the first tile, of which the mask hides all: then its rows have weights of 0, not the content of
 // memory that nobody wrote.
-struct KeyTiles {
-    int first;
-    int end;
-};
-
 template <int KEYS>
 __device__ __forceinline__ KeyTiles tiles_seen(int first_row, int last_row, int keys) {
     const KeyTiles seen{first_key(first_row) / KEYS, (end_key(last_row, keys) + KEYS - 1) / KEYS};

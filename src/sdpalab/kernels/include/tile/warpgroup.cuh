@@ -17,21 +17,22 @@
 
 constexpr int WARPGROUP_M = 64;
 
-// Gives a tile's scores the sign of the scale and masks them, in place. keys_left: of either row, from this lane's first
-// column of the tile.
-template <int SCORES>
-__device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], float sign, bool masked,
-                                            const int (&keys_left)[2]) {
-    if (sign != 1.0f) {
+// Gives a tile's scores the sign of the scale, caps and masks them, in place. columns: of a policy Seen, at this tile
+// (mainloop/warpgroups.cuh).
+template <int SCORES, class Columns>
+__device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
+                                            const Columns& columns) {
+    if (scale.sign != 1.0f) {
 #pragma unroll
         for (float& score : s_frag) {
-            score *= sign;
+            score *= scale.sign;
         }
     }
+    columns.cap(s_frag, scale.log2);
     if (masked) {
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
-            s_frag[i] = 8 * (i / 4) + i % 2 < keys_left[i / 2 % 2] ? s_frag[i] : NEGATIVE_INFINITY;
+            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] : NEGATIVE_INFINITY;
         }
     }
 }
@@ -171,10 +172,10 @@ public:
         return !CHECKS_SUMS && softmax[0].sum + softmax[1].sum < 0.0f;
     }
 
-    // Computes weights of the scores, and takes them into the softmax. keys_left: as for mask_scores.
-    template <bool FIRST = false>
-    __device__ __forceinline__ Rescale weigh(bool masked, const int (&keys_left)[2]) {
-        mask_scores(s_frag, scale.sign, masked, keys_left);
+    // Computes weights of the scores, and takes them into the softmax. columns: as for mask_scores.
+    template <bool FIRST = false, class Columns>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
+        mask_scores(s_frag, scale, masked, columns);
         Rescale rescale;
         if (!FIRST) {
             bool stays;

@@ -102,11 +102,11 @@ public:
     // False. Code that looks has to wait for all weights.
     __device__ __forceinline__ bool never() const { return softmax[0].sum + softmax[1].sum < 0.0f; }
 
-    // Turns the raw scores into weights, in place, and takes them into the softmax. keys_left: as for mask_scores.
-    template <bool FIRST = false>
-    __device__ __forceinline__ Rescale weigh(bool masked, const int (&keys_left)[2]) {
+    // Turns the raw scores into weights, in place, and takes them into the softmax. columns: as for mask_scores.
+    template <bool FIRST = false, class Columns>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
         const TileScale tile(q_scale, tile_scales.x, scale.log2);
-        mask_scores(s_frag, scale.sign, masked, keys_left);
+        mask_scores(s_frag, scale, masked, columns);
         float raw_max[2];
         row_bounds(raw_max, s_frag);
         if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // perhaps no maxima but bounds

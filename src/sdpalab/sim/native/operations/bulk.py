@@ -366,4 +366,4 @@ def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
-    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, instruction.pc, *sources])
+    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, instruction.pc, 0, *sources])

@@ -1,11 +1,15 @@
-"""Bulk reductions (PTX ISA, "cp.reduce.async.bulk", "cp.reduce.async.bulk.tensor") into global memory, by the rules of
-:mod:`sdpalab.sim.isa.bulk_copy`. They are bulk copies whose elements are combined with what is there."""
+"""Asynchronous reductions: of bulk copies into global memory (PTX ISA, "cp.reduce.async.bulk",
+"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"), by the rules of
+:mod:`sdpalab.sim.isa.bulk_copy` and :mod:`~sdpalab.sim.isa.async_store`. They are copies whose elements are combined
+with what is there."""
 
 from __future__ import annotations
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, TensorAddress
+from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
 from sdpalab.sim.isa.bulk_copy import OPERATIONS
+from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import WORD64
@@ -14,7 +18,7 @@ from sdpalab.sim.native.operations.atomic import update_of
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.floating import is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
-from sdpalab.sim.native.transfers import store_box, store_bytes
+from sdpalab.sim.native.transfers import store_box, store_bytes, store_words
 from sdpalab.sim.types import TYPES, PtxType
 
 __all__: list[str] = []
@@ -63,6 +67,27 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     words = [row, offset, asm.source(operands[2], "u32"), instruction.pc, type_.bytes << 16 | number]
     shared = shared_address(asm, operands[1], "shared")
     asm.record(NativeOperation("bulk.store", lambda code: code.hand_over(store_bytes)), [*shared, *words])
+
+
+@native("red.async")
+def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """An atomic update whose bytes an mbarrier counts."""
+    for part in ("async", "relaxed", "cluster"):
+        mods.choice((part,))
+    mods.choice(("shared::cluster",), default="")
+    mods.choice(("mbarrier::complete_tx::bytes",))
+    name = mods.choice(SHARED_REDUCTIONS)
+    type_ = mods.type()
+    require(mods, type_, SHARED_REDUCTIONS[name])
+    mods.done()
+    if asm.counted:
+        raise NotNative("counters of asynchronous reductions")
+    source = asm.source(instruction.operands[1], f"b{type_.bits}")
+    place = shared_address(asm, instruction.operands[0], "shared::cluster")
+    mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
+    combine = type_.bytes << 16 | asm.number_of(_combination(name, type_)) + 1
+    words = [*place, *mbarrier, type_.bytes, 1, instruction.pc, combine, source]
+    asm.record(NativeOperation("red.shared::cluster.async", lambda code: code.hand_over(store_words)), words)
 
 
 @native("cp.reduce.async.bulk.tensor")

@@ -22,7 +22,7 @@ from sdpalab.sim.native.communication import is_communication, reaches_all_block
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.watch.cluster_memory import watch_cluster
+from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
 
 __all__ = ["Place", "strong_effect", "watch_access", "watch_copy"]
 
@@ -45,7 +45,7 @@ _STRONG: dict[str, Callable[..., int]] = {
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
-_CLUSTER = {"load": 1, "load.followed": 1, "store": 2, "update": 3}
+_CLUSTER = {"load": READS, "load.followed": READS, "store": WRITES, "update": UPDATES}
 
 
 def watch_access(

@@ -177,8 +177,9 @@ def store_box(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def store_words(registers: int, record: int, mask: int, context: int) -> int:
-    """``st.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an element, how many of
-    them, the pc, and their rows."""
+    """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
+    element, how many of them, the pc, how they are combined with what is there (0: they overwrite it), and their
+    rows."""
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
     size = element * many
@@ -209,8 +210,9 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         if entry < 64:
             return entry
         store64(entry + 8 * TR_MBARRIER, mbarrier)
+        store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 7)))
         for k in range(many):
-            row = registers + load32(record + 4 * (OPERANDS + 7 + k))
+            row = registers + load32(record + 4 * (OPERANDS + 8 + k))
             copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
         status = begin_load(context, entry, 0, 0)
         if status != 0:
@@ -249,6 +251,8 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
     if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
         return RACE
+    if load64(entry + 8 * TR_COMBINE) != 0:  # it is atomic, and checked when it lands
+        return 0
     actor, cta = actor_of(context, mbarrier), load64(entry + 8 * TR_CTA)
     time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
     store64(entry + 8 * TR_TIME, time)

@@ -7,7 +7,8 @@ then.
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import completed, operation_time, warps_of_cluster
+from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.native.clocks import completed, operation_time, release_to, warps_of_cluster
 from sdpalab.sim.native.flights import copy_came, others_know, read_range, reads_range_complete
 from sdpalab.sim.native.layout import (
     ARRIVALS,
@@ -22,10 +23,13 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     DRAWN,
     EARLY,
+    EVERY_LANE,
     FULL,
     LANDED,
     OPERANDS,
     ORDER,
+    SCRATCH,
+    SCRATCH_PLACES,
     STORES,
     TR_BYTES,
     TR_COMBINE,
@@ -46,14 +50,17 @@ from sdpalab.sim.native.layout import (
     TRANSFER_WORDS,
     TRANSFERS,
     WAITED_FOR,
+    WARP_WORDS,
+    WARPS,
     WORDS,
     WRITTEN_OUT,
 )
 from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, vectors_of
 from sdpalab.sim.native.reset import draw
 from sdpalab.sim.native.transfers.arrivals import land_arrivals
-from sdpalab.sim.native.transfers.boxes import global_lines, move_box
+from sdpalab.sim.native.transfers.boxes import global_lines, move_box, put
 from sdpalab.sim.native.transfers.entries import shared_place
+from sdpalab.sim.native.watch.cluster_memory import UPDATES, watch_cluster
 from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
@@ -63,6 +70,8 @@ def begin_transfer(context: int, entry: int) -> int:
     """A copy to shared memory begins: it lands at once in the early mode, else its destination is poison; a status."""
     if load64(context + 8 * EARLY) != 0:
         return land(context, entry)
+    if load64(entry + 8 * TR_COMBINE) != 0:
+        return 0
     fill(shared_place(context, entry), 0xFF, load64(entry + 8 * TR_BYTES))
     return 0
 
@@ -196,6 +205,8 @@ def land(context: int, entry: int) -> int:
         return status
     if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
         return ASYNC
+    if load64(entry + 8 * TR_COMBINE) != 0:
+        return combine_words(context, entry)
     if load64(entry + 8 * TR_KIND) == WORDS:
         copy(shared_place(context, entry), entry + 8 * TR_DATA, load64(entry + 8 * TR_BYTES))
     else:
@@ -208,6 +219,25 @@ def land(context: int, entry: int) -> int:
         place = vectors_of(context, mbarrier) + 8 * actor_of(context, mbarrier)
         store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
     return bytes_came(context, load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES))
+
+
+def combine_words(context: int, entry: int) -> int:
+    """An asynchronous reduction updates shared memory on behalf of its lane, and passes that on to its mbarrier; a
+    status."""
+    warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
+    cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
+    store64(entry + 8 * TR_KIND, LANDED)
+    if load64(context + 8 * CHECKED) != 0:
+        store64(context + 8 * CURRENT, warp)
+        store64(context + 8 * CURRENT_STATE, load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp)
+        place = load64(context + 8 * SCRATCH) + SCRATCH_PLACES + 8 * lane
+        store64(place, cta + 1 << RANK_SHIFT | offset)
+        status = watch_cluster(context, 1 << lane, EVERY_LANE, size, UPDATES)
+        if status != 0:
+            return status
+        release_to(context, warp, vectors_of(context, mbarrier))
+    put(context, entry, shared_place(context, entry), entry + 8 * TR_DATA, size)
+    return bytes_came(context, mbarrier, size)
 
 
 def drained(context: int) -> int:

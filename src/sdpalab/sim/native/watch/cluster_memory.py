@@ -25,11 +25,14 @@ from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
 from sdpalab.sim.native.watch.shared_memory import read_shared, update_shared, write_shared
 from sdpalab.sim.native.words import copy, load64, store32, store64
 
-__all__ = ["watch_cluster"]
+__all__ = ["READS", "UPDATES", "WRITES", "watch_cluster"]
+
+READS, WRITES, UPDATES = 1, 2, 3
+"""What an access does."""
 
 
 def watch_cluster(context: int, mask: int, present: int, width: int, does: int) -> int:
-    """Lanes read (1), write (2) or update (3) what addresses of shared::cluster in the scratch name; a status."""
+    """Lanes read, write or update what addresses of shared::cluster in the scratch name; a status."""
     scratch, state = load64(context + 8 * SCRATCH), load64(context + 8 * CURRENT_STATE)
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
@@ -63,9 +66,9 @@ def watch_one(context: int, lanes: int, present: int, low: int, high: int, width
     """The same of lanes that access the shared memory of one CTA."""
     if cta_alive(context, cta) == 0:
         return CLUSTER_RULE
-    if does == 2:
+    if does == WRITES:
         return write_shared(context, lanes, present, low, high, width)
-    if does == 3:
+    if does == UPDATES:
         return update_shared(context, lanes, present, low, high, width)
     status = read_shared(context, lanes, present, low, high, width)
     mark_read(context, lanes, width, cta)
