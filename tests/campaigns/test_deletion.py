@@ -83,9 +83,6 @@ def subjects(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [subject for entries in newest.values() for subject in entries]
 
 
-@pytest.mark.xfail(
-    reason="flash, hopper, hopper_fp8 and fp8 changed on 2026-11-22: campaign deletion has not run again", strict=True
-)
 def test_the_records_cover_every_configuration_of_every_kernel(subjects: list[dict[str, Any]]) -> None:
     named = {name for subject in subjects for name in subject["configurations"]}
     tried = [

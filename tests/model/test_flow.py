@@ -29,6 +29,21 @@ def runs(lines: list[SassInstruction], anchors: list[Anchor]) -> Counter[int]:
     return Counter(place for block in path for place in range(*blocks.spans[block]))
 
 
+def test_a_path_goes_through_a_block_that_some_warps_pass() -> None:
+    #             0      1         2       3        4       5       6
+    parting = code("MOV", "BRA?4", "STAS", "EXIT", "STSM", "STG", "EXIT")
+    blocks = Blocks.of(parting)
+    flows = edge_flows(blocks, [Anchor({2: 1.0}, 0.5), Anchor({4: 1.0}, 0.5)], {})
+    passed = {
+        place: [parting[blocks.spans[block][0]].opcode for block in mean_path(blocks, flows, through=[place])]
+        for place in (blocks.block_of()[2], blocks.block_of()[4])
+    }
+    assert list(passed.values()) == [["MOV", "STAS"], ["MOV", "STSM"]]
+    never = edge_flows(blocks, [Anchor({2: 1.0}, 0.0), Anchor({4: 1.0}, 1.0)], {})
+    (stas,) = (block for block in passed if passed[block][1] == "STAS")
+    assert mean_path(blocks, never, through=[stas]) == mean_path(blocks, never)
+
+
 LOOP = code("MOV", "HMMA", "BRA?1", "EXIT", "BRA>4", "NOP")
 
 

@@ -33,6 +33,12 @@ def test_stall_counts_add_up() -> None:
     assert clocks(op(stall=4), op(stall=7), op(stall=0)) == 4 + 7 + 1
 
 
+def test_a_trace_has_the_clock_of_each_instruction() -> None:
+    trace: list[tuple[float, int, int]] = []
+    replay([op(stall=4), op(stall=7), EXIT], [[0, 1, 2], [0, 2]], 1, PIPES, trace=trace)
+    assert sorted(trace) == [(0, 0, 0), (0, 1, 0), (4, 0, 1), (4, 1, 2), (11, 0, 2)]
+
+
 def test_a_unit_takes_one_instruction_an_interval() -> None:
     product = op(unit="tensor", interval=16.0)
     assert clocks(product, product, product) == 2 * 16 + 1

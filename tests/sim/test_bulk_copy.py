@@ -190,7 +190,7 @@ def test_what_is_not_modelled_is_refused_with_its_line(line):
         ("@!%p1 fence.mbarrier_init.release.cluster;\n", False),
     ],
 )
-def test_strict_wants_a_fence_behind_the_initialisation_of_an_mbarrier(fence, clean):
+def test_strict_needs_a_fence_behind_the_initialisation_of_an_mbarrier(fence, clean):
     start = START.replace("bar.sync 0;", fence + "bar.sync 0;")
     body = start + LOAD + WAIT + STORE
     assert copy(body) == ([], True)

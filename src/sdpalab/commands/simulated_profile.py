@@ -20,6 +20,7 @@ from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.gpus import Gpu
+    from sdpalab.model.critical_path import CriticalPath
     from sdpalab.profile.pictures import AccessPicture
     from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile
 
@@ -178,6 +179,17 @@ def _print_launch(console: Console, launch: LaunchFigures) -> None:
         shown.add_row(figure, value, kind)
     show_table(console, shown)
     show_table(console, _instructions(launch))
+    if launch.critical_path is not None:
+        show_table(console, _phases(launch.critical_path))
+
+
+def _phases(path: CriticalPath) -> Any:
+    """The critical path, phase by phase, and the sum."""
+    shown = table("", ("critical path of a block, modelled", "clocks", "us"), numeric=("clocks", "us"))
+    for phase in path.phases:
+        shown.add_row(phase.name, f"{phase.clocks:,.0f}", f"{phase.clocks / path.clock_mhz:.2f}")
+    shown.add_row("all", f"{path.clocks:,.0f}", f"{path.microseconds:.2f}")
+    return shown
 
 
 def _instructions(launch: LaunchFigures) -> Any:

@@ -16,6 +16,7 @@ from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
+from sdpalab.model.critical_path import CriticalPath, critical_path
 from sdpalab.model.matching import Role, roles_of
 from sdpalab.model.modelled import (
     ModelledTime,
@@ -75,6 +76,20 @@ class CountedLaunch:
         except UserError as error:
             return replace(self.work, no_schedule=str(error))
         return replace(self.work, no_schedule=reason) if reason else replace(self.work, schedule=schedule)
+
+    def critical_path(self, gpu: Gpu) -> CriticalPath | None:
+        """The critical path of its CTAs on ``gpu`` where all are resident at once; None elsewhere, or without one.
+
+        None as well where the counts fit no path.
+        """
+        ctas = len(self.counters.by_cta)
+        resident = -(-ctas // gpu.sms)
+        if resident > self.resources.blocks_per_sm:
+            return None
+        try:
+            return critical_path(self.code, self.counters, self._memory, gpu, resident)
+        except UserError:
+            return None
 
     @property
     def _mismatch(self) -> str:

@@ -9,7 +9,7 @@ branch inside a loop goes each way as often as the flow says, evenly spread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -212,7 +212,9 @@ def _solved(
     return x
 
 
-def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_000) -> list[int]:
+def mean_path(
+    blocks: Blocks, flows: NDArray[np.float64], *, through: Collection[int] = (), limit: int = 1_000_000
+) -> list[int]:
     """Blocks in the order in which a mean warp runs them.
 
     Parameters
@@ -220,6 +222,9 @@ def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_
     blocks : Blocks
     flows : ndarray of float64 [edges]
         Of :func:`edge_flows`.
+    through : collection of int
+        Blocks. Outside loops, a branch that some warps take each way goes towards the first of them that is not yet
+        behind, if one way alone leads there: what one sort of warps does of those that the flows are a mean of.
     limit : int
         Blocks; no path is longer.
 
@@ -240,6 +245,8 @@ def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_
         for edge in taken:
             left = [factor for loop, factor in around if blocks.edges[edge][1] not in loop]
             shares[-1].append((edge, float(flows[edge]) / total * (left[0] if left else 1.0), bool(left)))
+    towards = [_leading_to(blocks, each) for each in through]
+    outside = [not any(block in loop for loop in loops) for block in range(len(leaving))]
     visits = [0] * len(leaving)
     took = [0] * len(blocks.edges)
     path = [0]
@@ -248,13 +255,28 @@ def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_
         if not shares[at]:
             raise UserError("the machine code has a branch whose target is not in it")
         visits[at] += 1
-        edge = _next(blocks, shares[at], visits[at], took)
+        ways = shares[at]
+        for target, leading in zip(through, towards, strict=True):
+            if outside[at] and not visits[target]:
+                ways = [way for way in ways if blocks.edges[way[0]][1] in leading] or ways
+        edge = _next(blocks, ways, visits[at], took)
         took[edge] += 1
         following = blocks.edges[edge][1]
         if following == _EXIT:
             return path
         path.append(following)
     raise UserError(f"the counts fit no path through the machine code that ends within {limit:,} blocks")
+
+
+def _leading_to(blocks: Blocks, target: int) -> frozenset[int]:
+    """The blocks from which a way leads to one, itself included."""
+    before: dict[int, list[int]] = {}
+    for start, end in blocks.edges:
+        before.setdefault(end, []).append(start)
+    leading = [target]
+    for block in leading:  # grows
+        leading += [each for each in dict.fromkeys(before.get(block, ())) if each not in leading]
+    return frozenset(leading)
 
 
 def _rounded(blocks: Blocks, flows: NDArray[np.float64], loop: frozenset[int]) -> float:

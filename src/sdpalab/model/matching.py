@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
@@ -102,8 +102,15 @@ class Role:
         return self.path[: self.turns[least // 2]] + self.path[self.turns[many - (least - least // 2)] :]
 
 
-def roles_of(code: Sequence[SassInstruction], counters: Counters) -> tuple[Role, ...]:
+def roles_of(code: Sequence[SassInstruction], counters: Counters, through: Collection[int] = ()) -> tuple[Role, ...]:
     """The roles of a launch's warps, and the path of each through its machine code.
+
+    Parameters
+    ----------
+    code : sequence of SassInstruction
+    counters : Counters
+    through : collection of int
+        Places in the code that paths pass where some warps of a role do; see :func:`sdpalab.model.flow.mean_path`.
 
     Raises
     ------
@@ -112,7 +119,9 @@ def roles_of(code: Sequence[SassInstruction], counters: Counters) -> tuple[Role,
     """
     blocks = Blocks.of(code)
     by_warp = np.array(counters.by_warp, dtype=np.float64) / max(1, len(counters.by_cta))
-    return tuple(_role(code, blocks, counters.by_instruction, group, by_warp) for group in _groups(by_warp))
+    inside = blocks.block_of()
+    targets = tuple(dict.fromkeys(inside[place] for place in through if place in inside))
+    return tuple(_role(code, blocks, counters.by_instruction, group, by_warp, targets) for group in _groups(by_warp))
 
 
 def role_by_flops(code: Sequence[SassInstruction], warps: int, flops: float) -> Role:
@@ -148,13 +157,14 @@ def _role(
     counted: Sequence[InstructionCount],
     group: Sequence[int],
     by_warp: NDArray[np.float64],
+    through: Collection[int],
 ) -> Role:
     runs = by_warp[list(group)].mean(axis=0)
     inside = blocks.block_of()
     flops = sum(each.tensor_flops / each.warps * often for each, often in zip(counted, runs, strict=True) if each.warps)
     anchors = _anchors(code, inside, counted, runs)
     flows = edge_flows(blocks, anchors, _hints(code, inside, counted, runs))
-    return _role_on(code, blocks, group, flows, flops)
+    return _role_on(code, blocks, group, flows, flops, through)
 
 
 def _role_on(
@@ -163,9 +173,10 @@ def _role_on(
     group: Sequence[int],
     flows: NDArray[np.float64],
     flops: float,
+    through: Collection[int] = (),
 ) -> Role:
     """The role of a group of warps that take each edge so often."""
-    ran = mean_path(blocks, flows)
+    ran = mean_path(blocks, flows, through=through)
     path = tuple(place for block in ran for place in range(*blocks.spans[block]))
     flops_of_path = sum(sass_flops(code[place]) for place in path if is_tensor(code[place]))
     return Role(tuple(group), path, _turns(blocks, ran), float(flops_of_path), flops)

@@ -67,6 +67,7 @@ def replay(
     ctas: int,
     pipes: Pipes,
     shared_bytes: float = inf,
+    trace: list[tuple[float, int, int]] | None = None,
 ) -> float:
     """Clocks in which an SM does the work of ``ctas`` equal CTAs, as long as so many are resident.
 
@@ -84,13 +85,15 @@ def replay(
     pipes : Pipes
     shared_bytes : float
         Of a CTA: what is copied for other warps, and not yet waited for, is no more.
+    trace : list of (float, int, int) or None
+        Takes the clock, the warp and the place of each instruction as it issues; warps are numbered CTA by CTA.
 
     Raises
     ------
     UserError
         If warps wait for each other without end.
     """
-    return _Sm(code, paths, ctas, pipes, shared_bytes).run()
+    return _Sm(code, paths, ctas, pipes, shared_bytes, trace).run()
 
 
 class _Sm:
@@ -101,7 +104,9 @@ class _Sm:
         ctas: int,
         pipes: Pipes,
         shared_bytes: float = inf,
+        trace: list[tuple[float, int, int]] | None = None,
     ) -> None:
+        self.trace = trace
         self.code, self.per_cta, self.l2_rate = code, len(paths), pipes.l2_bytes_per_clk_sm
         copies = [sum(code[place].act is Act.COPY for place in path) for path in paths]
         waits = [sum(code[place].act is Act.DATA_WAIT for place in path) for path in paths]
@@ -222,6 +227,8 @@ class _Sm:
         warp, now = self.warps[number], core.now
         one = self.code[warp.path[warp.at]]
         act, control = one.act, one.control
+        if self.trace is not None:
+            self.trace.append((now, number, warp.path[warp.at]))
         warp.at += 1
         warp.ready = now + max(1, control.stall)
         core.last = -1 if control.yields else number

@@ -16,6 +16,7 @@ from sdpalab.compile.sass import SassInstruction, main_loop, without_padding
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Dim3, Launch
 from sdpalab.model.counted import CountedLaunch, CountedPlan
+from sdpalab.model.critical_path import CriticalPath
 from sdpalab.model.modelled import ModelledStep, ModelledTime, StepWork, modelled
 from sdpalab.profile.source_lines import LineFigures, line_figures
 from sdpalab.run.sources import Sources
@@ -68,6 +69,8 @@ class LaunchFigures:
         Modelled; None where the plan has no modelled time.
     issue : IssueModel or None
         Modelled; None where there is no issue schedule.
+    critical_path : CriticalPath or None
+        Modelled; of kernels on wgmma, where all blocks are resident at once.
     """
 
     name: str
@@ -81,6 +84,7 @@ class LaunchFigures:
     loop: tuple[SassInstruction, ...]
     step: ModelledStep | None
     issue: IssueModel | None
+    critical_path: CriticalPath | None
 
     @property
     def occupancy(self) -> float:
@@ -132,6 +136,7 @@ class LaunchFigures:
             "modelled": {
                 "step": asdict(self.step) if self.step else None,
                 "issue": asdict(self.issue) if self.issue else None,
+                "critical_path": asdict(self.critical_path) if self.critical_path else None,
             },
             "lines": [{**asdict(line), "divergence": line.divergence} for line in self.lines],
         }
@@ -195,6 +200,7 @@ def _figures(
         main_loop(without_padding(counted.code)),
         step,
         issue,
+        counted.critical_path(gpu) if schedule is not None else None,
     )
 
 

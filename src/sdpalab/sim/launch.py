@@ -352,15 +352,14 @@ def _run(
     suspects = False
     if native:
         run = _execution(setup, arena)
-        wanted = run.touched if accesses == "places" and "race" in setup.checks else None
-        why = run_native(setup, run.space, run.tally, workers, wanted)
+        why = _run_native(setup, run, workers, accesses)
         if not why:
             return run
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
     if suspects:
         run = _execution(setup, arena)
-        if not run_native(replace(setup, tracking=True), run.space, run.tally, workers):
+        if not _run_native(replace(setup, tracking=True), run, workers, accesses):
             return run  # what was undefined did not matter
         arena.restore(before)
         try:
@@ -376,6 +375,12 @@ def _run(
         arena.restore(before)
         run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
     return run
+
+
+def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
+    """Run a launch on the native engine; why it is left to the reference engine, or empty."""
+    wanted = run.touched if accesses == "places" and "race" in setup.checks else None
+    return run_native(setup, run.space, run.tally, workers, wanted)
 
 
 def _execution(setup: Setup, arena: Arena) -> _Execution:

@@ -37,9 +37,9 @@ def home_buffers(machine: Machine) -> dict[int, Extent]:
         address = next((operand for operand in each.operands if isinstance(operand, Address)), None)
         if each.opcode not in _ACCESSES or address is None or {"shared", "local", "param", "const"} & set(each.mods):
             continue
-        found = _origins(machine, address.base, writers, unknown)
-        if found is not None and len(found) == 1:
-            homes[each.pc] = found.pop()
+        buffers = _origins(machine, address.base, writers, unknown)
+        if buffers is not None and len(buffers) == 1:
+            homes[each.pc] = buffers.pop()
     return homes
 
 

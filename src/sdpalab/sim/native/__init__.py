@@ -22,6 +22,13 @@ reads of what was never written. What might be a hazard, and every trap, deadloc
 with a reason. The launch is then run by the reference engine from the beginning, which decides, and reports as it
 always has. So native code may suspect more than what is wrong, and must never suspect less.
 
+**Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
+thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). A block that waits for a later one
+leaves the launch to the reference engine, which runs them together.
+
+**Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.operations.tracked`); where they
+may matter, the reference engine decides.
+
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
 

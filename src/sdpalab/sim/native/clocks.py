@@ -34,6 +34,7 @@ from sdpalab.sim.native.layout import (
     PARTIAL_READS,
     RELEASED,
     REMOTE,
+    STRICT,
     TIME,
     VECTORS,
     WARP_COUNT,
@@ -52,6 +53,7 @@ __all__ = [
     "forget",
     "lanes_meet",
     "lanes_there",
+    "lanes_with",
     "operation_time",
     "publish",
     "release_fenced",
@@ -116,8 +118,16 @@ def comes_before(context: int, warp: int, tag: int) -> int:
 
 
 def lanes_there(context: int, present: int) -> int:
-    """Lanes that execute an instruction, or have exited: all that come after it in their own programs."""
+    """Lanes that execute an instruction, or have exited: all that come after it in their own programs; 0 if each lane
+    comes after itself alone."""
+    if load64(context + 8 * STRICT) != 0:
+        return 0
     return present | (EVERY_LANE ^ load64(context + 8 * CURRENT_LIVE))
+
+
+def lanes_with(there: int, lane: int) -> int:
+    """The lanes that come after a lane's access, where those are there (:func:`lanes_there`)."""
+    return there if there != 0 else 1 << lane
 
 
 def release_to(context: int, warp: int, vector: int) -> None:

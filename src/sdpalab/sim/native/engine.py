@@ -42,7 +42,6 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "the strict check": lambda setup: "strict" in setup.checks,
     "the provenance check": lambda setup: "provenance" in setup.checks,
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers": lambda setup: bool(setup.watchers),

@@ -213,9 +213,12 @@ CONTEXT_WORDS = 160
     POOL_END,
     PROGRESS,  # blocks that warps have run, but for polling loops
     STARVED,  # whether nothing else has been run for so long that lanes may go ahead of others that poll
+    STRICT,  # whether lanes that execute an instruction together need not stay together
     COPY_COUNT,  # instructions of cp.async so far
     CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
-) = range(133)
+    LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier; 0 if there are none
+    LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
+) = range(136)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

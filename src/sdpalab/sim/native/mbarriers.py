@@ -7,8 +7,9 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, vector_of, warps_of_cluster
+from sdpalab.sim.native.clocks import comes_before, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
+from sdpalab.sim.native.lane_order import acquire_by_lanes, arrive_lanes
 from sdpalab.sim.native.layout import (
     ACTORS,
     AT_MBARRIER,
@@ -258,6 +259,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
         if status != 0:
             return status
         if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 5)) == 0:
+            arrive_lanes(context, load64(context + 8 * CURRENT), mask)
             release_to(context, load64(context + 8 * CURRENT), vectors_of(context, entry))
         if drops:
             expected = load64(entry + 8 * MB_EXPECTED) - total
@@ -351,10 +353,11 @@ def settle(context: int, entry: int) -> None:
                 row = registers + load32(block + 4 * END_D)
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
                 if checked and load32(block + 4 * END_E) == 0:
-                    pass_on(context, number, entry)
+                    pass_on(context, number, entry, load64(part + 8 * PART_MASK))
 
 
-def pass_on(context: int, warp: int, entry: int) -> None:
-    """A warp has waited for a phase of an mbarrier: it comes after what was passed on in all that are over."""
-    acquire(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))
+def pass_on(context: int, warp: int, entry: int, mask: int) -> None:
+    """Lanes of a warp have waited for a phase of an mbarrier: it comes after what was passed on in all that are
+    over."""
+    acquire_by_lanes(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS), mask)
     take_rows(context, warp, vector_of(context, warp), 0)

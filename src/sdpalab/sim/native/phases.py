@@ -16,6 +16,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
     row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
     result = registers + load32(record + 4 * (OPERANDS + 5))
+    passed = 0
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -38,6 +39,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             store32(result, load32(result) & ~(1 << lane))
             continue
         store32(result, load32(result) | 1 << lane)
+        passed |= 1 << lane
         if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 4)) == 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry)
+            pass_on(context, load64(context + 8 * CURRENT), entry, passed)
     return 0

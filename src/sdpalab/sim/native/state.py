@@ -217,6 +217,7 @@ class State:
         relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
+            layout.STRICT: int("strict" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,
@@ -229,6 +230,7 @@ class State:
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors),
             layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
             layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
             **(
                 {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}

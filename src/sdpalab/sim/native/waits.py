@@ -107,7 +107,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
         if apart:
             store64(passed, load64(passed) | mask)
         if load64(context + 8 * CHECKED) != 0 and load32(block + 4 * END_E) == 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry)
+            pass_on(context, load64(context + 8 * CURRENT), entry, mask)
         return 0
     store32(result, load32(result) & ~mask)
     store64(passed, load64(passed) & ~mask)

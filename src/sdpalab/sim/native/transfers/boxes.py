@@ -27,6 +27,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
     SECTORS,
+    STRICT,
     TABLE,
     TENSOR_MAP,
     TOUCHED,
@@ -35,6 +36,7 @@ from sdpalab.sim.native.layout import (
     TR_COMBINE,
     TR_COORDINATES,
     TR_KIND,
+    TR_LANE,
     TR_LINEAR,
     TR_MAP,
     TR_OFFSET,
@@ -64,7 +66,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         end = begin + load64(entry + 8 * TR_BYTES)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
-        return touch_line(context, begin, end, kind) if checked else 0
+        return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
     if counting and nested(tensor) == 0:
         return TENSOR_MAP
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
@@ -81,7 +83,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
             continue
         outer += load64(tensor + 8 * MAP_BEGIN)
         begin, end = outer + low * item, outer + high * item
-        status = touch_line(context, begin, end, kind) if checked else 0
+        status = touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
         if status != 0:
             return status
         total += end - begin
@@ -139,18 +141,25 @@ def nested(tensor: int) -> int:
     return 1
 
 
-def touch_line(context: int, begin: int, end: int, kind: int) -> int:
-    """The current warp reads (1) or writes (2) a stretch of global memory, or updates it atomically (3); a status."""
+def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
+    """The current warp reads (1) or writes (2) a stretch of global memory, or updates it atomically (3); a status.
+
+    In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
+    """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    first, last = 0, 32
+    if load64(context + 8 * STRICT) != 0:
+        first, last = issuer, issuer + 1
     width = min(16, (begin | end) & -(begin | end))
     at = begin
     while at < end:
-        many = 0
-        while many < 32 and at < end:
-            store64(places + 8 * many, at)
+        lane = first
+        mask = 0
+        while lane < last and at < end:
+            store64(places + 8 * lane, at)
             at += width
-            many += 1
-        mask = (1 << many) - 1
+            mask |= 1 << lane
+            lane += 1
         if kind == 1:
             status = read_global(context, mask, EVERY_LANE, width)
         elif kind == 3:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import lanes_there, vector_of
+from sdpalab.sim.native.clocks import lanes_there, lanes_with, vector_of
 from sdpalab.sim.native.layout import (
     ACQUIRES,
     ACTORS,
@@ -134,11 +134,11 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
             if before >> 40 == mine >> 40 and before & 0xFF == warp:
                 lanes = load32(masks) if (before >> 8 & 0xFFFFFFFF) > met else EVERY_LANE
                 store64(place, mine)
-                store32(masks, lanes & there)
+                store32(masks, lanes & lanes_with(there, lane))
             elif before >> 40 != SEVERAL:
                 # Which readers there are is not kept if there are several, unless those before come first anyway.
                 store64(place, both(context, before) if conflicts(context, before, lane, EVERY_LANE) else mine)
-                store32(masks, there)
+                store32(masks, lanes_with(there, lane))
     return 0
 
 
@@ -168,7 +168,7 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
                 if watched != 0 and conflicts(context, load64(watched + 8 * k), lane, 0):
                     return RACE
                 store64(writers + 8 * k, mine)
-                store32(write_masks + 4 * k, there)
+                store32(write_masks + 4 * k, lanes_with(there, lane))
                 if chains != 0:
                     store64(chains + 8 * k, 0)
             store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)

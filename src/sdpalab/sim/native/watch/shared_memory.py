@@ -5,7 +5,8 @@ A page of shared memory sums up what is known of its granules, so that most acce
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import lanes_there
+from sdpalab.sim.native.clocks import lanes_there, lanes_with
+from sdpalab.sim.native.lane_order import lanes_before
 from sdpalab.sim.native.layout import (
     ACTORS,
     ASYNC,
@@ -117,8 +118,12 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                 if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
-                late = tag >> 16 > load64(vector + 8 * (tag & 0xFFFF))
-                if late and (tag & 0xFFFF != warp or load32(masks + 4 * k) >> lane & 1 == 0):
+                if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
+                    continue
+                lanes = load32(masks + 4 * k)
+                if tag & 0xFFFF != warp:
+                    return RACE
+                if lanes >> lane & 1 == 0 and lanes_before(context, warp, lanes, tag >> 16) == 0:
                     return RACE
     return 0
 
@@ -138,9 +143,9 @@ def note_partial_read(context: int, mask: int, there: int, width: int) -> None:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 before = load64(tags + 8 * k)
-                lanes = there
+                lanes = lanes_with(there, lane)
                 if before & 0xFFFF == warp and before >> 16 > met:
-                    lanes = there & load32(masks + 4 * k)
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(tags + 8 * k, tag)
                 store32(masks + 4 * k, lanes)
 
@@ -271,8 +276,11 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             for k in range(offset >> shift, (offset >> shift) + many):
+                lanes = lanes_with(there, lane)
+                if there == 0 and load64(writers + 8 * k) == tag:  # several lanes write it: none comes after all
+                    lanes = lanes & load32(masks + 4 * k)
                 store64(writers + 8 * k, tag)
-                store32(masks + 4 * k, there)
+                store32(masks + 4 * k, lanes)
             place = written + (offset >> 3)
             if width == 16:
                 store8(place, 0xFF)

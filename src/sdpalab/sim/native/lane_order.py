@@ -1,0 +1,54 @@
+"""The order of a warp's lanes by mbarriers, at which lanes arrive and wait apart: machine code.
+
+A warp's own entry in its vector is the time up to which all its lanes come after each other. Lanes that arrive at an
+mbarrier pass on what they themselves did; when all lanes of the warp have waited, they come after that
+(:class:`sdpalab.sim.checks.lanes.LaneOrder`). What a part of the warp waits for is not kept: that may suspect more.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import acquire, set_floors, vector_of
+from sdpalab.sim.native.layout import CLOCKS, LANES_ARRIVED, LANES_SEEN, LIVE, WARP_WORDS, WARPS
+from sdpalab.sim.native.words import load64, store64
+
+__all__ = ["acquire_by_lanes", "arrive_lanes", "lanes_before"]
+
+
+def arrive_lanes(context: int, warp: int, mask: int) -> None:
+    """Lanes release what they did."""
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    arrived = load64(context + 8 * LANES_ARRIVED) + 8 * 32 * warp
+    for lane in range(32):
+        if mask >> lane & 1:
+            store64(arrived + 8 * lane, now)
+
+
+def acquire_by_lanes(context: int, warp: int, vector: int, mask: int) -> None:
+    """Lanes of a warp have waited: it comes after what was passed on to a vector, and all its lanes come after those of
+    them that have arrived, if all have waited."""
+    own = vector_of(context, warp) + 8 * warp
+    least = load64(own)
+    acquire(context, warp, vector)
+    live = load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + LIVE))
+    if mask == live:
+        arrived = load64(context + 8 * LANES_ARRIVED) + 8 * 32 * warp
+        seen = load64(context + 8 * LANES_SEEN) + 8 * 32 * warp
+        common = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        for lane in range(32):
+            store64(seen + 8 * lane, max(load64(seen + 8 * lane), load64(arrived + 8 * lane)))
+            if live >> lane & 1:
+                common = min(common, load64(seen + 8 * lane))
+        least = max(least, common)
+    store64(own, least)
+    set_floors(context, warp)
+
+
+def lanes_before(context: int, warp: int, lanes: int, time: int) -> int:
+    """Whether what these lanes of a warp did up to a time comes before what any of its lanes does now."""
+    if load64(context + 8 * LANES_SEEN) == 0 or lanes == 0:
+        return 0
+    seen = load64(context + 8 * LANES_SEEN) + 8 * 32 * warp
+    for lane in range(32):
+        if lanes >> lane & 1 and load64(seen + 8 * lane) < time:
+            return 0
+    return 1

@@ -1,0 +1,79 @@
+"""The critical path of a CTA on wgmma: its phases, and what a split of the keys adds and takes off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from sdpalab.gpus import gpu_named
+from sdpalab.kernels.hopper import HOPPER
+from sdpalab.kernels.kernel import Config
+from sdpalab.kernels.registry import get
+from sdpalab.model.counted import CountedLaunch, count
+from sdpalab.model.critical_path import CLUSTER_CLOCKS, CriticalPath
+from sdpalab.problem import Problem
+
+H200 = gpu_named("H200")
+PROBLEM = Problem(1, 1, 128, 64, seq_kv=512)
+WHOLE = HOPPER.default_config.but(BLOCK_M=64, BLOCK_N=128, SPLIT=1)
+
+
+def counted(config: Config, problem: Problem = PROBLEM) -> CountedLaunch:
+    return count(HOPPER, problem, "sm_90a", config, sms=H200.sms).main
+
+
+def path_of(config: Config) -> CriticalPath:
+    path = counted(config).critical_path(H200)
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole() -> CriticalPath:
+    return path_of(WHOLE)
+
+
+@pytest.fixture(scope="module")
+def split() -> CriticalPath:
+    return path_of(WHOLE.but(SPLIT=2))
+
+
+def test_a_tile_of_keys_is_products_and_a_softmax(whole: CriticalPath) -> None:
+    names = [phase.name for phase in whole.phases]
+    assert names[:4] == ["start", "first copies", "products", "softmax"]
+    assert names[4:7] == ["products", "softmax beside a product", "softmax"]  # what is packed behind the wait
+    assert Counter(names)["softmax beside a product"] == PROBLEM.seq_kv // 128 - 1
+    assert names[-2:] == ["products", "store"]
+    assert all(phase.clocks > 0 for phase in whole.phases)
+
+
+def test_scores_take_what_their_products_take(whole: CriticalPath) -> None:
+    first = next(phase for phase in whole.phases if phase.name == "products")
+    assert first.clocks == pytest.approx(4 * 64, abs=64)  # m64n128k16, four times, and the latency of the last one
+
+
+def test_a_softmax_takes_no_less_than_its_exponentials(whole: CriticalPath) -> None:
+    beside = [phase.clocks for phase in whole.phases if phase.name == "softmax beside a product"]
+    assert min(beside) >= 56 * 8  # of a lone warp on its sub-core, without those on the FMA units
+
+
+def test_a_split_sends_merges_and_has_fewer_tiles(whole: CriticalPath, split: CriticalPath) -> None:
+    names = [phase.name for phase in split.phases]
+    assert names[-3:] == ["send", "to the other SM", "merge and store"]
+    assert split.phases[-2].clocks == CLUSTER_CLOCKS
+    assert Counter(names)["softmax beside a product"] == 1
+    turns = whole.clocks - split.clocks
+    assert 0 < turns < whole.clocks / 2
+    assert split.microseconds == pytest.approx(split.clocks / H200.clock_mhz)
+
+
+def test_without_wgmma_or_with_more_blocks_than_fit_there_is_none() -> None:
+    l4 = gpu_named("L4")
+    flash = count(get("flash"), Problem(1, 1, 64, 64), "sm_89", sms=l4.sms).main
+    assert flash.critical_path(l4) is None
+    three = counted(WHOLE, PROBLEM.with_(seq_q=192))
+    assert three.resources.blocks_per_sm == 1  # by their shared memory
+    assert three.critical_path(replace(H200, sms=2)) is None
+    assert three.critical_path(replace(H200, sms=3)) is not None
