@@ -262,7 +262,6 @@ _SAMPLES: dict[str, tuple[str, ...]] = {
         "getctarank.shared::cluster.u32 %r1, %r2;",
         "mov.u32 %r1, %clock;",
         "mov.u64 %rd1, %globaltimer;",
-        "stacksave.u64 %rd1;",
     ),
 }
 """Instructions by which families may differ, to show which engine executes them."""
