@@ -58,6 +58,12 @@ class ProblemJson(Content):
     dtype: str
     causal: bool
     scale: float
+    window_size: list[int] | None = None
+    softcap: float = 0.0
+    kv_lengths: list[int] | None = None
+    attn_mask: str = ""
+    alibi_slopes: bool = False
+    sinks: bool = False
 
 
 class CaseJson(Content):
