@@ -74,6 +74,13 @@ def test_a_program_gets_its_results(run: Runner, capfd: pytest.CaptureFixture[st
     assert outcome.gpu == "L4 (sm_89)"
 
 
+def test_what_nobody_has_written_is_poison_or_zeros(run: Runner) -> None:
+    outcome = run("unwritten")
+    assert (outcome.exit_code, outcome.hazards) == (3, ())
+    assert any("--fill zeros" in note for note in outcome.notes)
+    assert run("unwritten", fill="zeros").clean
+
+
 def test_printf_comes_when_the_host_waits(run: Runner, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("hello").clean
     assert capfd.readouterr().out == "after the launch\na kernel prints 1000\nafter the wait\n"

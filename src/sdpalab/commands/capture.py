@@ -11,7 +11,7 @@ import typer
 from sdpalab.commands.common import progress_console
 from sdpalab.commands.invocation import INVOCATION
 from sdpalab.commands.options import JsonOption, MaxStepsOption, at_least
-from sdpalab.commands.run import GpuOption, MemoryOption, TimeoutOption, print_outcome, program_options
+from sdpalab.commands.run import FillOption, GpuOption, MemoryOption, TimeoutOption, print_outcome, program_options
 from sdpalab.errors import UserError
 
 __all__ = ["capture"]
@@ -31,6 +31,7 @@ def capture(
     gpu: GpuOption = None,
     max_steps: MaxStepsOption = None,
     memory: MemoryOption = 16,
+    fill: FillOption = "poison",
     timeout: TimeoutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -42,7 +43,7 @@ def capture(
 
     INVOCATION.subject = program
     at_least("--most", most, 1)
-    options = program_options(gpu, "lockstep", "late", False, 0, max_steps, memory, timeout)
+    options = program_options(gpu, "lockstep", "late", False, 0, max_steps, memory, fill, timeout)
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)

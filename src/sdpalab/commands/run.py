@@ -39,6 +39,13 @@ StrictOption = Annotated[
 ]
 RandomSeedOption = Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")]
 MemoryOption = Annotated[int, typer.Option(metavar="GIB", help="Device memory; what is not used takes none here.")]
+FillOption = Annotated[
+    str,
+    typer.Option(
+        metavar="poison|zeros",
+        help="What device memory holds that nobody has written: NaN, or zeros, as often on a GPU.",
+    ),
+]
 TimeoutOption = Annotated[float | None, typer.Option(metavar="S", help="End the program after so many seconds.")]
 
 
@@ -52,6 +59,7 @@ def run(
     seed: RandomSeedOption = 0,
     max_steps: MaxStepsOption = None,
     memory: MemoryOption = 16,
+    fill: FillOption = "poison",
     timeout: TimeoutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -63,7 +71,7 @@ def run(
     from sdpalab.program import run_program
 
     INVOCATION.subject = program
-    options = program_options(gpu, schedule, async_mode, strict, seed, max_steps, memory, timeout)
+    options = program_options(gpu, schedule, async_mode, strict, seed, max_steps, memory, fill, timeout)
     outcome = run_program([program, *(arguments or [])], options)
     return print_outcome(outcome, json)
 
@@ -76,6 +84,7 @@ def program_options(
     seed: int,
     max_steps: int | None,
     memory: int,
+    fill: str,
     timeout: float | None,
 ) -> RunOptions:
     """The options of a run from those of the command line.
@@ -92,6 +101,8 @@ def program_options(
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("early", "late"):
         raise UserError(f"--async-mode takes early or late, not {async_mode!r}")
+    if fill not in ("poison", "zeros"):
+        raise UserError(f"--fill takes poison or zeros, not {fill!r}")
     at_least("--seed", seed, 0)
     at_least("--max-steps", max_steps, 1)
     at_least("--memory", memory, 1)
@@ -100,6 +111,7 @@ def program_options(
         gpu=chosen,
         arch=chosen.arch if chosen is not None else "",
         memory=memory * 2**30,
+        fill=fill,
         schedule=schedule,
         async_mode=async_mode,
         strict=strict,

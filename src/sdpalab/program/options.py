@@ -25,6 +25,8 @@ class RunOptions:
         Its architecture, such as ``sm_90``; empty for the default.
     memory : int
         Bytes of device memory.
+    fill : {"poison", "zeros"}
+        What memory holds that nobody has written (:class:`sdpalab.sim.Device`).
     schedule, async_mode, seed, max_steps
         Of every launch, as for :func:`sdpalab.sim.launch`.
     strict : bool
@@ -47,6 +49,7 @@ class RunOptions:
     gpu: Gpu | None = None
     arch: str = ""
     memory: int = 16 * 2**30
+    fill: str = "poison"
     schedule: str = "lockstep"
     async_mode: str = "late"
     seed: int = 0

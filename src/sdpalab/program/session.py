@@ -24,6 +24,7 @@ __all__ = ["ProgramOutcome", "run_program"]
 
 _NO_ROOM, _ATTEMPTS = 97, 20
 """What the stand-in exits with if something lies where device memory must be, which chance decides."""
+_UNWRITTEN = "memory that nobody has written holds NaN; if the program succeeds with --fill zeros, it reads such memory"
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,9 @@ def _outcome(path: Path, command: Sequence[str], code: int, server: Server) -> P
         texts |= {f"{each.name}.ptx": each.loaded.text for each in state.modules.values() if each.loaded is not None}
     hazards = [hazard for state in states for hazard in state.hazards.values()]
     gpu, arch = states[0].gpu
+    notes = set().union(*(state.notes for state in states))
+    if code > 0 and not hazards and states[0].options.fill == "poison":
+        notes.add(_UNWRITTEN)
     return ProgramOutcome(
         tuple(command),
         f"{gpu.name} ({arch})",
@@ -185,7 +189,7 @@ def _outcome(path: Path, command: Sequence[str], code: int, server: Server) -> P
         sum(state.operations for state in states),
         group(hazards, Sources(texts, folders)),
         tuple(dict.fromkeys(sentence for state in states for sentence in state.problems)),
-        tuple(sorted(set().union(*(state.notes for state in states)))),
+        tuple(sorted(notes)),
         tuple(str(written) for written in (recorder.write() for recorder in server.recorders) if written is not None),
         sum(recorder.left_out for recorder in server.recorders),
         next((state.fatal for state in states if state.fatal), ""),

@@ -154,7 +154,7 @@ class ProgramState:
     """The error that all calls return after a kernel has failed."""
 
     def __post_init__(self) -> None:
-        self.device = Device(np.frombuffer(self.memory, np.uint8), host_shares=False)
+        self.device = Device(np.frombuffer(self.memory, np.uint8), fill=self.options.fill)
         self.lines = HostLines(self.pid)
         self.pages = SharedPages(self.device)
         self.stubs: set[str] = set()

@@ -29,6 +29,8 @@ from sdpalab.sim.variables import fill_in_addresses, place_global_variables
 
 __all__ = ["Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
 
+FILLS = {"poison": POISON, "zeros": 0}
+"""What new memory may hold, each of its bytes."""
 _MEMORY = 1 << 32
 _MOST_KEPT = 1 << 30
 """Bytes of memory as it was before launches that others may run beside: beyond that, launches keep all accesses."""
@@ -72,6 +74,8 @@ class Device:
     memory : int or ndarray of uint8
         Bytes of global memory. What is not used takes no memory of this machine. An array is the memory itself, such as
         one that is shared with another process; it begins at a multiple of 256 bytes.
+    fill : {"poison", "zeros"}
+        What new memory holds until something is written there: NaN in every float type, or zeros.
     host_shares : bool
         Whether the host accesses memory of the device directly (:meth:`host_access`), so that launches which the host
         has not waited for are kept in mind.
@@ -82,7 +86,10 @@ class Device:
         What all launches and copies have shown so far, in the order in which they ran.
     """
 
-    def __init__(self, memory: int | Array = _MEMORY, *, host_shares: bool = False) -> None:
+    def __init__(self, memory: int | Array = _MEMORY, *, fill: str = "poison", host_shares: bool = False) -> None:
+        if fill not in FILLS:
+            raise LaunchError(f"fill is one of {', '.join(FILLS)}, not {fill!r}")
+        self._fill = FILLS[fill]
         if isinstance(memory, int):
             raw = np.zeros(memory + 256, np.uint8)
             memory = raw[-raw.ctypes.data % 256 :][: memory // 256 * 256]
@@ -127,7 +134,7 @@ class Device:
         align: int = 256,
         address: int | None = None,
     ) -> DeviceArray:
-        """An array whose bytes are poison (0xFF: NaN in every float type), at a multiple of ``align`` bytes."""
+        """An array of new memory (``fill`` of :class:`Device`), at a multiple of ``align`` bytes."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -136,7 +143,7 @@ class Device:
             self._arena.advance(name, address)
         address = self._arena.add(name, b"", size, align if address is None else 1)
         self._count += 1
-        self._memory[address - GLOBAL_BASE :][:size] = POISON
+        self._memory[address - GLOBAL_BASE :][:size] = self._fill
         return self._view(address, size, dtype, shape)
 
     def free(self, array: DeviceArray) -> None:
