@@ -16,6 +16,7 @@ from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.claims import CLAIMED_HEAD_DIMS
 from sdpalab.judge.parameters import PARAMETERS, parameter_names
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import supports_all
 from sdpalab.kernels.registry import CUDA_KERNELS
 from sdpalab.problem import EXTRAS, Problem
 
@@ -117,6 +118,15 @@ def test_a_kernel_claims_what_it_does_not_refuse() -> None:
     assert verdict.passed, verdict.reason
     assert [case.run["claim"] for case in verdict.cases] == ["dtype"]
     assert verdict.covers == ["not causal", "bfloat16", "D 64", "log-sum-exp"]
+
+
+def test_a_kernel_that_does_not_say_what_it_supports_claims_no_more_than_is_asked_for() -> None:
+    silent = replace(CUDA_KERNELS["flash"], supports=supports_all)
+    specs = [spec for spec in claimed("quick", Problem(1, 1, 33, 64)) if spec.claim in ("causal", "softcap")]
+    specs = [CaseSpec("asked", Problem(1, 1, 33, 64)), *(spec for spec in specs if spec.inputs == "normal")]
+    verdict = judge_candidate(silent, specs, workers=1, algebra=False)
+    assert verdict.passed, verdict.reason
+    assert [case.run.get("claim") for case in verdict.cases] == [None, "softcap"]  # flash takes that
 
 
 def test_a_record_without_what_it_covers_is_read_and_a_wrong_one_is_not(without_a_mask: Verdict) -> None:

@@ -1,10 +1,10 @@
 """Cases on what a candidate claims beyond the problems that were asked for.
 
-A kernel claims what neither its ``takes`` nor its ``supports`` and ``reject`` refuse: a causal mask, both 16-bit types,
-head dimensions, shared K/V heads, and each of :data:`sdpalab.problem.EXTRAS`. A callable claims what its parameters
-name (:data:`sdpalab.judge.parameters.PARAMETERS`); which types and head dimensions it takes, no parameter says.
-Claims are judged on small problems, so that a mask that is off by one cannot pass because nobody asked for a mask. What
-a candidate does not claim is skipped, and float32 is judged only where it is asked for.
+A kernel that says what it ``supports`` claims what neither that nor its ``reject`` refuses: a causal mask, both 16-bit
+types, head dimensions, shared K/V heads; and each of :data:`sdpalab.problem.EXTRAS` that it ``takes``. A callable
+claims what its parameters name (:data:`sdpalab.judge.parameters.PARAMETERS`); which types and head dimensions it takes,
+no parameter says. Claims are judged on small problems, so that a mask that is off by one cannot pass because nobody
+asked for a mask. What a candidate does not claim is skipped, and float32 is judged only where it is asked for.
 """
 
 from __future__ import annotations
@@ -108,4 +108,4 @@ def claimed_by(claim: str, kind: str) -> str:
         return f"its parameter {claim} claims it"
     if claim in EXTRAS:
         return f"its takes names {claim}"
-    return "its supports and reject do not refuse it"
+    return "its supports does not refuse it"

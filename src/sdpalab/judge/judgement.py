@@ -34,7 +34,7 @@ from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Store"]
 
@@ -182,7 +182,9 @@ class JudgeRun:
         tiles = _tiles(about["config"])
         callable_ = about["kind"] == "callable"
         wanted = [
-            (not spec.tile or not tiles or spec.tile in tiles) and (callable_ or spec.layout == Layout.CONTIGUOUS)
+            (not spec.tile or not tiles or spec.tile in tiles)
+            and (callable_ or spec.layout == Layout.CONTIGUOUS)
+            and (callable_ or about["declares_support"] or not spec.claim or spec.claim in EXTRAS)
             for spec in self._specs
         ]
         if callable_:

@@ -40,6 +40,7 @@ __all__ = [
     "UnsupportedProblem",
     "check_takes",
     "extra_constants",
+    "supports_all",
 ]
 
 DEFAULT_ARCH = "sm_89"
@@ -47,6 +48,10 @@ DEFAULT_ARCH = "sm_89"
 
 PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
 Supports = Callable[[Problem], "str | bool | None"]
+
+
+def supports_all(problem: Problem) -> None:
+    """The ``supports`` of a kernel that has none."""
 
 
 class Kernel(ABC):
@@ -103,6 +108,11 @@ class Kernel(ABC):
             config = self.default_config.but(**dict(zip(self.knobs, values, strict=True)))
             if self.reject_reason(problem, config) is None:
                 yield config
+
+    @property
+    def declares_support(self) -> bool:
+        """Whether the kernel says which problems it supports, and so claims to compute them."""
+        return self.supports is not supports_all
 
     def unsupported(self, problem: Problem) -> str | None:
         """None if ``problem`` has nothing that the kernel does not take, and it supports it; otherwise why not."""
@@ -291,7 +301,7 @@ class CudaKernel(Kernel):
     entry: str
     plan: PlanFunction
     configs: Sequence[Mapping[str, Knob]] = ({},)
-    supports: Supports = lambda problem: None
+    supports: Supports = supports_all
     reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
     numerics: Numerics | Callable[[Config], Numerics] = field(default_factory=Numerics)
     limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)

@@ -19,6 +19,7 @@ from sdpalab.kernels.kernel import (
     UnsupportedProblem,
     check_takes,
     extra_constants,
+    supports_all,
 )
 from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
 from sdpalab.problem import ARRAYS, Problem
@@ -76,7 +77,7 @@ class TritonKernel(Kernel):
     grid: Callable[[Problem, Config], Sequence[int]]
     args: Callable[[Problem, Config], Sequence[Argument]]
     configs: Sequence[Mapping[str, Knob]] = ({},)
-    supports: Supports = lambda problem: None
+    supports: Supports = supports_all
     reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
     numerics: Numerics | Callable[[Config], Numerics] = field(default_factory=Numerics)
     limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)

@@ -82,10 +82,10 @@ class About(Message):
     """The description of a loaded candidate.
 
     A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
-    it does not compute it. ``arch`` is what it is built for, which is its own choice where the judge leaves it open,
-    and ``refuses`` says why it cannot be built for that; ``lse``, whether it writes the log-sum-exp. A callable
-    declares nothing but what it ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the
-    default.
+    it does not compute it; ``declares_support``, whether it says so itself. ``arch`` is what it is built for, which is
+    its own choice where the judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``,
+    whether it writes the log-sum-exp. A callable declares nothing but what it ``takes``
+    (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default.
     """
 
     kind: Literal["cuda", "callable"]
@@ -95,6 +95,7 @@ class About(Message):
     refuses: Text | None = None
     lse: bool = False
     numerics: DeclaredNumerics | None = None
+    declares_support: bool = False
     rejects: list[Text | None] = []
     takes: list[Text] = []
 

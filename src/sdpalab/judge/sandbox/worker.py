@@ -117,6 +117,7 @@ class _CandidateServer:
             "refuses": kernel.arch_reason(self._arch),
             "lse": kernel.lse,
             "numerics": kernel.numerics_of(self._config).to_dict(),
+            "declares_support": kernel.declares_support,
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],
         }
 
