@@ -63,8 +63,9 @@ def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
 
 
 def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Numbers below the least normal one were rounded to fewer bits: of those nothing follows."""
-    normal: npt.NDArray[np.bool_] = np.abs(out.astype(np.float64)) >= LEAST_NORMAL[problem.dtype]
+    """Numbers below the least normal one were rounded to fewer bits, and may have been rounded up to it: of those
+    nothing follows."""
+    normal: npt.NDArray[np.bool_] = np.abs(out.astype(np.float64)) > LEAST_NORMAL[problem.dtype]
     return out * out.dtype.type(4), normal
 
 
