@@ -149,23 +149,28 @@ class GlobalOrder:
         seats : ndarray [accesses]
             Warps of the same clusters: what comes before these need no longer be kept.
         """
-        granule = min(width, self.history.granule)
-        for offset in range(0, width, granule):
-            self._add_granules(marks, index + offset, granule, accesses, seats)
+        planes = marks.owner, marks.tag, marks.pc
+        marked = (each.gather(index, width) for each in planes)
+        alike = all((each == each[:, :1]).all() for each in marked)
+        part = width if alike else min(width, self.history.granule)
+        for offset in range(0, width, part):
+            self._add_parts(planes, index + offset, part, accesses, seats)
 
-    def _add_granules(self, marks: Marks, index: Indices, granule: int, accesses: Array, seats: Array) -> None:
-        """One access to each place at a time, until all are marked."""
+    def _add_parts(
+        self, planes: tuple[Shadow, Shadow, Shadow], index: Indices, width: int, accesses: Array, seats: Array
+    ) -> None:
+        """One access to each place at a time, until all are marked; all granules of a place are marked alike."""
         while len(index):
-            marked = np.stack([each.gather(index, granule)[:, 0] for each in (marks.owner, marks.tag, marks.pc)])
-            place = index // granule
+            marked = np.stack([each.gather(index, width)[:, 0] for each in planes])
+            place = index // width
             self.last[place] = rows = np.arange(len(index), dtype=np.int32)
             last = self.last[place]
             now = np.flatnonzero(last == rows)
             after = self._joined(marked[:, now], accesses[:, now], seats[now])
-            for each, words in zip((marks.owner, marks.tag, marks.pc), after, strict=True):
-                each.scatter(index[now], granule, words)
+            for each, words in zip(planes, after, strict=True):
+                each.scatter(index[now], width, words)
             left: Mask = (seats != seats[last]) | (accesses[:2] != accesses[:2, last]).any(axis=0)
-            left &= marks.owner.gather(index, granule)[:, 0] != SEVERAL  # nothing changes that
+            left &= planes[0].gather(index, width)[:, 0] != SEVERAL  # nothing changes that
             index, accesses, seats = index[left], accesses[:, left], seats[left]
 
     def _joined(self, marked: Array, accesses: Array, seats: Array) -> Array:
@@ -178,6 +183,8 @@ class GlobalOrder:
         far = np.logical_or(owners == SEVERAL, far & (not self.sync.foreign))
         after[0, far] = SEVERAL
         near = np.flatnonzero(~far)
+        if not len(near):
+            return after
         firsts, inverse = distinct(*marked[:2, near], *accesses[:2, near], seats[near])
         joined = np.empty(len(firsts), np.uint32)
         for k, row in enumerate(near[firsts].tolist()):
@@ -192,7 +199,10 @@ class GlobalOrder:
 
 
 def distinct(*keys: Array) -> tuple[Indices, Indices]:
-    """The first row of each distinct combination of ``keys`` [rows], and for each row which combination it has."""
+    """The first row of each distinct combination of ``keys`` [rows, at least one], and for each row which combination
+    it has."""
+    if all((key == key[0]).all() for key in keys):  # as in most steps
+        return np.zeros(1, np.int64), np.zeros(len(keys[0]), np.int64)
     order = np.lexsort(keys)
     fresh = np.zeros(len(order), np.bool_)
     fresh[:1] = True
