@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.hazard_log import HazardLog

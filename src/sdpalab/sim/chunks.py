@@ -9,7 +9,8 @@ import numpy as np
 
 from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.checks.async_copy import AsyncCheck
-from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
+from sdpalab.sim.checks.global_history import GlobalHistory
+from sdpalab.sim.checks.global_race import GlobalRaceCheck
 from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.provenance import home_buffers

@@ -11,7 +11,7 @@ import numpy as np
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
-from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted

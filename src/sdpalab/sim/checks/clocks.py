@@ -122,6 +122,10 @@ class Clocks:
         late: Mask = times > self._known(0, sel, tags)
         return late if late.any() else None
 
+    def comes_before(self, tag: int, seat: int) -> bool:
+        """Whether what left a tag in a warp's cluster comes before the warp's current access."""
+        return tag & int(TIME_MASK) <= int(self._vectors[seat, tag >> int(ACTOR_SHIFT)])
+
     def unfenced(self, sel: Selection, tags: Array) -> Mask:
         """Which tags are of accesses in the generic proxy that no fence.proxy.async has passed on to these lanes."""
         unknown: Mask = (tags & TIME_MASK) > self._known(1, sel, tags)

@@ -9,79 +9,28 @@ more than a thousand lanes do atomics (histograms, sums) order nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK
+from sdpalab.sim.checks.global_history import FIRST_GROUP, SEVERAL, GlobalHistory, GlobalOrder, Marks
 from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
 from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
 from sdpalab.sim.checks.race import RaceCheck
-from sdpalab.sim.checks.scopes import ReleaseChain
-from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
-from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.opcodes import opcode_of
-from sdpalab.sim.selection import Array, Indices, Mask, indices
+from sdpalab.sim.selection import Array, Mask, indices
 
-__all__ = ["GlobalHistory", "GlobalRaceCheck", "Marks"]
+__all__ = ["GlobalRaceCheck"]
 
-_SEVERAL = np.uint32(0xFFFFFFFF)
-"""In place of a block: more than one has done it."""
 _USUALLY = "blocks run in any order: use an atomic, or give each its own part"
 _USUALLY_BARRIER = "usually a missing barrier"
 _USUALLY_SCOPE = "each of the two must include the other's thread in its scope: use .gpu"
 _NOTE_VOLATILE = (
     "; volatile accesses count as data here (volatile=data), by the letter of PTX they are relaxed operations"
 )
-
-
-@dataclass
-class Marks:
-    """The last access to each granule: block + 1 (0: none), the tag of the warp, and the instruction."""
-
-    owner: Shadow
-    tag: Shadow
-    pc: Shadow
-
-    @staticmethod
-    def of(size: int, granule: int) -> Marks:
-        """No access yet."""
-        return Marks(*(Shadow(size, granule) for _ in range(3)))
-
-
-class GlobalHistory:
-    """Accesses to global memory by all chunks of a launch.
-
-    Parameters
-    ----------
-    entry : Entry
-    size : int
-        Bytes of the arena.
-    ctas : int
-        Blocks of the grid.
-
-    Attributes
-    ----------
-    writes, reads : Marks
-        Weak accesses.
-    strong, watched : Marks
-        Strong writes and atomic operations; strong reads.
-    earlier : Marks
-        Of strong writes the one before the last that does not come before that, if another warp made it.
-    chains : dict
-        What strong writes release, by place.
-    """
-
-    def __init__(self, entry: Entry, size: int, ctas: int) -> None:
-        granule = granule_of(entry, ("global",))
-        self.writes, self.reads, self.strong, self.watched, self.earlier = (Marks.of(size, granule) for _ in range(5))
-        self.granule = granule
-        self.chains: dict[int, ReleaseChain] = {}
-        self.cluster_of: Indices = np.arange(ctas)
-        """For each block that has begun, the first block of its cluster."""
 
 
 class GlobalRaceCheck(Observer):
@@ -106,8 +55,7 @@ class GlobalRaceCheck(Observer):
         self._strong = any(order.strong for order in orders)
         self._narrow = any(order.strong and order.level < SAME_GPU for order in orders)
         """Whether strong operations may race with each other."""
-        self._last = np.empty(len(machine.spaces["global"].data), np.int32)
-        """By place, which of the step's accesses was the last."""
+        self.order = GlobalOrder(history, race.clocks, race.sync, len(machine.spaces["global"].data))
         self.owner: Array = np.empty(0, np.uint32)
         """Each lane's block + 1."""
         machine.on_reset.append(self.reset)
@@ -191,17 +139,26 @@ class GlobalRaceCheck(Observer):
         within = self.clocks.unordered(access.sel, np.where(near, tags, np.uint32(0)))
         if within is not None:
             bad |= within
-        if self.sync.foreign and bad.any():
-            seats = self.clocks.seat[access.sel]
+        if not bad.any():
+            return bad, owners, tags
+        seats = self.clocks.seat[access.sel]
+        if self.sync.foreign:
             clusters = self.history.cluster_of
-            for lane, column in zip(*np.nonzero(bad & ~near), strict=True):
+            for lane, column in zip(*np.nonzero(bad & ~near & ~_of_group(owners)), strict=True):
                 owner, tag = int(owners[lane, column]), int(tags[lane, column])
-                if owner == _SEVERAL:  # which of them it comes after is not kept
+                if owner == SEVERAL:  # which of them it comes after is not kept
                     bad[lane, column] = not self.sync.comes_after_any(int(seats[lane]))
                     continue
                 cluster, actor = int(clusters[owner - 1]), tag >> int(ACTOR_SHIFT)
                 if self.sync.comes_after(int(seats[lane]), cluster, actor, tag & int(TIME_MASK)):
                     bad[lane, column] = False
+        lanes, columns = np.nonzero(_of_group(owners))
+        if len(lanes):
+            groups = owners[lanes, columns], tags[lanes, columns]
+            late, one, its_tag = self.order.unordered_members(*groups, seats[lanes], own[lanes, 0])
+            bad[lanes, columns] = late
+            lanes, columns = lanes[late], columns[late]
+            owners[lanes, columns], tags[lanes, columns] = one[late], its_tag[late]
         return bad, owners, tags
 
     def _near(self, owners: Array, own: Array) -> Mask:
@@ -209,7 +166,7 @@ class GlobalRaceCheck(Observer):
         if self.machine.cluster_size == 1:
             near: Mask = owners == own
             return near
-        there = (owners != 0) & (owners != _SEVERAL)
+        there = (owners != 0) & (owners < FIRST_GROUP)
         cluster_of = self.history.cluster_of
         same: Mask = there & (cluster_of[np.where(there, owners, 1) - 1] == cluster_of[own - 1])
         return same
@@ -254,8 +211,9 @@ class GlobalRaceCheck(Observer):
         """The same of atomic operations of different blocks in this step."""
         if order.level >= SAME_GPU or len(access.index) < 2:
             return
-        self._last[access.index // access.width] = rows = np.arange(len(access.index), dtype=np.int32)
-        last = self._last[access.index // access.width]
+        place = access.index // access.width
+        self.order.last[place] = rows = np.arange(len(access.index), dtype=np.int32)
+        last = self.order.last[place]
         own = self.owner[access.sel]
         cluster = self.history.cluster_of[own - 1]
         relation = np.where(cluster[rows] == cluster[last], SAME_CLUSTER, SAME_GPU)
@@ -290,23 +248,31 @@ class GlobalRaceCheck(Observer):
             self._mark_earlier(access, left, own[left], mine[left], pcs)
 
     def _mark_earlier(self, access: Access, where: Mask, owners: Array, tags: Array, pcs: Array) -> None:
-        earlier, index, width = self.history.earlier, access.index[where], access.width
-        before = earlier.owner.gather(index, width).max(axis=1)
-        earlier.owner.scatter(index, width, owners)
-        several = ((before != 0) & (before != owners)) | (earlier.owner.gather(index, width).max(axis=1) != owners)
-        earlier.tag.scatter(index, width, tags)
-        earlier.pc.scatter(index, width, pcs)
-        if several.any():
-            earlier.owner.scatter(index[several], width, np.full(int(several.sum()), _SEVERAL, np.uint32))
+        accesses, seats = np.stack([owners, tags, pcs]), self.clocks.seat[access.sel][where]
+        self.order.add(self.history.earlier, access.index[where], access.width, accesses, seats)
 
     def _mark_read(self, access: Access, marks: Marks) -> None:
-        own, owner = self.owner[access.sel][:, None], marks.owner
-        before = owner.gather(access.index, access.width)
-        self._mark(access, marks)
-        together = owner.gather(access.index, access.width) != own
-        others = ((before != 0) & (before != own) | together).any(axis=1)
-        if others.any():
-            owner.scatter(access.index[others], access.width, np.full(int(others.sum()), _SEVERAL, dtype=np.uint32))
+        """A read joins those of the place that do not come before it."""
+        own, seats, tags = self.owner[access.sel], self.clocks.seat[access.sel], self.clocks.tags(access.sel)
+        owners, before = (each.gather(access.index, access.width) for each in (marks.owner, marks.tag))
+        mine = (owners == own[:, None]) & (before >> ACTOR_SHIFT == (tags >> ACTOR_SHIFT)[:, None])
+        joins: Mask = ~((owners == 0) | mine).all(axis=1)
+        place = access.index // access.width
+        self.order.last[place] = np.arange(len(place), dtype=np.int32)
+        last = self.order.last[place]
+        together = seats != seats[last]
+        joins |= together
+        joins[last[together]] = True
+        if not joins.any():
+            self._mark(access, marks)
+            return
+        rows = np.flatnonzero(~joins)
+        pcs = np.full(len(own), access.instruction.pc, np.uint32)
+        for each, words in zip((marks.owner, marks.tag, marks.pc), (own, tags, pcs), strict=True):
+            each.scatter(access.index[rows], access.width, words[rows])
+        joins &= (owners != SEVERAL).any(axis=1)
+        accesses = np.stack([own, tags, pcs])[:, joins]
+        self.order.add(marks, access.index[joins], access.width, accesses, seats[joins])
 
     def _report(
         self, access: Access, bad: Mask, owners: Array, tags: Array, marks: Marks, what: str, usually: str = ""
@@ -314,9 +280,12 @@ class GlobalRaceCheck(Observer):
         machine = self.machine
         row, column = (int(place[0]) for place in np.nonzero(bad))
         owner, tag = int(owners[row, column]), int(tags[row, column])
-        pc = int(marks.pc.gather(access.index[row : row + 1], access.width)[0, column])
+        words = (each.gather(access.index[row : row + 1], access.width) for each in (marks.owner, marks.tag, marks.pc))
+        first, last, pc = (int(each[0, column]) for each in words)
+        if owner != first:  # a member of a group
+            pc = next(each.pc for each in self.history.members(first, last, pc) if each[:2] == (owner, tag))
         instruction, lane = machine.entry.instructions[pc], int(indices(access.sel)[row])
-        several = owner == _SEVERAL
+        several = owner == SEVERAL
         other = conflicting_access_of(
             machine,
             instruction,
@@ -331,3 +300,9 @@ class GlobalRaceCheck(Observer):
             usually += _NOTE_VOLATILE
         text = f"{what}, {place_of(machine, access, row)}"
         self.log.add(machine, "race", access.instruction, lane, text, usually, other)
+
+
+def _of_group(owners: Array) -> Mask:
+    """Which owners of marks are groups."""
+    groups: Mask = (owners >= FIRST_GROUP) & (owners != SEVERAL)
+    return groups
