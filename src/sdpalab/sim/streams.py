@@ -18,7 +18,7 @@ import numpy as np
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT
-from sdpalab.sim.checks.global_race import Marks
+from sdpalab.sim.checks.global_history import Marks
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import ConflictingAccess, Hazard
 from sdpalab.sim.ir import Instruction
