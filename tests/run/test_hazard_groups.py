@@ -59,6 +59,15 @@ def test_one_pair_of_lines_is_one_group_in_either_order() -> None:
     assert {(each.kind, each.places[1]) for each in others} == {("async", "my.cu:9"), ("race", "my.cu:10")}
 
 
+def test_lanes_and_warps_that_race_at_the_same_lines_are_one_group() -> None:
+    lanes = hazard(kind="lane-race", ptx_line=101)
+    both = group([lanes, hazard()], SOURCES)
+    assert [(each.kind, each.instructions) for each in both] == [("race", ("my.ptx:100", "my.ptx:101"))]
+    assert merge([*group([hazard()], SOURCES), *group([lanes], SOURCES)]) == both
+    apart = group([lanes, hazard(other="my.cu:10:1")], SOURCES)
+    assert {each.kind for each in apart} == {"lane-race", "race"}
+
+
 def test_a_wrapper_of_an_instruction_and_an_unknown_header_are_not_the_line() -> None:
     inlined = hazard(here="sm80.cuh:65:24 cuda_fp16.hpp:3:1 tile.cuh:20:5 my.cu:40:2", other="cuda_fp16.hpp:3:1")
     (found,) = group([inlined], SOURCES)

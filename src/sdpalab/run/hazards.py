@@ -197,20 +197,31 @@ def group(hazards: Iterable[SanitizedHazard], sources: Sources) -> tuple[HazardG
 
 
 def merge(groups: Iterable[HazardGroup]) -> tuple[HazardGroup, ...]:
-    """Groups of one key put together; causes before what follows from them, and those first that most runs show."""
+    """Groups of one key put together; causes before what follows from them, and those first that most runs show.
+
+    A race between lanes at two lines at which warps race, too, joins that group: the barrier that orders warps orders
+    their lanes.
+    """
     merged: dict[tuple[str, ...], HazardGroup] = {}
     for each in groups:
-        known = merged.setdefault(each.key, each)
-        merged[each.key] = replace(
-            known,
-            instructions=tuple(dict.fromkeys((*known.instructions, *each.instructions))),
-            runs=tuple(dict.fromkeys((*known.runs, *each.runs))),
-        )
+        _join(merged, each.key, each)
+    for kind, *places in list(merged):
+        if kind == "lane-race" and ("race", *places) in merged:
+            _join(merged, ("race", *places), merged.pop((kind, *places)))
 
     def order(one: HazardGroup) -> tuple[Any, ...]:
         return one.kind in _FOLLOWS, -len(one.runs), one.kind not in _CAUSES, *split_place(one.here.place), one.kind
 
     return tuple(sorted(merged.values(), key=order))
+
+
+def _join(merged: dict[tuple[str, ...], HazardGroup], key: tuple[str, ...], group: HazardGroup) -> None:
+    known = merged.setdefault(key, group)
+    merged[key] = replace(
+        known,
+        instructions=tuple(dict.fromkeys((*known.instructions, *group.instructions))),
+        runs=tuple(dict.fromkeys((*known.runs, *group.runs))),
+    )
 
 
 def _alone(hazard: SanitizedHazard, sources: Sources) -> HazardGroup:
