@@ -222,13 +222,14 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    message = "manifest.yaml: format 1, and this verifier reads 2, 3, 4 and 5; the verify.py in the bundle"
+    message = "manifest.yaml: format 1, and this verifier reads 2, 3, 4, 5 and 6; the verify.py in the bundle"
     assert [finding.startswith(message) for finding in verify_bundle(unpacked).findings] == [True]
 
 
 def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> None:
     def older(record: dict[str, Any]) -> None:
         record.pop("sources", None)
+        (record["verdict"] or {}).pop("covers", None)
         for each in (record["verdict"] or {"cases": ()})["cases"]:
             del each["errors"]["lse"]
             each["digests"].pop("lse", None)
@@ -248,9 +249,13 @@ def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> No
 
 
 def test_a_bundle_of_format_3_has_no_sources(unpacked: Path) -> None:
+    def older(record: dict[str, Any]) -> None:
+        record["verdict"].pop("covers", None)
+
     manifest = json.loads((unpacked / "manifest.yaml").read_text())
     (unpacked / "manifest.yaml").write_bytes(verify.canonical({**manifest, "format": 3}))
-    seal(unpacked)
+    for name in ("00-honest", "01-wrong-scale"):
+        forge(unpacked, older, f"records/{name}.json")
     (finding,) = verify_bundle(unpacked).findings
     assert finding == "records/00-honest.json: the fields of its attempt are not those of the format"
 
@@ -260,6 +265,7 @@ def test_a_verdict_with_cases_left_unjudged_is_interrupted(unpacked: Path) -> No
         verdict = record["verdict"]
         verdict["unjudged"] = [verdict["cases"].pop()["name"]]
         verdict.update(status="INTERRUPTED", passed=False, original_contract=3)
+        verdict.pop("covers")
         verdict["reason"] = "judging was interrupted after 3 of 4 cases"
 
     record = json.loads((unpacked / "records/00-honest.json").read_text())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sdpalab.commands.judge import judge as judge_command
+from sdpalab.cli import main
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
@@ -109,7 +109,7 @@ def test_the_command_line_says_it_after_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sdpalab.judge.cases.cases_for", lambda *_, **__: (CaseSpec("only", PROBLEM),))
-    assert judge_command(f"{Path(__file__).parent / 'candidates.py'}:good", shape=["1,2,90,64"]) == 0
+    assert main(["judge", f"{Path(__file__).parent / 'candidates.py'}:good", "--shape", "1,2,90,64"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"witnesses on only, relative L2: this kernel is \d\.\de-04 from float64", printed)
     assert printed.count("from it\n") == len(BACKENDS["cpu"])

@@ -121,7 +121,7 @@ def test_small_numbers_are_left_out_of_the_scaling() -> None:
     tiny = np.full(problem.q_shape, 2.0**-20, np.float16)
     assert RELATIONS["scaled_v"].differs(tiny, tiny, problem) == 0
     assert RELATIONS["scaled_v"].differs(tiny * np.float16(256), tiny, problem) == 8
-    rounded_up = np.float64(2.0**-14 - 2.0**-26)  # to the least normal number, from among the others
+    rounded_up = np.float64(2.0**-14 - 3 * 2.0**-27)  # to the least normal number, from among the others
     once, four = (np.full_like(tiny, factor * rounded_up) for factor in (1, 4))
     assert (once * np.float16(4) != four).all()
     assert RELATIONS["scaled_v"].differs(once, four, problem) == 0

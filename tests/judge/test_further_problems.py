@@ -98,24 +98,38 @@ class Whole:
     def __init__(self, before: bool) -> None:
         self._before = before
 
-    def __call__(self, q: Any, k: Any, v: Any, *, scale: float, causal: bool, **further: Any) -> torch.Tensor:
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float,
+        causal: bool,
+        softcap: float = 0.0,
+        window_size: Any = None,
+        kv_lengths: Any = None,
+        attn_mask: Any = None,
+        alibi_slopes: Any = None,
+        sinks: Any = None,
+    ) -> torch.Tensor:
         group, dtype = q.shape[1] // k.shape[1], q.dtype
         k, v = (tensor.repeat_interleave(group, dim=1).float() for tensor in (k, v))
         scores, away = q.float() @ k.mT * scale, torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
-        if "softcap" in further:
-            scores = further["softcap"] * torch.tanh(scores / further["softcap"])
-        if "alibi_slopes" in further:
-            scores = scores - further["alibi_slopes"][:, None, None] * away.abs()
-        mask = further.get("attn_mask")
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.float()
-        left, right = further.get("window_size", (-1, -1))
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        if alibi_slopes is not None:
+            scores = scores - alibi_slopes[:, None, None] * away.abs()
+        if attn_mask is not None:
+            away_by_mask = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if away_by_mask else scores + attn_mask.float()
+        left, right = window_size or (-1, -1)
         hidden = (away < 0 if causal else away < -(1 << 20)) | (away > (left if left >= 0 else 1 << 20))
         hidden = hidden | (away < -(right if right >= 0 else 1 << 20))
-        if "kv_lengths" in further:
-            hidden = hidden | (torch.arange(k.shape[2]) >= further["kv_lengths"][:, None, None, None])
+        if kv_lengths is not None:
+            hidden = hidden | (torch.arange(k.shape[2]) >= kv_lengths[:, None, None, None])
         scores = scores.masked_fill(hidden, -torch.inf)
-        sink = further["sinks"][:, None, None] if "sinks" in further else torch.tensor(-torch.inf)
+        sink = sinks[:, None, None] if sinks is not None else torch.tensor(-torch.inf)
         if self._before:
             scores = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
             weights = torch.softmax(scores, -1)[..., :-1].nan_to_num(0.0)
@@ -251,7 +265,8 @@ def test_a_callable_gets_tensors_of_their_types() -> None:
     problem = ALL_AT_ONCE.with_(attn_mask="bool:1,H")
     inputs = make_inputs(problem)
     runner = CallableRunner(attention)
-    assert runner.describe()["takes"] == ["kv_lengths", "attn_mask", "alibi_slopes", "sinks"]
+    named = {"kv_lengths", "attn_mask", "alibi_slopes", "sinks"}
+    assert set(runner.describe()["takes"]) == {"scale", "causal", *named}
     runner.run(problem, inputs.arrays, 0xFF, False, CaseSpec("", problem).layout)
     types = {name: tensor.dtype for name, tensor in given.items()}
     assert types == {
