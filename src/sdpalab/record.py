@@ -63,7 +63,7 @@ class JsonRecord:
         if missing:
             raise ValueError(f"{cls.__name__}: {', '.join(missing)} must be there")
         record = handler({name: value for name, value in data.items() if name not in cls.derived})
-        for name in set(cls.derived).intersection(data):
+        for name in (name for name in cls.derived if name in data):  # in their order, so that a message is the same
             value, stated = _plain(getattr(record, name)), _plain(data[name])
             if type(value) is not type(stated) or value != stated:
                 raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields give {value}")
