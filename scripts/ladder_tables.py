@@ -95,7 +95,8 @@ def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]
         if each is None:
             rows.append((_link(name), NOT_JUDGED, "-", "-"))
             continue
-        nearest = max((name for name in LIMITS if name in each["nearest"]), key=lambda limit: each["nearest"][limit]["share"])
+        limits = [name for name in LIMITS if name in each["nearest"]]
+        nearest = max(limits, key=lambda limit: each["nearest"][limit]["share"])
         share = f"{each['nearest'][nearest]['share']:.0%} ({LIMITS[nearest]})"
         rows.append((_link(name), _passed(each), share, _exact(each)))
     return table(("kernel", "cases passed", "nearest to a limit", "exact elements"), rows)
