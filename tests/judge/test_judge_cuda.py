@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda_candidates
 import pytest
 
+from sdpalab.bugs import SourceEdit
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, Status, judge_candidate
 from sdpalab.problem import Problem
@@ -27,6 +28,14 @@ def test_a_right_kernel_passes_and_its_record_says_what_ran() -> None:
     digests = {case.run["ptx_sha256"][0] for case in verdict.cases}
     assert len(digests) == 1
     assert re.fullmatch("[0-9a-f]{64}", digests.pop())
+
+
+def test_a_lost_warp_barrier_is_a_hazard() -> None:
+    lost = "        __syncwarp();\n\n        const int col0"
+    broken = SourceEdit("wmma", ((lost, "        const int col0"),)).apply()
+    (case,) = judge_candidate(broken, [CaseSpec("one", Problem(1, 1, 40, 64, seq_kv=150))], algebra=False).cases
+    assert case.status is Status.HAZARD
+    assert "lane-race" in case.reason
 
 
 @pytest.mark.slow

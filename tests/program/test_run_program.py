@@ -74,6 +74,11 @@ def test_a_program_gets_its_results(run: Runner, capfd: pytest.CaptureFixture[st
     assert outcome.gpu == "L4 (sm_89)"
 
 
+def test_launches_have_the_thorough_checks() -> None:
+    assert "lanes" in RunOptions().of_launch["checks"]
+    assert {"strict", "provenance"} <= set(RunOptions(strict=True).of_launch["checks"])
+
+
 def test_what_nobody_has_written_is_poison_or_zeros(run: Runner) -> None:
     outcome = run("unwritten")
     assert (outcome.exit_code, outcome.hazards) == (3, ())

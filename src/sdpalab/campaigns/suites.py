@@ -31,7 +31,7 @@ __all__ = ["HIRACE_TABLE", "PACKAGES", "IndigoCode", "IndigoRow", "ScorRow", "in
 PACKAGES = ("numpy", "nvidia-cuda-nvrtc")
 ARCH = "sm_80"
 THREADS, BLOCKS = 256, 1024
-STRICT = (*CHECKS, "strict", "values")
+WITH_LANES = (*CHECKS, "lanes", "values")
 _MAX_STEPS = 2_000_000
 _RACES = frozenset({"race", "lane-race"})
 _RACE_LABEL = re.compile(r"(atomic|sync|guard|race)Bug")
@@ -185,7 +185,7 @@ def indigo_rows(root: Path, every: int, say: Say) -> tuple[list[IndigoRow], int,
         for graph, row in rows:
             kinds = _indigo_kinds(ptx, graph, CHECKS)
             again = not kinds & _RACES and (code.races or not code.leaves_bounds)
-            strict = _indigo_kinds(ptx, graph, STRICT) if again else kinds
+            strict = _indigo_kinds(ptx, graph, WITH_LANES) if again else kinds
             row.count(code, kinds, strict)
             outside |= "out-of-bounds" in kinds
         somewhere, bounds = somewhere + (outside and code.leaves_bounds), bounds + code.leaves_bounds
@@ -296,7 +296,7 @@ def run(indigo: Path | None, scor: Path | None, every: int, say: Say) -> Campaig
             least = HIRACE_TABLE.get(row.graph, (0,))[0] if every == 1 else 0
             good &= row.strict_races >= least and not row.false_alarms
             say(
-                f"{row.graph}: {row.races} of {row.racy} races, {row.strict_races} with strict and values, "
+                f"{row.graph}: {row.races} of {row.racy} races, {row.strict_races} with lanes and values, "
                 f"{row.out_of_bounds} of {row.bounds} out of bounds, {row.false_alarms} of {row.clean} false alarms"
             )
         good &= somewhere == bounds

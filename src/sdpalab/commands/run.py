@@ -95,14 +95,15 @@ def program_options(
         If one of them is not valid.
     """
     from sdpalab.program import RunOptions
+    from sdpalab.sim.device import FILLS
     from sdpalab.sim.run_queue import SCHEDULES
 
     if schedule not in SCHEDULES:
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("early", "late"):
         raise UserError(f"--async-mode takes early or late, not {async_mode!r}")
-    if fill not in ("poison", "zeros"):
-        raise UserError(f"--fill takes poison or zeros, not {fill!r}")
+    if fill not in FILLS:
+        raise UserError(f"--fill takes {' or '.join(FILLS)}, not {fill!r}")
     at_least("--seed", seed, 0)
     at_least("--max-steps", max_steps, 1)
     at_least("--memory", memory, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.gpus import Gpu
-from sdpalab.sim import CHECKS
+from sdpalab.sim import thorough_checks
 
 __all__ = ["RunOptions"]
 
@@ -65,12 +65,11 @@ class RunOptions:
     @property
     def of_launch(self) -> dict[str, Any]:
         """The options of a launch."""
-        checks = (*CHECKS, "lanes", *(("strict", "provenance") if self.strict else ()))
         return {
             "schedule": self.schedule,
             "async_mode": self.async_mode,
             "seed": self.seed,
             "max_steps": self.max_steps,
-            "checks": checks,
+            "checks": thorough_checks(strict=self.strict),
             "workers": 1,  # they would share the program's memory, which each must have for itself
         }

@@ -25,7 +25,7 @@ from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
-from sdpalab.sim import CHECKS, DEFAULT_NUMERICS, Hazard, Report, SimError
+from sdpalab.sim import DEFAULT_NUMERICS, Hazard, Report, SimError, thorough_checks
 
 __all__ = [
     "ASYNC_MODES",
@@ -83,7 +83,7 @@ class Modes:
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """The options of the simulator, run by run, for code with or without asynchronous instructions."""
-        checks = (*CHECKS, "lanes", *(("strict", "provenance") if self.strict else ()))
+        checks = thorough_checks(strict=self.strict)
         for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
             yield {
                 "schedule": schedule,

@@ -22,7 +22,7 @@ from sdpalab.sim.errors import (
     UnsupportedInstruction,
 )
 from sdpalab.sim.hazards import ConflictingAccess, Hazard
-from sdpalab.sim.launch import CHECKS, Report, launch
+from sdpalab.sim.launch import CHECKS, Report, launch, thorough_checks
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
 from sdpalab.sim.streams import Event, Stream
 from sdpalab.sim.tensor_map import TensorMap
@@ -52,4 +52,5 @@ __all__ = [
     "TensorMap",
     "UnsupportedInstruction",
     "launch",
+    "thorough_checks",
 ]

@@ -27,7 +27,7 @@ from sdpalab.sim.selection import Array
 from sdpalab.sim.streams import Runs, Stream, StreamOperation, Streams, launch_operation
 from sdpalab.sim.variables import fill_in_addresses, place_global_variables
 
-__all__ = ["Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
+__all__ = ["FILLS", "Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
 
 FILLS = {"poison": POISON, "zeros": 0}
 """What new memory may hold, each of its bytes."""

@@ -39,7 +39,18 @@ from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "READS", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = [
+    "CHECKS",
+    "MEMORY_BUDGET",
+    "READS",
+    "Accesses",
+    "Executed",
+    "Report",
+    "execute",
+    "launch",
+    "ptx_text",
+    "thorough_checks",
+]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
@@ -64,6 +75,14 @@ _ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many
 
 Accesses = Literal["none", "places", "all"]
 """What of a launch's accesses to global memory is wanted (:func:`execute`)."""
+
+
+def thorough_checks(*, strict: bool = False) -> tuple[str, ...]:
+    """The checks of the judge, of ``sanitize`` and of programs: :data:`CHECKS` and ``lanes``.
+
+    With ``strict``, also those that many right kernels do not keep: ``strict`` and ``provenance``.
+    """
+    return (*CHECKS, "lanes", *(("strict", "provenance") if strict else ()))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
 from sdpalab.run.hazards import ENDINGS, SanitizedHazard, ending, group
 from sdpalab.run.sources import Sources
-from sdpalab.sim import CHECKS, PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction
+from sdpalab.sim import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, thorough_checks
 
 __all__ = ["main"]
 
@@ -104,7 +104,7 @@ class _PlanServer:
         self._launches = 0
         inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
-            checks = (*CHECKS, "lanes") if order["watched"] else ()
+            checks = thorough_checks() if order["watched"] else ()
             # The judge has workers of its own.
             limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"], "numerics": order["numerics"]}
             executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)
