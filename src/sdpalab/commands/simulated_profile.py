@@ -78,9 +78,8 @@ def profile_on_simulator(
         wanted = _places(lines, kernel, problem, config)
         recorders = {place: AccessRecorder(place) for place in wanted}
         with progress_console().status(f"running {kernel.name} on the simulator") as status:
-            watchers = [recorder.watch for recorder in recorders.values()]
             try:
-                counted = count(kernel, problem, arch, config, sms=modelled.sms, watchers=watchers)
+                counted = count(kernel, problem, arch, config, sms=modelled.sms, watchers=tuple(recorders.values()))
             except SimError as error:
                 raise UserError(f"{name} does not run to its end: {error}; sdpalab sanitize {name} says more") from None
             status.update(f"modelling {kernel.name} on {modelled.name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -33,8 +33,7 @@ from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
-from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Observer
+from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
@@ -213,13 +212,13 @@ def count(
     config: Config | None = None,
     *,
     sms: int | None = None,
-    watchers: Sequence[Callable[[Machine], Observer]] = (),
+    watchers: Sequence[AccessRecorder] = (),
 ) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
     The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
     (:func:`sdpalab.gpus.default_gpu`). The inputs are normal numbers; what is counted depends on them only where a
-    kernel branches on values. The ``watchers`` see every access (:func:`sdpalab.sim.launch`).
+    kernel branches on values. The ``watchers`` collect accesses (:func:`sdpalab.sim.launch`).
 
     Raises
     ------

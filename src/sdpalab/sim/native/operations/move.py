@@ -16,7 +16,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
-__all__ = ["local_load", "local_store", "store_operation", "take_cache_hint"]
+__all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -156,7 +156,7 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
-    asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
+    asm.record(load_operation(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
     for _, finish in places:
         finish()
 
@@ -168,7 +168,9 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         _check_reach(address, len(items) * type_.bytes, variable)
         places = [asm.target(item, type_.name) for item in items]
         row, bits, offset = asm.address(address)
-        asm.record(_load("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)])
+        asm.record(
+            load_operation("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)]
+        )
         for _, finish in places:
             finish()
         return
@@ -196,7 +198,7 @@ def _check_reach(address: Operand, size: int, variable: Variable) -> None:
 
 def local_load(element: int) -> NativeOperation:
     """The operation that loads an element of each lane's local memory: operands are address, offset and target."""
-    return _load("local", 64, element, 1)
+    return load_operation("local", 64, element, 1)
 
 
 def local_store(element: int) -> NativeOperation:
@@ -204,7 +206,8 @@ def local_store(element: int) -> NativeOperation:
     return store_operation("local", 64, element, 1, False)
 
 
-def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def load_operation(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+    """A load: operands are the row of the addresses, an offset, and the rows of the results."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
