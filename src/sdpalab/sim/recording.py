@@ -17,6 +17,7 @@ from sdpalab.sim.ir import Instruction, PtxModule
 from sdpalab.sim.machine import Machine, frames_of
 from sdpalab.sim.memory import Extent
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR
 
@@ -194,8 +195,7 @@ class _Recording(Observer):
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access; in shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        instruction = access.instruction
-        if not (access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma")):
+        if access.space.name != "shared" or not in_async_proxy(access.instruction):
             self._record(access)
         return None
 

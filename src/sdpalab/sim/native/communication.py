@@ -6,14 +6,14 @@ from sdpalab.sim.checks.orders import SAME_GPU, memory_order
 from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import opcode_of, updates_memory
 
 __all__ = ["communicates", "is_communication", "observes_blocks", "orders_blocks", "reaches_all_blocks"]
 
 
 def is_communication(instruction: Instruction) -> bool:
     """Whether it is a strong access that may be to global memory."""
-    if not (opcode_of(instruction).memory or instruction.opcode == "cp") or not memory_order(instruction).strong:
+    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
         return False
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
     return not spaces or "global" in spaces

@@ -25,7 +25,7 @@ from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
@@ -45,8 +45,8 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
         each.opcode in ("mbarrier", "tensormap")
-        or "bulk" in each.mods
-        or (each.opcode != "cp" and "async" in each.mods)
+        or (each.opcode == "cp" and in_async_proxy(each))
+        or (opcode_of(each).memory and "async" in each.mods)
         for each in _recorded(setup)
     ),
     "atomic operations on floating-point numbers in a ring": lambda setup: (
@@ -244,5 +244,4 @@ def _ring(setup: Setup) -> Ring | None:
 
 def _adds_floats(instruction: Instruction) -> bool:
     """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
-    mods = set(instruction.mods)
-    return bool(mods & _FLOATS) and (opcode_of(instruction).memory == "update" or "reduce" in mods)
+    return bool(_FLOATS & set(instruction.mods)) and updates_memory(instruction)
