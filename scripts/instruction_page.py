@@ -154,7 +154,7 @@ def opcodes() -> str:
         "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an "
         "instruction to, who executes it together, how each lane accesses memory, and which forms access shared memory "
         "in the async proxy or end a basic block.\n",
-        "| section | opcodes | unit | executed by | memory | async proxy | ends a block |\n|---|---|---|---|---|---|---|",
+        "| section | opcodes | unit | executed by | memory | async proxy | ends a block |\n" + "|---" * 7 + "|",
     ]
     for (section, *facts), names in sorted(groups.items()):
         lines.append(f"| {section} | {', '.join(sorted(names))} | {' | '.join(facts)} |")
