@@ -210,17 +210,38 @@ def test_the_blocks_of_a_cooperative_launch_wait_for_each_other(schedule):
     assert out[1024:1624].tolist() == list(reversed(range(600)))
 
 
+# Each thread writes a word and reads that of the opposite thread of the grid; in between, twice over, the first thread of
+# each block counts it in and waits for the others, as cooperative groups do.
+ROUND = """
+bar.sync 0; @%p2 bra MET{0};
+membar.gl; atom.add.global.u32 %r4, [%d1+4], 1; mul.lo.u32 %r8, %r3, {0};
+WAIT{0}: ld.volatile.global.u32 %r5, [%d1+4]; setp.lt.u32 %p1, %r5, %r8; @%p1 bra WAIT{0};
+membar.gl; MET{0}: bar.sync 0;
+"""
+GRID_GROUP = (
+    """mov.u32 %r0, %envreg1; mov.u32 %r1, %envreg2; mov.b64 %d1, {%r1, %r0}; mov.u32 %r0, %tid.x; mov.u32 %r1, %ntid.x;
+    mov.u32 %r2, %ctaid.x; mov.u32 %r3, %nctaid.x; setp.ne.u32 %p2, %r0, 0; mad.lo.u32 %r6, %r2, %r1, %r0;
+    mul.wide.u32 %d2, %r6, 4; add.u64 %d2, %d2, %d0; mul.lo.u32 %r7, %r3, %r1; sub.u32 %r7, %r7, 1;
+    sub.u32 %r7, %r7, %r6; mul.wide.u32 %d3, %r7, 4; add.u64 %d3, %d3, %d0; st.global.u32 [%d2], %r6;"""
+    + ROUND.format(1)
+    + "ld.global.u32 %r7, [%d3];"
+    + ROUND.format(2)
+    + "st.global.u32 [%d2], %r7;"
+)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_cooperative_launch_runs_natively(schedule):
-    """Without the fence it is a race."""
-    outs = [np.zeros(2048, np.uint32) for _ in range(2)]
+    """Without its fences, or without the second round, it has a race."""
     options = {"schedule": schedule, "cooperative": True}
-    with differential() as outcomes:
-        assert sim.launch(entry(GRID_SYNC), "k", 40, 32, [outs[0]], **options).hazards == []
-        reported = sim.launch(entry(GRID_SYNC.replace("membar.gl;", "")), "k", 40, 32, [outs[1]], **options).hazards
-    assert outcomes == ["", "race"]
-    assert {hazard.kind for hazard in reported} == {"race"}
-    assert outs[0][1024:1064].tolist() == list(reversed(range(40)))
+    without = GRID_GROUP.replace("membar.gl;", ""), GRID_GROUP.replace(ROUND.format(2), "")
+    for body in (GRID_GROUP, *without):
+        out = np.zeros(2048, np.uint32)
+        with differential() as outcomes:
+            reported = sim.launch(entry(body), "k", 8, 64, [out], **options).hazards
+        assert outcomes == ([""] if body == GRID_GROUP else ["race"])
+        assert {hazard.kind for hazard in reported} == (set() if body == GRID_GROUP else {"race"})
+        assert body != GRID_GROUP or out[:512].tolist() == list(reversed(range(512)))
 
 
 def test_without_a_cooperative_launch_there_is_no_workspace():
