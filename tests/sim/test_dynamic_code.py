@@ -210,8 +210,8 @@ def test_the_blocks_of_a_cooperative_launch_wait_for_each_other(schedule):
     assert out[1024:1624].tolist() == list(reversed(range(600)))
 
 
-# Each thread writes a word and reads that of the opposite thread of the grid; in between, twice over, the first thread of
-# each block counts it in and waits for the others, as cooperative groups do.
+# Each thread writes a word and reads that of the opposite thread of the grid; in between, twice over, the first thread
+# of each block counts it in and waits for the others, as cooperative groups do.
 ROUND = """
 bar.sync 0; @%p2 bra MET{0};
 membar.gl; atom.add.global.u32 %r4, [%d1+4], 1; mul.lo.u32 %r8, %r3, {0};
