@@ -15,7 +15,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Step, TiledMap
 from sdpalab.model.critical_path import CriticalPath, critical_path
 from sdpalab.model.matching import Role, roles_of
 from sdpalab.model.modelled import (
@@ -45,9 +45,10 @@ LENGTHS = 2.5
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """One launch: its entry's name in the source, its build, what that uses of an SM, and what was counted of it."""
+    """One launch: its entry's name in the source, its build and what that uses of an SM, and what was counted of it."""
 
     name: str
+    launch: Launch
     build: Build
     resources: Resources
     counters: Counters
@@ -243,5 +244,6 @@ def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[Coun
     for launch, (build, report) in zip(plan.launches, ran, strict=True):
         assert launch.module is not None, "a launch plan names the module of every step"
         assert report.counters is not None, "counters were requested"
-        counted.append(CountedLaunch(launch.module.entry, build, resources(build, launch), report.counters))
+        complete = build.completed(launch)
+        counted.append(CountedLaunch(launch.module.entry, complete, build, resources(build, launch), report.counters))
     return counted
