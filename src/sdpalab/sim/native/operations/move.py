@@ -6,6 +6,7 @@ from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.move import CLOCKS
+from sdpalab.sim.isa.parameters import of_kernel
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
@@ -149,7 +150,10 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if len(items) != vector:
         raise NotNative("a vector of another length")
     if space == "param":
-        _load_parameter(asm, items, address, type_)
+        if isinstance(address, Address) and isinstance(address.base, Register):
+            _load_by_address(asm, instruction, items, address, type_)
+        else:
+            _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
     if asm.watched:
@@ -159,6 +163,30 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     asm.record(load_operation(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
     for _, finish in places:
         finish()
+
+
+def _load_by_address(
+    asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
+) -> None:
+    """A parameter by its address: those of the kernel lie in global memory, and nothing writes them."""
+    if len(items) * type_.bytes > 16:
+        raise NotNative("an access of more than 16 bytes")
+    row, bits, offset = asm.address(address)
+    space = "global" if of_kernel(asm.entry, instruction) else "local"
+    if space == "global":
+        place, shift = asm.temporary(64), asm.number(offset, "u64")
+        types = [f"u{bits}", "u64"]
+        asm.lanewise(f"param.{bits}", _of_parameters, [place], [row, shift], ["u64"], types)
+        row, bits, offset = place, 64, 0
+    places = [asm.target(item, type_.name) for item in items]
+    operation = load_operation(space, bits, type_.bits, len(items))
+    asm.record(operation, [row, offset, *(each for each, _ in places)])
+    for _, finish in places:
+        finish()
+
+
+def _of_parameters(address: Lanes, shift: Lanes) -> Lanes:
+    return ((address.to("u64") + shift) & PARAMETER_BITS) + GLOBAL_BASE
 
 
 def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand, type_: PtxType) -> None:
