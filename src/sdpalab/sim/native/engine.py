@@ -19,7 +19,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates, observes_blocks
+from sdpalab.sim.native.communication import communicates
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
@@ -95,8 +95,6 @@ def _run(
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.ctas_together
     first = State(setup, space, decoded, table, template, ctas)
-    if setup.counters and observes_blocks(setup.entry):
-        return "counters where blocks may tell each other something"
     threads = 1 if communicates(setup.entry) or decoded.host_calls else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()

@@ -193,13 +193,12 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    if asm.counted:
-        raise NotNative("counters of how often an mbarrier is tested")
     target, address, state = instruction.operands
     place = shared_address(asm, address, "shared" if space == "shared" else "")
     asked = asm.source(state, "u32" if parity else "b64")
     row, finish = asm.target(target, "pred")
-    _handed(asm, "mbarrier.test_wait", test_phase, [*place, asked, int(not parity), int(relaxed), row])
+    words = [*place, asked, int(not parity), int(relaxed), row, instruction.pc]
+    _handed(asm, "mbarrier.test_wait", test_phase, words)
     finish()
 
 
