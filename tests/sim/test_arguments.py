@@ -206,7 +206,7 @@ def test_buffers_have_the_order_of_the_arguments_wherever_the_host_has_them():
     addresses = []
     for first, second in ((block[:8], block[256:264]), (block[256:264], block[:8])):
         out = np.zeros(2, np.uint64)
-        sim.launch(text, "k", 1, 1, [first, second, out])
+        sim.launch(text, "k", 1, 1, [first, second, out], checks=())  # so that no GPU repeats it: its addresses differ
         addresses.append(out.tolist())
     assert addresses[0] == addresses[1]
     assert addresses[0][0] < addresses[0][1]
