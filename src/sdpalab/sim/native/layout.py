@@ -218,7 +218,8 @@ CONTEXT_WORDS = 160
     CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
     LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier; 0 if there are none
     LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
-) = range(136)
+    UNWAITED,  # for each instruction, copies of threads that ended without a wait for them
+) = range(137)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -284,6 +285,8 @@ BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
 BUSY, MOST_SETS = 48, 31
 """For each set of registers that wgmma works on, the products in flight."""
+BULK_WAITED = 79
+"""Lanes that have waited for bulk groups since they last committed one."""
 FIRST_PART = 80
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
@@ -337,9 +340,9 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 8, 24, 56, 88
-"""Lanes, bytes of a copy, the number of the instruction; for each lane its group (int32), target and source (int64),
-and bytes to read (int64)."""
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_PC, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 3, 8, 24, 56, 88
+"""Lanes, bytes of a copy, how many were issued before, the instruction; for each lane its group (int32), target and
+source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

@@ -24,6 +24,7 @@ from sdpalab.sim.native.layout import (
     MAP_STEPS,
     MAP_STRIDES,
     MAP_SWIZZLE,
+    RACE,
     SCRATCH,
     SCRATCH_PLACES,
     SECTORS,
@@ -45,7 +46,7 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
 )
 from sdpalab.sim.native.transfers.entries import shared_place
-from sdpalab.sim.native.watch import read_global, write_global, write_strong
+from sdpalab.sim.native.watch import read_global, write_global, write_strong, written_nearby
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
 
@@ -146,6 +147,8 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
 
     In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
     """
+    if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
+        return RACE
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     first, last = 0, 32
     if load64(context + 8 * STRICT) != 0:
