@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order
+from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
@@ -27,7 +27,8 @@ from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.opcodes import opcode_of
-from sdpalab.sim.program import Program
+from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.program import Program, instructions_of
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
@@ -57,6 +58,12 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
         bool(setup.checks)
         and any(not each.release for each in _at_mbarriers(setup))
         and any(map(_orders_memory, setup.entry.instructions))
+    ),
+    "checks of blocks that poll what others write, in a random order": lambda setup: (
+        bool(setup.checks)
+        and setup.schedule == "random"
+        and setup.geometry.ctas > setup.geometry.cluster_size
+        and _blocks_poll(setup)
     ),
     "the provenance check": lambda setup: "provenance" in setup.checks,
     "stale reads": lambda setup: setup.reads == "stale",
@@ -229,6 +236,15 @@ def _at_mbarriers(setup: Setup) -> Iterator[MemoryOrder]:
     for each in setup.entry.instructions:
         if each.opcode == "mbarrier" and {"arrive", "arrive_drop", "test_wait", "try_wait"} & set(each.mods):
             yield arrival_order(each)
+
+
+def _blocks_poll(setup: Setup) -> bool:
+    """Whether there is a polling loop on what other blocks may write: run one after the other, they would not meet
+    there."""
+    if not observes_blocks(setup.entry):
+        return False
+    blocks = [setup.program.blocks[number] for number in polling_blocks(setup.entry, setup.program)]
+    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
 
 
 def _orders_memory(instruction: Instruction) -> bool:
