@@ -74,11 +74,12 @@ def reported(name: str, step: int, schedule: str) -> dict[str, str]:
     return {hazard.kind: hazard.message for hazard in hazards} | ended
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "step"), CASES)
 def test_right_idioms_are_clean_and_wrong_ones_are_reported(name: str, step: int) -> None:
-    runs = {schedule: reported(name, step, schedule) for schedule in SCHEDULES}
+    runs = (reported(name, step, schedule) for schedule in SCHEDULES)
     if step == 0:
-        assert runs == {schedule: {} for schedule in SCHEDULES}
+        assert [*runs] == [{}] * len(SCHEDULES)
     else:
         expected = IDIOMS[name][2][step - 1]
-        assert any(expected & run.keys() for run in runs.values()), runs
+        assert any(expected & run.keys() for run in runs)

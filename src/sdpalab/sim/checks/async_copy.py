@@ -1,8 +1,8 @@
 """The ``async`` check: accesses to memory that an asynchronous operation still uses.
 
 An operation without a wait is not a hazard as long as no access touches the memory that it writes: it is counted, for a
-note (:attr:`sdpalab.sim.Report.notes`). Only ``strict`` wants every bulk store to have been waited for when its block
-exits: it reads shared memory that another block may have by then.
+note (:attr:`sdpalab.sim.Report.notes`). Only ``strict`` reports bulk stores that nobody has waited for when their
+block exits: they read shared memory that another block may have by then.
 """
 
 from __future__ import annotations
