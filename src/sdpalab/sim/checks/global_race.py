@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, in_async_proxy
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK
 from sdpalab.sim.checks.global_history import FIRST_GROUP, SEVERAL, GlobalHistory, GlobalOrder, Marks
 from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
 from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
@@ -20,7 +20,7 @@ from sdpalab.sim.checks.race import USUALLY_PROXY, RaceCheck
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import Array, Mask, indices
 
 __all__ = ["GlobalRaceCheck"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import opcode_of, updates_memory
 
 __all__ = [
     "BARRIER",
@@ -84,7 +84,7 @@ def memory_order(instruction: Instruction) -> MemoryOrder:
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
     mods = instruction.mods
-    atomic = opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in mods)
+    atomic = updates_memory(instruction)
     if "volatile" in mods:
         return _VOLATILE
     order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")
@@ -119,7 +119,7 @@ def arrival_order(instruction: Instruction) -> MemoryOrder:
 
 def is_communication(instruction: Instruction) -> bool:
     """Whether it is a strong access that may be to global memory: blocks may pass something on by it."""
-    if not (opcode_of(instruction).memory or instruction.opcode == "cp") or not memory_order(instruction).strong:
+    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
         return False
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
     return not spaces or "global" in spaces

@@ -13,9 +13,9 @@ from sdpalab.sim.native.layout import (
     COPY_COUNT,
     COPY_GROUP,
     COPY_GROUPS,
+    COPY_INSTRUCTION,
     COPY_MASK,
     COPY_NUMBER,
-    COPY_PC,
     COPY_SIZE,
     COPY_SOURCE,
     COPY_TARGET,
@@ -49,7 +49,7 @@ def count_unwaited(context: int) -> None:
         first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
         for k in range(load64(state + 8 * COPIES_FLYING)):
             entry = first + 8 * COPY_WORDS * k
-            place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * COPY_PC)
+            place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * COPY_INSTRUCTION)
             store64(place, load64(place) + popcount(load64(entry + 8 * COPY_MASK)))
 
 
