@@ -154,13 +154,14 @@ class Chunks:
                 *(machine, log),
                 in_flight="async" not in checks,
                 strict="lanes" in checks,
+                letter="strict" in checks,
                 values="values" in checks,
                 volatile_is_data=self.setup.volatile == "data",
                 chains=self.history.chains,
             )
             observers += [race, GlobalRaceCheck(machine, log, race, self.history)]
         if "async" in checks:
-            observers.append(AsyncCheck(machine, log))
+            observers.append(AsyncCheck(machine, log, self.tally, strict="strict" in checks))
         if "strict" in checks:
             observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
