@@ -204,7 +204,7 @@ BUGS: tuple[Bug, ...] = (
         "the sum of two lanes in place of four",
         ("return x + __shfl_xor_sync(0xffffffffu, x, 2);", "return x;"),
     ),
-    *in_source("flash", "V loaded without the transpose", ("ptx::ldmatrix_x4_trans_at<n", "ptx::ldmatrix_x4_at<n")),
+    *in_source("flash", "V loaded without the transpose", ("ptx::ldmatrix_x4_trans_at<N", "ptx::ldmatrix_x4_at<N")),
     *in_source(
         "flash",
         "K addressed as if it were Q",
