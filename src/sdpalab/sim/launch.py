@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,20 +19,20 @@ from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
-from sdpalab.sim.hazard_log import HazardLog
-from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.hazard_log import HazardLog, unwaited_copies
+from sdpalab.sim.hazards import Hazard, Note
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import allocates, link
-from sdpalab.sim.machine import Machine, Symbols
+from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import UNWRITTEN, run_native, wanted_engine
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
-from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
+from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.selection import WARP, Array
 from sdpalab.sim.tally import Tally
@@ -56,9 +56,10 @@ CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
 MORE_CHECKS = ("lanes", "strict", "values", "provenance")
 """What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
-together; without it, only lanes that had diverged race with each other. ``strict``: the same, and mbarriers for bulk
-copies need a fence behind their initialisation. ``values``: a write races also if the value is there already.
-``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
+copies need a fence behind their initialisation, bulk stores must have been waited for when their block exits, and an
+mbarrier's instruction without a scope has that of the CTA. ``values``: a write races also if the value is there
+already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
@@ -103,6 +104,8 @@ class Report:
         The counters, if requested.
     printed : tuple of str
         What each printf of each thread wrote, in the order of execution.
+    notes : tuple of Note
+        Asynchronous copies that threads have not waited for when they end, with the ``async`` check.
     """
 
     hazards: list[Hazard]
@@ -111,6 +114,7 @@ class Report:
     shared_bytes: int
     counters: Counters | None = None
     printed: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def launch(
@@ -134,7 +138,7 @@ def launch(
     names: Sequence[str] = (),
     volatile: str = "sync",
     reads: str = "latest",
-    watchers: Sequence[Callable[[Machine], Observer]] = (),
+    watchers: Sequence[AccessRecorder] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -188,8 +192,8 @@ def launch(
     reads : {"latest", "stale"}
         What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
         (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
-    watchers : sequence of function
-        Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
+    watchers : sequence of AccessRecorder
+        What collects the accesses at some instructions. With one, a single process or thread runs the chunks.
 
     Returns
     -------
@@ -274,7 +278,7 @@ def execute(
     names: Sequence[str] = (),
     volatile: str = "sync",
     reads: str = "latest",
-    watchers: Sequence[Callable[[Machine], Observer]] = (),
+    watchers: Sequence[AccessRecorder] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
@@ -336,6 +340,7 @@ def execute(
         symbols.shared_bytes,
         counted(module, code, program, run.tally) if counters else None,
         tuple(run.chunks.printed),
+        unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
     return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
 
@@ -363,7 +368,7 @@ def _run(
         if setup.reads == "stale":
             raise LaunchError(f"numerics={setup.numerics!r} runs on the native engine, which has no stale reads")
         run = _execution(setup, arena)
-        reason = run_native(setup, run.space, run.tally, workers)
+        reason = run_native(setup, run.space, run.tally, workers, printed=run.chunks.printed)
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
@@ -400,7 +405,7 @@ def _run(
 def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
     """Run a launch on the native engine; why it is left to the reference engine, or empty."""
     wanted = run.touched if accesses == "places" and "race" in setup.checks else None
-    return run_native(setup, run.space, run.tally, workers, wanted)
+    return run_native(setup, run.space, run.tally, workers, wanted, run.chunks.printed)
 
 
 def _execution(setup: Setup, arena: Arena) -> _Execution:

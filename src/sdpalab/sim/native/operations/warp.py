@@ -221,11 +221,12 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("warp", "sync")
 
     def build(code: OperationCode) -> None:
-        _members(code, 0)
+        members = _members(code, 0)
         if asm.checked:
             b = code.builder
             whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
-            with b.if_then(whole):
+            groups = ((members != code.spread(code.mask, "u32")) & code.active).any()
+            with b.if_then(b.and_(whole, b.not_(groups))):
                 code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
 
     asm.record(
