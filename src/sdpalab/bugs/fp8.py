@@ -50,7 +50,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of V in bfloat16",
-        ("score_scale.log2, scales.y,", f"score_scale.log2, {_cut('scales.y')},"),
+        ("score_scale.log2, scales.y);", f"score_scale.log2, {_cut('scales.y')});"),
     ),
     *_in_hopper(
         "the scale of V in bfloat16",
