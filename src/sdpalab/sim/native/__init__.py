@@ -43,6 +43,6 @@ table is in docs/instructions.md.
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
-from sdpalab.sim.native.choice import UNWRITTEN, run_native, wanted_engine
+from sdpalab.sim.native.choice import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
 
-__all__ = ["UNWRITTEN", "run_native", "wanted_engine"]
+__all__ = ["UNWRITTEN", "note_suspicions", "report_suspicions", "run_native", "wanted_engine"]

@@ -53,6 +53,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.parts import add_part
+from sdpalab.sim.native.trace import trace_arrival
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
@@ -85,6 +86,7 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
         return BARRIER_RULE
     if end == END_ARRIVE and given == 0:
         return BARRIER_RULE
+    trace_arrival(context, taken, at, name, given, end)
     cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
     barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
     arrived = load64(barrier + 8 * ARRIVED)

@@ -30,6 +30,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
 )
+from sdpalab.sim.native.trace import trace_landing
 from sdpalab.sim.native.watch import copies_landed
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
@@ -89,6 +90,8 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
+        if due != 0:
+            trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:

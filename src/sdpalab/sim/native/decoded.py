@@ -59,6 +59,10 @@ class Decoded:
     refused : dict of int to str
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
+    places : dict of int to int
+        By the number of a record, the pc of its instruction.
+    uses : dict of int to (str, str)
+        By the number of a record, the register that may never have been set, and as what it is used there.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     """
@@ -73,6 +77,8 @@ class Decoded:
     predicates: int
     ones: tuple[int, ...]
     refused: dict[int, str]
+    places: dict[int, int]
+    uses: dict[int, tuple[str, str]]
     sites: dict[int, Instruction]
 
 
@@ -86,9 +92,10 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
+    traced: bool = False,
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of shared memory.
+    that follow undefined bytes of shared memory, ``traced`` those that record events (:mod:`.trace`).
 
     ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
     ring, floating-point instructions are the ring's.
@@ -98,9 +105,9 @@ def decode(
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked, counted, target, numerics)
+    asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
-        asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
+        asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
@@ -123,6 +130,8 @@ def decode(
         predicates,
         tuple(asm.ones),
         asm.refused,
+        asm.places,
+        asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
     )
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -32,7 +32,7 @@ from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
-__all__ = ["LEFT_TO_THE_REFERENCE", "run"]
+__all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -60,7 +60,7 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_Key = tuple[int, bool, bool, bool, str, str]
+_Key = tuple[int, bool, bool, bool, str, str, bool]
 _decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
@@ -75,29 +75,53 @@ def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: 
         return f"NotNative: {why}"
 
 
+class NativeCode:
+    """A launch's program in machine code, ready to run.
+
+    Parameters
+    ----------
+    setup : Setup
+    traced : bool
+        Whether it records events (:mod:`~sdpalab.sim.native.trace`).
+
+    Raises
+    ------
+    NotNative
+        If there is anything in it that the native engine does not have.
+    """
+
+    def __init__(self, setup: Setup, *, traced: bool = False) -> None:
+        self.setup, self.decoded = setup, _decode(setup, traced=traced)
+        code = library()
+        self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
+        self._template = register_template(setup, self.decoded)
+        self._loop = _LOOP(code.loop())
+        self._ctas = np.concatenate(setup.chunks).astype(np.int64)
+        self.clusters = len(self._ctas) // setup.geometry.cluster_size
+
+    def state(self, space: Space, words: Mapping[int, int] | None = None) -> State:
+        """What one thread works on; ``words`` as in :class:`~sdpalab.sim.native.state.State`."""
+        return State(self.setup, space, self.decoded, self._table, self._template, self._ctas, words)
+
+    def run(self, state: State, begin: int, end: int) -> int:
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter."""
+        return int(self._loop(state.context.ctypes.data, begin, end))
+
+
 def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None) -> str:
-    decoded = _decode(setup)
-    code = library()
-    table = np.array(code.operations(decoded.operations), dtype=np.int64)
-    loop = _LOOP(code.loop())
-    template = register_template(setup, decoded)
-    ctas = np.concatenate(setup.chunks).astype(np.int64)
-    clusters = len(ctas) // setup.geometry.cluster_size
-    first = State(setup, space, decoded, table, template, ctas)
+    code = NativeCode(setup)
+    decoded, clusters = code.decoded, code.clusters
+    first = code.state(space)
     if setup.counters and observes_blocks(setup.entry):
         return "counters where blocks may tell each other something"
     threads = 1 if communicates(setup.entry) else min(_threads(setup, workers), clusters)
-    states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
+    states = [first, *(code.state(space) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
 
     def work(state: State) -> int:
-        """Take one stretch of clusters after the other; native code holds no lock of the interpreter."""
-        for begin, end in stretches:
-            status = loop(state.context.ctypes.data, begin, end)
-            if status:
-                return int(status)
-        return 0
+        """Take one stretch of clusters after the other."""
+        return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
 
     if threads == 1:
         statuses = [work(first)]
@@ -123,11 +147,11 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched:
     for state in states:
         tally.add(state.counted)
     if touched is not None and setup.checks:
-        touched.append(_touched(states))
+        touched.append(accesses_of(states))
     return ""
 
 
-def _touched(states: list[State]) -> Touched:
+def accesses_of(states: Sequence[State]) -> Touched:
     """What the launch has accessed in global memory."""
     granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
     return Touched(
@@ -169,21 +193,21 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> _Key:
+def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
     flags = bool(setup.checks), setup.counters, setup.tracking
-    return id(setup.program), *flags, setup.module.target, setup.numerics
+    return id(setup.program), *flags, setup.module.target, setup.numerics, traced
 
 
-def _forgotten(setup: Setup) -> weakref.ref[Program]:
+def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
     """A reference to the launch's program, which takes what was decoded with it when it goes."""
-    key = _key(setup)
+    key = _key(setup, traced=traced)
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 
 
-def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each choice of checks, counters and numerics."""
-    key = _key(setup)
+def _decode(setup: Setup, *, traced: bool) -> Decoded:
+    """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
+    key = _key(setup, traced=traced)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
@@ -196,10 +220,11 @@ def _decode(setup: Setup) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
+                traced=traced,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
-        known = _forgotten(setup), result
+        known = _forgotten(setup, traced=traced), result
         _decoded[key] = known
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))

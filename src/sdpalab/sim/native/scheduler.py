@@ -90,6 +90,7 @@ from sdpalab.sim.native.layout import (
     STUCK,
     TABLE,
     TARGET,
+    TOGETHER,
     TRAP,
     WARP_COUNT,
     WARP_CTA,
@@ -103,6 +104,7 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.parts import add_part, lowest_other, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
+from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit
 from sdpalab.sim.native.transfers.landing import drained, land_next
 from sdpalab.sim.native.waits import (
     arrive_in_cluster,
@@ -128,9 +130,11 @@ def run_clusters(context: int, first: int, last: int) -> int:
     """Run clusters one after the other, each from its beginning to its end; a status."""
     for cluster in range(first, last):
         reset_cluster(context, cluster)
-        status = run_cluster(context)
+        begin_trace(context, cluster)
+        status = run_together(context) if load64(context + 8 * ORDER) == TOGETHER else run_cluster(context)
         if status != 0:
             return status
+        end_trace(context)
     return 0
 
 
@@ -170,6 +174,34 @@ def run_cluster(context: int) -> int:
             status = land_next(context)
             if status != 0:
                 return STUCK if status < 0 else status
+
+
+def run_together(context: int) -> int:
+    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    while True:
+        low = -1
+        left = 0
+        for number in range(warps):
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            if load64(state + 8 * PARTS) != 0:
+                left += 1
+                at = lowest_ready(state)
+                if at >= 0 and (low < 0 or at < low):
+                    low = at
+        if left == 0:
+            return drained(context)
+        if low < 0:
+            status = land_next(context)
+            if status != 0:
+                return STUCK if status < 0 else status
+            continue
+        for number in range(warps):
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            if lowest_ready(state) == low:
+                status = run_warp(context, state, number, 1)
+                if status != 0:
+                    return status
 
 
 def run_warp(context: int, state: int, number: int, quantum: int) -> int:
@@ -339,6 +371,7 @@ def leave(context: int, state: int, taken: int) -> int:
     live = load64(state + 8 * LIVE) & ~taken
     store64(state + 8 * LIVE, live)
     store64(context + 8 * CURRENT_LIVE, live)
+    trace_exit(context, taken)
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == PARKED:

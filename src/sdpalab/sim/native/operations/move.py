@@ -13,7 +13,7 @@ from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.watched import strong_effect, watch_access
+from sdpalab.sim.native.operations.watched import check_step, strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
 __all__ = ["local_load", "local_store", "store_operation", "take_cache_hint"]
@@ -208,8 +208,10 @@ def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
-        place = addresses(code, located(code, 0, space, bits), space, width)
+        everyone = code.mask
+        place = addresses(code, located(code, 0, space, bits), space, width, reads=True)
         values = [gather(code, place + element // 8 * k, f"u{element}", element // 8) for k in range(vector)]
+        code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
@@ -237,7 +239,8 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
-        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong)
+        written = type_.bytes, sources
+        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
     operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local")
     asm.record(operation, [row, offset, *sources])
 
@@ -250,9 +253,12 @@ def store_operation(space: str, bits: int, element: int, vector: int, checked: b
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
-        for k in range(vector if checked else 0):
-            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
-            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
+        if checked:
+            differ = code.active & False
+            for k in range(vector):
+                left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+                differ = differ | ((left != code.source(2 + k, f"u{element}")) & code.active)
+            check_step(code, space, located(code, 0, space, bits), differ)
 
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
 

@@ -15,6 +15,7 @@ from sdpalab.sim.native.clocks import lanes_meet
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.trace import trace_meeting
 
 __all__ = ["needs_whole_warp"]
 
@@ -231,3 +232,5 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     asm.record(
         NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [asm.source(instruction.operands[0], "u32")]
     )
+    if asm.traced:
+        asm.record(NativeOperation("trace.meeting", lambda code: code.hand_over(trace_meeting)), [instruction.pc])

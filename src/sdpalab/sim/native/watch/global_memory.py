@@ -25,6 +25,7 @@ from sdpalab.sim.native.layout import (
     GLOBAL_WRITE_MASKS,
     GLOBAL_WRITERS,
     GRID_ROWS,
+    IN_GLOBAL,
     OBSERVES,
     RACE,
     READ_SHIFT,
@@ -35,6 +36,7 @@ from sdpalab.sim.native.layout import (
     VECTORS,
     WARP_COUNT,
 )
+from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.watch.releases import continue_chain, linear_of, observe, release_for, row_of
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
@@ -125,10 +127,12 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
             if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
                 granule = offset >> shift
                 for k in range(granule, granule + many):
-                    if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
-                        return RACE
+                    race = conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k))
                     if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
-                        return RACE
+                        race = 1
+                    status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                    if status != 0:
+                        return status
             place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
             before = load64(place)
             if before >> 40 == mine >> 40 and before & 0xFF == warp:
@@ -157,16 +161,19 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             near = offset >> READ_SHIFT
-            if conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near)):
-                return RACE
+            read = conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near))
             granule = offset >> shift
             for k in range(granule, granule + many):
+                race = read
                 if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
-                    return RACE
+                    race = 1
                 if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
-                    return RACE
+                    race = 1
                 if watched != 0 and conflicts(context, load64(watched + 8 * k), lane, 0):
-                    return RACE
+                    race = 1
+                status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                if status != 0:
+                    return status
                 store64(writers + 8 * k, mine)
                 store32(write_masks + 4 * k, lanes_with(there, lane))
                 if chains != 0:
@@ -189,8 +196,9 @@ def read_strong(context: int, mask: int, present: int, width: int, does: int) ->
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
-            if weakly_written(context, granule, many, lane):
-                return RACE
+            status = weakly_written(context, granule, many, lane)
+            if status != 0:
+                return status
             mark_strong(context, load64(context + 8 * GLOBAL_WATCHED), granule, many, lane)
             status = observe(context, warp, granule, does & ACQUIRES) if chains != 0 else 0
             if status != 0:
@@ -214,10 +222,11 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             near, granule = offset >> READ_SHIFT, offset >> shift
-            if conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
-                return RACE
-            if weakly_written(context, granule, many, lane):
-                return RACE
+            status = weakly_written(context, granule, many, lane)
+            if status == 0 and conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
+                status = suspect(context, IN_GLOBAL, granule, RACE)
+            if status != 0:
+                return status
             store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
             if chains != 0:
                 status = observe(context, warp, granule, does & ACQUIRES) if does & OBSERVES else 0
@@ -234,9 +243,11 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
 
 
 def weakly_written(context: int, granule: int, many: int, lane: int) -> int:
-    """Whether the last weak write of one of the granules may not come before the current warp's access by a lane."""
+    """Whether the last weak write of all of the granules comes before the current warp's access by a lane; a status."""
     writers, masks = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_WRITE_MASKS)
     for k in range(granule, granule + many):
         if conflicts(context, load64(writers + 8 * k), lane, load32(masks + 4 * k)):
-            return 1
+            status = suspect(context, IN_GLOBAL, k, RACE)
+            if status != 0:
+                return status
     return 0

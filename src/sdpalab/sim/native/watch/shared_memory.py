@@ -18,6 +18,7 @@ from sdpalab.sim.native.layout import (
     FLYING,
     GRANULE_SHIFT,
     GRANULES,
+    IN_SHARED,
     LAST_READ,
     NOT_READABLE,
     PAGE_FLYING,
@@ -45,6 +46,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
@@ -116,15 +118,18 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + many):
                 if load32(flying + 4 * k) & forbidden:
-                    return ASYNC
+                    status = suspect(context, IN_SHARED, first + k, ASYNC)
+                    if status != 0:
+                        return status
                 tag = load64(writers + 8 * k)
                 if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
                     continue
                 lanes = load32(masks + 4 * k)
-                if tag & 0xFFFF != warp:
-                    return RACE
-                if lanes >> lane & 1 == 0 and lanes_before(context, warp, lanes, tag >> 16) == 0:
-                    return RACE
+                if tag & 0xFFFF == warp and (lanes >> lane & 1 or lanes_before(context, warp, lanes, tag >> 16)):
+                    continue
+                status = suspect(context, IN_SHARED, first + k, RACE)
+                if status != 0:
+                    return status
     return 0
 
 
@@ -162,7 +167,9 @@ def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: in
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = load64(tags + 8 * k)
                 if tag & 0xFFFF == warp and tag >> 16 > met and load32(masks + 4 * k) >> lane & 1 == 0:
-                    return RACE
+                    status = suspect(context, IN_SHARED, first + k, RACE)
+                    if status != 0:
+                        return status
     return 0
 
 
@@ -252,7 +259,9 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
                 granule = load64(places + 8 * lane) >> shift
                 for k in range(granule, granule + many):
                     if load32(plane + 4 * k) > known:
-                        return RACE
+                        status = suspect(context, IN_SHARED, granules * cta + k, RACE)
+                        if status != 0:
+                            return status
     return 0
 
 
