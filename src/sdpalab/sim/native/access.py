@@ -19,7 +19,7 @@ from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import OperationCode
 from sdpalab.sim.native.suspects import note_fault
 
-__all__ = ["addresses", "gather", "located", "scatter"]
+__all__ = ["addresses", "gather", "located", "note_lanes", "scatter"]
 
 
 def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
@@ -87,16 +87,12 @@ class _Bounds:
     def leave_out(self, bad: Lanes, offsets: Lanes, kind: int, space: int) -> None:
         """Lanes make an illegal access of a kind, and are active no more."""
         code, b = self.code, self.code.builder
-        wrong = b.and_(b.bitcast(bad.value, WORD32), code.mask)
         if self.reports:
             widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
             if self.lengths is not None and kind == layout.OUT_OF_BOUNDS:
                 widths = self.lengths
-            with b.if_then(b.icmp_signed("!=", wrong, WORD32(0)), likely=False):
-                for place, values in ((layout.SCRATCH_FAULTS, offsets), (layout.SCRATCH_WIDTHS, widths)):
-                    b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
-                code.note(wrong, note_fault, WORD64(kind), WORD64(space))
-        code.mask = b.and_(code.mask, b.not_(wrong))
+            note_lanes(code, bad & code.active, offsets, widths, kind, space)
+        code.mask = b.and_(code.mask, b.not_(b.bitcast(bad.value, WORD32)))
 
     def aligned(self, offset: Lanes, space: int) -> None:
         """Leave out lanes whose offset is not a multiple of what it must be."""
@@ -187,6 +183,15 @@ def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
     b.position_at_end(done)
     code.mask = b.load(legal, typ=WORD32)
     return Lanes(b, b.load(result, typ=llvm_type("s64"), align=64), "s64")
+
+
+def note_lanes(code: OperationCode, bad: Lanes, first: Lanes, second: Lanes, kind: int, space: int) -> None:
+    """Where any lane is ``bad``, note that with two values of each lane, s64, or end the run."""
+    b, lanes = code.builder, code.builder.bitcast(bad.value, WORD32)
+    with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
+        for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
+            b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
+        code.note(lanes, note_fault, WORD64(kind), WORD64(space))
 
 
 def _pointers(place: Lanes) -> Any:

@@ -223,6 +223,7 @@ CONTEXT_WORDS = 160
     SUSPECTS,  # rows of places where there may be a hazard; 0: a suspicion ends the run
     SUSPECT_COUNT,
     SUSPECTS_OF,  # how many of them each record has
+    ARRIVALS_OF,  # for the end of each block the last cluster, plus one, that has a row
     FAULTS,  # rows of illegal accesses; 0: one ends the run
     FAULT_COUNT,
     TRACE,  # events, one behind the other; 0: none are recorded
@@ -231,8 +232,9 @@ CONTEXT_WORDS = 160
     TRACED_ACCESSES,  # of the cluster that runs
     WATCHED_SHARED,  # of each granule of shared memory, whether accesses to it are recorded: a byte
     WATCHED_GLOBAL,
-    WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are
-) = range(150)
+    WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
+    FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
+) = range(152)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -264,18 +266,19 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL = 0, 1, 2
-"""Spaces, as rows and events have them."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL = 0, 1, 2, 3
+"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier: its block is the granule."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
 
 FAULT_WORDS, MOST_FAULTS = 40, 1 << 10
 FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_OFFSETS = range(8)
-"""The first illegal access, or use of a register, of a kind by each record: lanes as bits, the CTA's linear index, and
+"""The first fault of a kind by each record: lanes as bits, the CTA's linear index, and
 each lane's offset."""
-MISALIGNED, OUT_OF_BOUNDS, NEVER_SET = 0, 1, 2
-"""The last: a register is used that was never set."""
+MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT = range(6)
+"""Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that
+are not there, or leaves out one that is. Of these two the offsets are masks, and the width the missing lanes."""
 
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
 from sdpalab.sim.chunks import Setup, race_observers
+from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
@@ -29,6 +30,11 @@ __all__ = ["machine_of_one", "replay", "replay_faults"]
 
 _SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
 _FAULTS = {layout.MISALIGNED: "misaligned", layout.OUT_OF_BOUNDS: "out-of-bounds"}
+_MISSING = {
+    layout.PARTIAL_WARP: PARTIAL_WARP,
+    layout.NAMES_ABSENT: f"{MEMBER_MASK} {NAMES_ABSENT}",
+    layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
+}
 _NOWHERE: Indices = np.empty(0, np.int64)
 _STEPS = (layout.TRACE_ACCESS, layout.TRACE_ARRIVAL, layout.TRACE_MEETING, layout.TRACE_FENCE, layout.TRACE_EXIT)
 """Events of several warps that are one step in lockstep."""
@@ -77,6 +83,12 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             report_unset(machine, log, instruction, int(lanes[0]), name, role)
             continue
         offsets = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy()
+        if row[layout.FA_KIND] in _MISSING:
+            need = _MISSING[int(row[layout.FA_KIND])].format(
+                instruction.opcode, int(offsets[0]), int(row[layout.FA_WIDTH])
+            )
+            check.divergent(lanes, instruction, need)
+            continue
         where, width = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]], int(row[layout.FA_WIDTH])
         check.fault(_FAULTS[int(row[layout.FA_KIND])], Access(where, offsets, _NOWHERE, width, lanes, instruction))
 

@@ -41,6 +41,8 @@ __all__ = ["Suspicions", "note_suspicions", "report_suspicions"]
 
 _GRANULES_OF_PLACE = 48
 """Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
+_CLUSTERS_OF_ARRIVALS = 8
+"""Of the clusters in which a rule of barriers may be broken, those whose events are all recorded."""
 _WITHOUT_EVENTS = {"mbarrier", "wgmma", "tensormap", "setmaxnreg", "stmatrix", "discard"}
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
 
@@ -62,8 +64,15 @@ class Suspicions:
 
     @property
     def pcs(self) -> set[int]:
-        """The instructions at which there was a suspicion."""
-        return {self.places[int(record)] for record in np.unique(self.rows[:, layout.SU_RECORD])}
+        """The instructions whose accesses are suspicious."""
+        accesses = self.rows[self.rows[:, layout.SU_SPACE] != layout.AT_ARRIVAL]
+        return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
+
+    @property
+    def clusters(self) -> Array:
+        """Clusters in which a rule of barriers may be broken."""
+        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
+        return np.unique(arrivals[:, layout.SU_CLUSTER])
 
 
 def note_suspicions(
@@ -102,10 +111,15 @@ def note_suspicions(
         return None
     records = len(code.decoded.records)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
+    arrivals = np.zeros(len(fine.program.blocks), np.int32)
     counts, faults = np.zeros(records + 1, np.int32), np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     words = order | {layout.FAULTS: _address(faults)}
     if followed:
-        words |= {layout.SUSPECTS: _address(suspects), layout.SUSPECTS_OF: _address(counts)}
+        words |= {
+            layout.SUSPECTS: _address(suspects),
+            layout.SUSPECTS_OF: _address(counts),
+            layout.ARRIVALS_OF: _address(arrivals),
+        }
     state = code.state(space, words)
     if code.run(state, 0, code.clusters):
         return None
@@ -145,10 +159,11 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     ):
         granule = granule_of(setup.entry, (name,))
         marks[number], shifts[number] = np.zeros(size // granule + 16, np.uint8), granule.bit_length() - 1
+    clusters[suspicions.clusters[:_CLUSTERS_OF_ARRIVALS]] = 2
     for row in _watched(suspicions):
         marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
         if row[layout.SU_SPACE] == layout.IN_SHARED:
-            clusters[row[layout.SU_CLUSTER]] = 1
+            clusters[row[layout.SU_CLUSTER]] |= 1
     events = np.empty(layout.TRACE_WORDS, np.int64)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     words = {
@@ -167,6 +182,8 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     together = int(state.context[layout.ORDER]) == layout.TOGETHER
     replay(fine, space, log, events[:end], together=together)
     hazards = log.hazards()
+    if len(suspicions.clusters) > _CLUSTERS_OF_ARRIVALS and not any(each.kind == "barrier" for each in hazards):
+        return False
     parties = {each.pc for each in hazards} | {each.other.pc for each in hazards if each.other is not None}
     return bool(hazards) and suspicions.pcs <= parties
 
@@ -223,10 +240,15 @@ def _is_without_events(instruction: Instruction) -> bool:
     )
 
 
-_NOTED = {layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET)}
+_NOTED = {
+    layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK)
+}
 """Reasons to leave a launch to the reference engine which are reported as they are noted."""
 _REPORTED = {
     layout.WHY[status - layout.GIVE_UP]
-    for status in (layout.ILLEGAL, layout.UNSET, layout.RACE, layout.ASYNC, layout.UNDEFINED)
+    for status in (
+        *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE),
+    )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

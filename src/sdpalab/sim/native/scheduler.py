@@ -53,8 +53,10 @@ from sdpalab.sim.native.layout import (
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
+    FAULTS,
     FIRST,
     FIRST_PART,
+    FORCED,
     GRANULES,
     INDEX,
     ISSUED,
@@ -101,7 +103,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
-from sdpalab.sim.native.parts import add_part, lowest_other, lowest_ready, polls, take
+from sdpalab.sim.native.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
 from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit
@@ -171,9 +173,9 @@ def run_cluster(context: int) -> int:
         idle = idle + 1 if load64(context + 8 * PROGRESS) == before else 0
         if ran == 0 or idle > most:
             idle = 0
-            status = land_next(context)
+            status = advance(context)
             if status != 0:
-                return STUCK if status < 0 else status
+                return status
 
 
 def run_together(context: int) -> int:
@@ -192,9 +194,9 @@ def run_together(context: int) -> int:
         if left == 0:
             return drained(context)
         if low < 0:
-            status = land_next(context)
+            status = advance(context)
             if status != 0:
-                return STUCK if status < 0 else status
+                return status
             continue
         for number in range(warps):
             state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
@@ -202,6 +204,36 @@ def run_together(context: int) -> int:
                 status = run_warp(context, state, number, 1)
                 if status != 0:
                     return status
+
+
+def advance(context: int) -> int:
+    """Nothing else can run: copies in flight land, or lanes go on without those of their warp that they need; a
+    status."""
+    status = land_next(context)
+    return status if status >= 0 else force_parked(context)
+
+
+def force_parked(context: int) -> int:
+    """The lanes that wait for others of their warp in front of the lowest block run it without them, if faults are
+    noted; a status."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    low = -1
+    for number in range(warps if load64(context + 8 * FAULTS) != 0 else 0):
+        at = lowest_parked(load64(context + 8 * WARPS) + 8 * WARP_WORDS * number)
+        if at >= 0 and (low < 0 or at < low):
+            low = at
+    if low < 0:
+        return STUCK
+    for number in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+        if lowest_parked(state) == low and lowest_ready(state) < 0:
+            add_part(state, low, take(state, low), READY)
+            store64(context + 8 * FORCED, low + 1)
+            status = run_warp(context, state, number, 1)
+            store64(context + 8 * FORCED, 0)
+            if status != 0:
+                return status
+    return 0
 
 
 def run_warp(context: int, state: int, number: int, quantum: int) -> int:
@@ -234,7 +266,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
                     return 0
         mask = take(state, at)
         block = blocks + 4 * BLOCK_WORDS * at
-        if load32(block + 4 * COLLECTIVE) != 0:
+        if load32(block + 4 * COLLECTIVE) != 0 and load64(context + 8 * FORCED) != at + 1:
             met = together(state, registers, block, mask)
             if met != mask:
                 add_part(state, at, mask & ~met, PARKED)

@@ -7,10 +7,14 @@ A launch is run first without rooms for these rows: then the first suspicion end
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
+    ARRIVALS_OF,
+    AT_ARRIVAL,
+    BARRIER_RULE,
     CLUSTER,
     CURRENT,
     CURRENT_RECORD,
     CURRENT_STATE,
+    DIVERGENT,
     FA_KIND,
     FA_LINEAR,
     FA_MASK,
@@ -44,12 +48,13 @@ from sdpalab.sim.native.layout import (
     SUSPECTS,
     SUSPECTS_OF,
     SUSPECTS_OF_RECORD,
+    TRACE,
     UNSET,
     WARP_LINEAR,
 )
 from sdpalab.sim.native.words import copy, load32, load64, store32, store64
 
-__all__ = ["note_fault", "suspect", "suspect_lanes"]
+__all__ = ["note_fault", "suspect", "suspect_arrival", "suspect_lanes"]
 
 
 def suspect(context: int, space: int, granule: int, status: int) -> int:
@@ -88,11 +93,30 @@ def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
     return 0
 
 
+def suspect_arrival(context: int, block: int) -> int:
+    """An arrival by the end of a block may break a rule of barriers: as :func:`suspect`."""
+    if load64(context + 8 * TRACE) != 0:
+        return 0
+    suspects, count = load64(context + 8 * SUSPECTS), load64(context + 8 * SUSPECT_COUNT)
+    if suspects == 0 or count >= MOST_SUSPECTS:
+        return BARRIER_RULE
+    place, number = load64(context + 8 * ARRIVALS_OF) + 4 * block, load64(context + 8 * CLUSTER) + 1
+    if load32(place) != number:
+        store32(place, number)
+        store64(context + 8 * SUSPECT_COUNT, count + 1)
+        row = suspects + 8 * SUSPECT_WORDS * count
+        store64(row + 8 * SU_RECORD, -1)
+        store64(row + 8 * SU_SPACE, AT_ARRIVAL)
+        store64(row + 8 * SU_GRANULE, block)
+        store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
+    return 0
+
+
 def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
-    """Lanes access what they must not, at the offsets in the scratch, or use a register that was never set: 0 if that
-    has been noted, else a status."""
+    """Lanes do what is wrong in a way (:data:`..layout.MISALIGNED` and so on), with offsets and widths in the scratch: 0
+    if that has been noted, else a status."""
     faults = load64(context + 8 * FAULTS)
-    status = UNSET if kind == NEVER_SET else ILLEGAL
+    status = UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
     if faults == 0:
         return status
     number = (record - load64(context + 8 * RECORDS)) >> 6

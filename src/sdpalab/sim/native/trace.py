@@ -77,7 +77,7 @@ def begin_trace(context: int, cluster: int) -> None:
     if load64(context + 8 * TRACE) == 0:
         return
     store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
-    store64(context + 8 * TRACED_ACCESSES, 0)
+    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster) >> 1)
     linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
     new_event(context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
@@ -148,7 +148,7 @@ def watched(context: int, mask: int, space: int, width: int) -> int:
     """Whether any of the places in the scratch is watched."""
     shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
     if space == IN_SHARED:
-        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) == 0:
+        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
             return 0
         shift, marks = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * WATCHED_SHARED)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
