@@ -84,10 +84,8 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             continue
         offsets = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy()
         if row[layout.FA_KIND] in _MISSING:
-            need = _MISSING[int(row[layout.FA_KIND])].format(
-                instruction.opcode, int(offsets[0]), int(row[layout.FA_WIDTH])
-            )
-            check.divergent(lanes, instruction, need)
+            need, absent = _MISSING[int(row[layout.FA_KIND])], int(row[layout.FA_WIDTH])
+            check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), absent))
             continue
         where, width = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]], int(row[layout.FA_WIDTH])
         check.fault(_FAULTS[int(row[layout.FA_KIND])], Access(where, offsets, _NOWHERE, width, lanes, instruction))

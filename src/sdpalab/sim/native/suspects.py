@@ -113,8 +113,8 @@ def suspect_arrival(context: int, block: int) -> int:
 
 
 def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
-    """Lanes do what is wrong in a way (:data:`..layout.MISALIGNED` and so on), with offsets and widths in the scratch: 0
-    if that has been noted, else a status."""
+    """Lanes do what is wrong, in one of the ways from ``MISALIGNED`` on, with offsets and widths in the scratch: 0 if
+    that has been noted, else a status."""
     faults = load64(context + 8 * FAULTS)
     status = UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
     if faults == 0:
