@@ -118,7 +118,35 @@ RACES = {
 }
 
 
-@pytest.mark.parametrize("change", [*ILLEGAL.values(), *RACES.values()], ids=[*ILLEGAL, *RACES])
+RULES = {
+    "a predicate that was never set": {"between": "@%p2 bar.sync 0; bar.sync 0;"},
+    "a value that was never set": {"store": "st.global.u32 [%rd3], %r8;"},
+    "a shuffle in a branch": {
+        "between": "bar.sync 0; @!%p1 bra L; shfl.sync.bfly.b32 %r8, %r1, 1, 31, -1; L: bar.sync 0;"
+    },
+    "a vote without its own lane": {"between": "bar.sync 0; vote.sync.any.pred %p2, %p1, 1;"},
+    "a matrix in a branch": {
+        "between": "bar.sync 0; @!%p1 bra L; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r8}, [%r3]; L: bar.sync 0;"
+    },
+    "part of a warp in the number of a barrier": {"between": "bar.sync 0; bar.sync 1, 48;"},
+    "a barrier in a branch": {
+        "between": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bra L; bar.sync 0; bra M; L: bar.sync 0; M:"
+    },
+    "a barrier behind a return": {"between": "setp.lt.u32 %p2, %r1, 32; bar.sync 0; @%p2 ret; bar.sync 0;"},
+    "an arrival too many": {
+        "between": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bar.arrive 1, 64; @%p2 bar.arrive 1, 64; bar.sync 0;"
+    },
+}
+ENDS = {
+    "a barrier that nobody else comes to": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bar.sync 1, 64;",
+    "a trap": "bar.sync 0; setp.eq.u32 %p2, %r1, 35; @%p2 trap;",
+    "a trap behind a race": "setp.eq.u32 %p2, %r1, 35; st.shared.u32 [s+8], %r1; bar.sync 0; @%p2 trap;",
+}
+
+
+@pytest.mark.parametrize(
+    "change", [*ILLEGAL.values(), *RACES.values(), *RULES.values()], ids=[*ILLEGAL, *RACES, *RULES]
+)
 def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change: dict[str, object]) -> None:
     with engine("reference"):
         expected, reference = exchange(**change)  # type: ignore[arg-type]
@@ -130,6 +158,18 @@ def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change
     if change.get("grid", 1) == 1:  # then both engines run the same steps in the same order
         assert report.hazards == reference.hazards
         assert (out == expected).all()
+
+
+@pytest.mark.parametrize("between", ENDS.values(), ids=ENDS)
+def test_an_exception_of_the_native_engine_is_that_of_the_reference_engine(between: str) -> None:
+    errors = []
+    for name in ("reference", "native"):
+        with engine(name, alone=name == "native"), pytest.raises(sim.SimError) as caught:
+            exchange(between=between)
+        errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+    assert str(errors[0]) == str(errors[1])
+    assert errors[0].hazards == errors[1].hazards
 
 
 @pytest.mark.parametrize("change", [ILLEGAL["an output that is too short"], RACES["blocks write a place"]])

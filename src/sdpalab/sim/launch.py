@@ -409,7 +409,7 @@ def _report_natively(
     """Run a launch with hazards on the native engine, which reports them; None if it leaves that to the other."""
     run = _execution(setup, arena)
     suspicions = note_suspicions(setup, run.space, run.tally, run.log, why, _touched_by(setup, run, accesses))
-    if suspicions is None or not len(suspicions.rows):
+    if suspicions is None or suspicions.complete:
         return None if suspicions is None else run
     arena.restore(before)
     again = replace(run, space=arena.space())

@@ -17,6 +17,7 @@ from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
 from sdpalab.sim.chunks import Setup, race_observers
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
+from sdpalab.sim.flow import trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
@@ -91,8 +92,8 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
         check.fault(_FAULTS[int(row[layout.FA_KIND])], Access(where, offsets, _NOWHERE, width, lanes, instruction))
 
 
-def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, together: bool) -> None:
-    """Report what the checks of races and copies say of recorded events.
+def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, together: bool, stuck: bool) -> None:
+    """Report what the checks of races, copies and barriers say of recorded events.
 
     Parameters
     ----------
@@ -101,8 +102,17 @@ def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, togethe
         One behind the other.
     together : bool
         Whether warps ran in lockstep.
+    stuck : bool
+        Whether nothing could run any more in the end.
+
+    Raises
+    ------
+    Deadlock
+        If threads wait at a barrier then.
+    KernelTrap
+        If the last event is a trap.
     """
-    _Replay(setup, space, log).run(_steps(events, together=together))
+    _Replay(setup, space, log).run(_steps(events, together=together), stuck=stuck)
 
 
 def _lanes(warp: int, mask: int) -> Indices:
@@ -146,11 +156,14 @@ class _Replay:
         """Copies in flight, by number: the lanes, and what each observer gave."""
         self.began = False
 
-    def run(self, steps: Iterator[list[Array]]) -> None:
+    def run(self, steps: Iterator[list[Array]], *, stuck: bool) -> None:
         """Let everything happen."""
         for step in steps:
             self._happens(step)
-        self._finish()
+        if stuck:
+            self.barriers.check_drained()
+        else:
+            self._finish()
 
     def _finish(self) -> None:
         if self.began:
@@ -178,6 +191,10 @@ class _Replay:
         elif kind == layout.TRACE_EXIT:
             machine.live[sel] = False
             self.barriers.exited()
+        elif kind == layout.TRACE_TRAP:
+            end = machine.program.blocks[place].end
+            assert end is not None
+            raise trapped(machine, end, int(lanes[0]))
         elif kind == layout.TRACE_LANDING:
             self._land(int(first[layout.EV_COPY]), lanes)
         else:

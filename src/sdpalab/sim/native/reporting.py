@@ -57,16 +57,27 @@ class Suspicions:
         By the words of :mod:`~sdpalab.sim.native.layout`.
     places : dict of int to int
         By the number of a record, the pc of its instruction.
+    status : int
+        0, or with which the run has ended: a trap, or nothing could run any more.
+    last : int
+        The last cluster that ran.
     """
 
     rows: Array
     places: dict[int, int]
+    status: int
+    last: int
 
     @property
     def pcs(self) -> set[int]:
         """The instructions whose accesses are suspicious."""
         accesses = self.rows[self.rows[:, layout.SU_SPACE] != layout.AT_ARRIVAL]
         return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing to report besides what has been noted."""
+        return not len(self.rows) and not self.status
 
     @property
     def clusters(self) -> Array:
@@ -97,7 +108,7 @@ def note_suspicions(
     Returns
     -------
     Suspicions, optional
-        Without rows if the report is complete. None if the reference engine must report.
+        None if the reference engine must report.
     """
     if why not in _REPORTED or setup.counters:
         return None
@@ -121,14 +132,16 @@ def note_suspicions(
             layout.ARRIVALS_OF: _address(arrivals),
         }
     state = code.state(space, words)
-    if code.run(state, 0, code.clusters):
+    status = code.run(state, 0, code.clusters)
+    if status and not (followed and status in _ENDS):
         return None
     if touched is not None:
         touched.append(accesses_of([state]))
     _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
     replay_faults(setup, space, log, faults[: int(state.context[layout.FAULT_COUNT])], code.decoded)
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
-    return Suspicions(rows, code.decoded.places) if len(rows) or log.hazards() else None
+    suspicions = Suspicions(rows, code.decoded.places, status, int(state.context[layout.CLUSTER]))
+    return suspicions if log.hazards() or not suspicions.complete else None
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -145,6 +158,11 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     -------
     bool
         Whether that is all there is to report; else the reference engine must.
+
+    Raises
+    ------
+    Deadlock, KernelTrap
+        If the launch ends so.
     """
     fine, order = _in_order(setup)
     try:
@@ -160,6 +178,8 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
         granule = granule_of(setup.entry, (name,))
         marks[number], shifts[number] = np.zeros(size // granule + 16, np.uint8), granule.bit_length() - 1
     clusters[suspicions.clusters[:_CLUSTERS_OF_ARRIVALS]] = 2
+    if suspicions.status:
+        clusters[suspicions.last] = 2
     for row in _watched(suspicions):
         marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
         if row[layout.SU_SPACE] == layout.IN_SHARED:
@@ -177,10 +197,13 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     }
     state = code.state(space, order | words)
     status, end = code.run(state, 0, code.clusters), int(state.context[layout.TRACE_END])
-    if status or end > layout.TRACE_WORDS:
+    if status != suspicions.status or end > layout.TRACE_WORDS:
         return False
     together = int(state.context[layout.ORDER]) == layout.TOGETHER
-    replay(fine, space, log, events[:end], together=together)
+    with log.attach_to_errors():
+        replay(fine, space, log, events[:end], together=together, stuck=status == layout.STUCK)
+    if status:  # threads wait for what is no barrier
+        return False
     hazards = log.hazards()
     if len(suspicions.clusters) > _CLUSTERS_OF_ARRIVALS and not any(each.kind == "barrier" for each in hazards):
         return False
@@ -240,6 +263,8 @@ def _is_without_events(instruction: Instruction) -> bool:
     )
 
 
+_ENDS = (layout.STUCK, layout.TRAP)
+"""Statuses of launches that end with an exception."""
 _NOTED = {
     layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK)
 }
@@ -248,7 +273,7 @@ _REPORTED = {
     layout.WHY[status - layout.GIVE_UP]
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
-        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

@@ -106,7 +106,7 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
-from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit
+from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit, trace_trap
 from sdpalab.sim.native.transfers.landing import drained, land_next
 from sdpalab.sim.native.waits import (
     arrive_in_cluster,
@@ -360,6 +360,7 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end in (END_BARRIER, END_ARRIVE, END_REDUCE):
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
+        trace_trap(context, taken, at)
         return TRAP
     if end == END_REFUSED:
         return REFUSED

@@ -49,6 +49,7 @@ from sdpalab.sim.native.layout import (
     TRACE_FENCE,
     TRACE_LANDING,
     TRACE_MEETING,
+    TRACE_TRAP,
     TRACE_WORDS,
     TRACED_ACCESSES,
     WARP_LINEAR,
@@ -68,6 +69,7 @@ __all__ = [
     "trace_fence",
     "trace_landing",
     "trace_meeting",
+    "trace_trap",
 ]
 
 
@@ -101,6 +103,8 @@ def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int
     store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
     store64(event + 8 * EV_MASK, mask)
     store64(event + 8 * EV_PLACE, place)
+    store64(event + 8 * EV_NAME, 0)
+    store64(event + 8 * EV_THREADS, 0)
     return event
 
 
@@ -119,6 +123,12 @@ def trace_exit(context: int, mask: int) -> None:
     """Lanes exit."""
     if load64(context + 8 * TRACE) != 0:
         new_event(context, TRACE_EXIT, EVENT_WORDS, mask, 0)
+
+
+def trace_trap(context: int, mask: int, block: int) -> None:
+    """Lanes end the launch, by the end of a block."""
+    if load64(context + 8 * TRACE) != 0:
+        new_event(context, TRACE_TRAP, EVENT_WORDS, mask, block)
 
 
 def trace_landing(context: int, mask: int, number: int) -> None:
@@ -175,7 +185,7 @@ def trace_access(
 ) -> int:
     """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
     written, ``many`` elements of so many bytes for each lane. A status."""
-    if always == 0 and watched(context, mask, space, width) == 0:
+    if mask == 0 or (always == 0 and watched(context, mask, space, width) == 0):
         return 0
     event = new_event(context, TRACE_ACCESS, ACCESS_WORDS, mask, load32(record + 4 * (OPERANDS + 3)))
     if event == 0:

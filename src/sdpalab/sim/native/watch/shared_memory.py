@@ -290,17 +290,22 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
                     lanes = lanes & load32(masks + 4 * k)
                 store64(writers + 8 * k, tag)
                 store32(masks + 4 * k, lanes)
-            place = written + (offset >> 3)
-            if width == 16:
-                store8(place, 0xFF)
-                store8(place + 1, 0xFF)
-            else:
-                store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
+            mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
                 store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
                 store64(tags + 8 * last, 0)
+
+
+def mark_bytes(written: int, offset: int, width: int) -> None:
+    """Bytes count as written."""
+    place = written + (offset >> 3)
+    if width == 16:
+        store8(place, 0xFF)
+        store8(place + 1, 0xFF)
+    else:
+        store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------
@@ -317,19 +322,25 @@ def copy_begins(context: int, mask: int, present: int, low: int, high: int, widt
 
 
 def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
-    """Copies to the places in the scratch are in flight from now on (1), or no longer (0)."""
+    """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
+
+    What is in flight counts as written: who reads it is too early, which is another matter.
+    """
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
     flying = load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
     pages = load64(context + 8 * PAGE_FLYING) + 8 * load64(context + 8 * PAGES) * cta
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     by = 1 if flies else -1
     last = -1
     count = 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
+            if flies:
+                mark_bytes(written, offset, width)
             granule = flying + 4 * (offset >> shift)
             for k in range(many):
                 store32(granule + 4 * k, flies)
