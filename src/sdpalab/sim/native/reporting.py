@@ -37,7 +37,7 @@ from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
-__all__ = ["Suspicions", "note_suspicions", "report_suspicions"]
+__all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
 
 _GRANULES_OF_PLACE = 48
 """Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
@@ -110,7 +110,7 @@ def note_suspicions(
     Suspicions, optional
         None if the reference engine must report.
     """
-    if why not in _REPORTED or setup.counters:
+    if why not in REPORTED or setup.counters:
         return None
     followed = "race" in setup.checks and setup.geometry.cluster_size == 1 and _has_events(setup.entry)
     if "memory" not in setup.checks or not (followed or why in _NOTED):
@@ -269,7 +269,7 @@ _NOTED = {
     layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK)
 }
 """Reasons to leave a launch to the reference engine which are reported as they are noted."""
-_REPORTED = {
+REPORTED = {
     layout.WHY[status - layout.GIVE_UP]
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
