@@ -383,10 +383,11 @@ def _run(
             if not _run_native(replace(setup, tracking=True), run, workers, accesses):
                 return run  # what was undefined did not matter
             arena.restore(before)
-        reported = _report_natively(setup, arena, before, why, accesses)
-        if reported is not None:
-            return reported
-        arena.restore(before)
+        for tracking in (False, True) if suspects else (False,):
+            reported = _report_natively(replace(setup, tracking=tracking), arena, before, why, accesses)
+            if reported is not None:
+                return reported
+            arena.restore(before)
     if suspects:
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)

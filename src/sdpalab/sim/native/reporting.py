@@ -133,12 +133,14 @@ def note_suspicions(
         }
     state = code.state(space, words)
     status = code.run(state, 0, code.clusters)
-    if status and not (followed and status in _ENDS):
-        return None
+    faults = faults[: int(state.context[layout.FAULT_COUNT])]
+    used = (faults[:, layout.FA_KIND] == layout.NEVER_SET).any()
+    if (status and not (followed and status in _ENDS)) or (setup.tracking and used):
+        return None  # where undefined bytes are followed, what is used may be one of them
     if touched is not None:
         touched.append(accesses_of([state]))
     _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
-    replay_faults(setup, space, log, faults[: int(state.context[layout.FAULT_COUNT])], code.decoded)
+    replay_faults(setup, space, log, faults, code.decoded)
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
     suspicions = Suspicions(rows, code.decoded.places, status, int(state.context[layout.CLUSTER]))
     return suspicions if log.hazards() or not suspicions.complete else None
