@@ -46,6 +46,11 @@ def agreement(report: sim.Report) -> Agreement:
     return {(each.kind, each.pc, each.other and each.other.pc, each.advice) for each in report.hazards}
 
 
+def places(report: sim.Report) -> list[tuple[object, ...]]:
+    """Everything about hazards but how many lanes were there."""
+    return [(each.kind, each.pc, each.block, each.thread, each.other, each.advice) for each in report.hazards]
+
+
 @contextmanager
 def engine(name: str, *, alone: bool = False) -> Iterator[None]:
     """Launches run on one engine; ``alone``, it must not leave any to the other."""
@@ -82,7 +87,9 @@ ILLEGAL = {
     "an output that is too short": {"size": THREADS // 2},
     "reads that are misaligned": {"other": 2},
     "stores that are misaligned": {"store": "st.global.u32 [%rd3+1], %r7;"},
-    "a vector beyond the end": {"store": "st.global.v4.u32 [%rd2+0x7f0000000000], {%r7, %r7, %r7, %r7};"},
+    "a vector beyond the end": {
+        "store": "mul.wide.u32 %rd2, %r1, 16; add.u64 %rd3, %rd1, %rd2; st.global.v4.u32 [%rd3], {%r7, %r7, %r7, %r7};"
+    },
     "a null pointer": {"store": "st.global.u32 [%rd2], %r7;"},
     "a wild pointer": {"store": "shl.b64 %rd3, %rd3, 8; st.global.u32 [%rd3], %r7;"},
     "a generic address": {"size": 40, "store": "st.u32 [%rd3], %r7;"},
@@ -153,11 +160,13 @@ def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change
     assert reference.hazards
     with engine("native", alone=True):
         out, report = exchange(**change)  # type: ignore[arg-type]
-    assert agreement(report) == agreement(reference)
     assert report.lane_instructions == reference.lane_instructions
     if change.get("grid", 1) == 1:  # then both engines run the same steps in the same order
-        assert report.hazards == reference.hazards
+        assert agreement(report) == agreement(reference)
+        assert places(report) == places(reference)
         assert (out == expected).all()
+    else:  # blocks of the reference engine are in lockstep: what the advice is may differ
+        assert {each[:3] for each in agreement(report)} == {each[:3] for each in agreement(reference)}
 
 
 @pytest.mark.parametrize("between", ENDS.values(), ids=ENDS)

@@ -274,8 +274,7 @@ SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
 
 FAULT_WORDS, MOST_FAULTS = 40, 1 << 10
 FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_OFFSETS = range(8)
-"""The first fault of a kind by each record: lanes as bits, the CTA's linear index, and
-each lane's offset."""
+"""The first fault of a kind by each record: lanes as bits, the CTA's linear index, and each lane's offset."""
 MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT = range(6)
 """Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that
 are not there, or leaves out one that is. Of these two the offsets are masks, and the width the missing lanes."""
@@ -290,10 +289,11 @@ TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_FEN
 EV_NAME, EV_THREADS, EV_WAITS = 5, 6, 7
 """Of an arrival at a barrier."""
 EV_COPY = 5
-"""Of copies that land, and of accesses that issue copies: the number of the instruction in the order of execution."""
-EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_OFFSETS = 6, 7, 8, 9, 10, 11
+"""Of copies that land, the number of the instruction in the order of execution."""
+EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 6, 7, 8, 9, 10, 11, 12
 EV_VALUES = EV_OFFSETS + WARP
-"""Of an access: lanes that change what is there, as bits; whether the values are there, 16 bytes a lane."""
+"""Of an access: lanes that change what is there, as bits; whether the values are there, 16 bytes a lane; of
+copies the number."""
 ACCESS_WORDS = EV_VALUES + 2 * WARP
 READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
 

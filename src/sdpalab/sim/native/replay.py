@@ -139,7 +139,7 @@ def _joins(step: list[Array], event: Array) -> bool:
     first = step[0]
     alike = (layout.EV_KIND, layout.EV_PLACE, layout.EV_NAME, layout.EV_THREADS)
     if event[layout.EV_KIND] not in _STEPS or (first[list(alike)] != event[list(alike)]).any():
-        return False  # the number of a copy stands where arrivals have a name: copies of several warps are apart
+        return False
     return all(each[layout.EV_WARP] < event[layout.EV_WARP] for each in step[-1:])
 
 
@@ -153,7 +153,7 @@ class _Replay:
         self.barriers = Barriers(self.machine)
         self.machine.units["bar"] = self.barriers
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
-        """Copies in flight, by number: the lanes, and what each observer gave."""
+        """Copies in flight, by number: the lanes of their step, and what each observer gave."""
         self.began = False
 
     def run(self, steps: Iterator[list[Array]], *, stuck: bool) -> None:
@@ -216,7 +216,7 @@ class _Replay:
         does = int(first[layout.EV_DOES])
         if does == layout.COPIES_TO_IT:
             tickets = [observer.issue(access, writes=True) for observer in self.machine.observers]
-            self.copies[int(first[layout.EV_COPY])] = lanes, tickets
+            self.copies.update((int(each[layout.EV_NUMBER]), (lanes, tickets)) for each in step)
             return
         words = None
         if first[layout.EV_VALUED]:

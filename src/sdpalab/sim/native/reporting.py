@@ -135,7 +135,8 @@ def note_suspicions(
     status = code.run(state, 0, code.clusters)
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     used = (faults[:, layout.FA_KIND] == layout.NEVER_SET).any()
-    if (status and not (followed and status in _ENDS)) or (setup.tracking and used):
+    ends = followed and (status == layout.TRAP or (status == layout.STUCK and not _polls(setup)))
+    if (status and not ends) or (setup.tracking and used):
         return None  # where undefined bytes are followed, what is used may be one of them
     if touched is not None:
         touched.append(accesses_of([state]))
@@ -215,14 +216,19 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
 
 def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
     """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
-    if setup.schedule != "lockstep" or polling_blocks(setup.entry, setup.program):
+    if setup.schedule != "lockstep" or _polls(setup):
         return setup, {}
     key = id(setup.program)
     known = _fine.get(key)
     if known is None or known[0]() is not setup.program:
-        program = build_program(setup.entry, fine=True)
+        program = build_program(setup.entry, lockstep=True)
         known = _fine[key] = weakref.ref(setup.program, lambda _: _fine.pop(key, None)), program
     return replace(setup, program=known[1]), {layout.ORDER: layout.TOGETHER}
+
+
+def _polls(setup: Setup) -> bool:
+    """Whether threads may wait for others without a barrier."""
+    return bool(polling_blocks(setup.entry, setup.program))
 
 
 def _address(array: Array) -> int:
@@ -265,8 +271,6 @@ def _is_without_events(instruction: Instruction) -> bool:
     )
 
 
-_ENDS = (layout.STUCK, layout.TRAP)
-"""Statuses of launches that end with an exception."""
 _NOTED = {
     layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK)
 }

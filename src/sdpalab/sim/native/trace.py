@@ -10,7 +10,6 @@ from __future__ import annotations
 from sdpalab.sim.native.layout import (
     ACCESS_WORDS,
     CLUSTER,
-    COPIES_TO_IT,
     COPY_COUNT,
     CURRENT,
     CURRENT_SHARED,
@@ -21,6 +20,7 @@ from sdpalab.sim.native.layout import (
     EV_KIND,
     EV_MASK,
     EV_NAME,
+    EV_NUMBER,
     EV_OFFSETS,
     EV_PLACE,
     EV_SPACE,
@@ -193,7 +193,7 @@ def trace_access(
     store64(context + 8 * TRACED_ACCESSES, 1)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     base = load64(context + 8 * CURRENT_SHARED) if space == IN_SHARED else load64(context + 8 * GLOBAL)
-    store64(event + 8 * EV_COPY, load64(context + 8 * COPY_COUNT) + 1 if does == COPIES_TO_IT else 0)
+    store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
     store64(event + 8 * EV_SPACE, space)
     store64(event + 8 * EV_DOES, does)
     store64(event + 8 * EV_WIDTH, width)
