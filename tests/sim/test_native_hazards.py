@@ -34,8 +34,14 @@ EXCHANGE = (
     xor.b32 %r5, %r2, {other}; add.u32 %r6, %r3, %r5; ld.shared.u32 %r7, [%r6];
     ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; {store} ret; }}"""
 )
-LEFT: frozenset[str] = frozenset()
+LEFT = {
+    *("part of the tile not filled", "missing zero fill", "counters not zeroed"),  # bytes that nobody wrote
+    "a reduction and a wait at one barrier",
+}
 """Bugs whose launches native code leaves to the reference engine."""
+OF_BLOCKS = {"result of other blocks without an atomic"}
+"""Bugs by which a value that races decides what a block executes: blocks of the reference engine are in lockstep, those
+of the native one come one after the other. The kinds agree."""
 _LAUNCH = importlib.import_module("sdpalab.sim.launch")
 
 Agreement = set[tuple[str, int, int | None, str]]
@@ -161,12 +167,9 @@ def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change
     with engine("native", alone=True):
         out, report = exchange(**change)  # type: ignore[arg-type]
     assert report.lane_instructions == reference.lane_instructions
-    if change.get("grid", 1) == 1:  # then both engines run the same steps in the same order
-        assert agreement(report) == agreement(reference)
-        assert places(report) == places(reference)
-        assert (out == expected).all()
-    else:  # blocks of the reference engine are in lockstep: what the advice is may differ
-        assert {each[:3] for each in agreement(report)} == {each[:3] for each in agreement(reference)}
+    assert agreement(report) == agreement(reference)
+    assert places(report) == places(reference)
+    assert (out == expected).all()
 
 
 @pytest.mark.parametrize("between", ENDS.values(), ids=ENDS)
@@ -212,8 +215,11 @@ def test_a_suspicion_that_is_no_hazard_is_left_to_the_reference_engine() -> None
 # ---- the corpus of planted bugs --------------------------------------------------------------------------------------
 
 
-def compare(ptx: str, grid: int, block: int, arrays: Callable[[], list[object]], **options: object) -> str:
-    """Run a launch on both engines; ``native``, ``reference`` or ``raised``, by who has reported it.
+def compare(
+    ptx: str, grid: int, block: int, arrays: Callable[[], list[object]], *, kinds: bool = False, **options: object
+) -> str:
+    """Run a launch on both engines; ``native``, ``reference`` or ``raised``, by who has reported it. With ``kinds``, no
+    more than those must agree.
 
     Raises
     ------
@@ -230,7 +236,8 @@ def compare(ptx: str, grid: int, block: int, arrays: Callable[[], list[object]],
             report = sim.launch(ptx, "entry", grid, block, arrays(), max_steps=2_000, **options)  # type: ignore[arg-type]
         except AssertionError:
             return "reference"
-    assert agreement(report) == agreement(reference)
+    assert {each.kind for each in report.hazards} == {each.kind for each in reference.hazards}
+    assert kinds or agreement(report) == agreement(reference)
     return "native"
 
 
@@ -245,6 +252,7 @@ def test_planted_bugs_are_reported_alike(bug: Edit) -> None:
         outcome = compare(
             *(ptx, program.grid, program.block),
             lambda: [given.copy(), np.full(program.n, 0xFFFFFFFF, np.uint32), program.n],
+            kinds=bug.name in OF_BLOCKS,
             dynamic_smem=smem,
             checks=checks,
         )

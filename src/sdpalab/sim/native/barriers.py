@@ -86,7 +86,7 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     whole = 32 * load64(context + 8 * WARP_COUNT)
     if name < 0 or name >= BARRIER_COUNT or given < 0:
         return BARRIER_RULE
-    wrong = given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0)
+    wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
     trace_arrival(context, taken, at, name, given, end)
     cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
     barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)

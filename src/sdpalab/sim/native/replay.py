@@ -1,12 +1,12 @@
 """Events that native code has recorded (:mod:`.trace`), given to the checks, which report the launch's hazards.
 
-A machine of one CTA stands in for each that has left events: it executes nothing, and has the threads, the barriers and
-the spaces that the checks ask for. In lockstep, neighbouring accesses of several warps by one instruction are one step.
+A machine stands in for the CTAs that have left events: it executes nothing, and has the threads, the barriers and the
+spaces that the checks ask for. In lockstep, accesses of several warps and CTAs by one instruction are one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, subset
 
-__all__ = ["machine_of_one", "replay", "replay_faults"]
+__all__ = ["replay", "replay_faults"]
 
 _SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
 _FAULTS = {layout.MISALIGNED: "misaligned", layout.OUT_OF_BOUNDS: "out-of-bounds"}
@@ -37,8 +37,6 @@ _MISSING = {
     layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
 }
 _NOWHERE: Indices = np.empty(0, np.int64)
-_STEPS = (layout.TRACE_ACCESS, layout.TRACE_ARRIVAL, layout.TRACE_MEETING, layout.TRACE_FENCE, layout.TRACE_EXIT)
-"""Events of several warps that are one step in lockstep."""
 
 
 @dataclass(slots=True)
@@ -52,10 +50,10 @@ class _TracedAccess(Access):
         return self.changed
 
 
-def machine_of_one(setup: Setup, space: Space) -> Machine:
-    """A machine of one CTA."""
+def _machine(setup: Setup, space: Space, ctas: int) -> Machine:
+    """A machine of so many CTAs."""
     return Machine(
-        *(setup.module, setup.entry, setup.program, setup.geometry, 1, setup.symbols, space, setup.params),
+        *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, space, setup.params),
         async_mode=setup.async_mode,
     )
 
@@ -73,7 +71,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     """
     if not len(faults):
         return
-    machine = machine_of_one(setup, space)
+    machine = _machine(setup, space, 1)
     check = MemoryCheck(machine, log)
     for row in faults:
         machine.cta_ids[:] = row[layout.FA_LINEAR]
@@ -101,7 +99,7 @@ def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, togethe
     events : ndarray of int64
         One behind the other.
     together : bool
-        Whether warps ran in lockstep.
+        Whether warps ran in lockstep. Then the CTAs of each chunk of the launch are put in lockstep here.
     stuck : bool
         Whether nothing could run any more in the end.
 
@@ -112,7 +110,19 @@ def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, togethe
     KernelTrap
         If the last event is a trap.
     """
-    _Replay(setup, space, log).run(_steps(events, together=together), stuck=stuck)
+    by_cta = _by_cta(events)
+    groups = [[cta] for cta in by_cta]
+    if together:
+        groups = [mine for chunk in setup.chunks if (mine := [int(cta) for cta in chunk if int(cta) in by_cta])]
+    history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
+    machines: dict[int, _Replay] = {}
+    last = next(reversed(by_cta), -1)
+    for group in groups:
+        if len(group) not in machines:
+            machines[len(group)] = _Replay(setup, space, log, history, len(group))
+        machines[len(group)].run(
+            group, [by_cta[cta] for cta in group], together=together, stuck=stuck and last in group
+        )
 
 
 def _lanes(warp: int, mask: int) -> Indices:
@@ -120,111 +130,105 @@ def _lanes(warp: int, mask: int) -> Indices:
     return WARP * warp + np.flatnonzero(mask >> np.arange(WARP) & 1)
 
 
-def _steps(events: Array, *, together: bool) -> Iterator[list[Array]]:
-    """Events that are one step each: neighbours of one kind and place by different warps."""
-    place, step = 0, list[Array]()
+def _by_cta(events: Array) -> dict[int, list[Array]]:
+    """The events of each CTA, by its linear index."""
+    by_cta: dict[int, list[Array]] = {}
+    place, mine = 0, list[Array]()
     while place < len(events):
         event = events[place : place + int(events[place + layout.EV_WORDS])]
         place += len(event)
-        if step and not (together and _joins(step, event)):
-            yield step
-            step = []
-        step.append(event)
-    if step:
-        yield step
-
-
-def _joins(step: list[Array], event: Array) -> bool:
-    """Whether an event belongs to a step that has begun."""
-    first = step[0]
-    alike = (layout.EV_KIND, layout.EV_PLACE, layout.EV_NAME, layout.EV_THREADS)
-    if event[layout.EV_KIND] not in _STEPS or (first[list(alike)] != event[list(alike)]).any():
-        return False
-    return all(each[layout.EV_WARP] < event[layout.EV_WARP] for each in step[-1:])
+        if event[layout.EV_KIND] == layout.TRACE_CLUSTER:
+            mine = by_cta.setdefault(int(event[layout.EV_PLACE]), [])
+        else:
+            mine.append(event)
+    return by_cta
 
 
 class _Replay:
     """A machine on which events happen once more."""
 
-    def __init__(self, setup: Setup, space: Space, log: HazardLog) -> None:
-        self.machine = machine_of_one(setup, space)
-        history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
+    def __init__(self, setup: Setup, space: Space, log: HazardLog, history: GlobalHistory, ctas: int) -> None:
+        self.machine = _machine(setup, space, ctas)
         self.machine.observers += race_observers(setup, self.machine, log, history)
         self.barriers = Barriers(self.machine)
         self.machine.units["bar"] = self.barriers
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and what each observer gave."""
-        self.began = False
 
-    def run(self, steps: Iterator[list[Array]], *, stuck: bool) -> None:
-        """Let everything happen."""
-        for step in steps:
-            self._happens(step)
+    def run(self, ctas: list[int], events: list[list[Array]], *, together: bool, stuck: bool) -> None:
+        """Let everything happen to CTAs: always at the lowest instruction of all that have an event left."""
+        self.copies.clear()
+        self.machine.reset(np.array(ctas))
+        places = [0] * len(events)
+        while any(place < len(mine) for place, mine in zip(places, events, strict=True)):
+            heads = {k: events[k][place] for k, place in enumerate(places) if place < len(events[k])}
+            low = min(heads, key=lambda k: (self._pc(heads[k]), k))
+            step: list[tuple[int, Array]] = []
+            for k in heads if together else [low]:
+                warp = -1
+                while places[k] < len(events[k]) and _alike(heads[low], event := events[k][places[k]]):
+                    if event[layout.EV_WARP] <= warp:
+                        break
+                    step.append((k, event))
+                    places[k], warp = places[k] + 1, int(event[layout.EV_WARP]) if together else self.machine.warps
+            self._happens(_Step.of(self.machine, step))
         if stuck:
             self.barriers.check_drained()
         else:
-            self._finish()
-
-    def _finish(self) -> None:
-        if self.began:
             for observer in self.machine.observers:
                 observer.finish()
 
-    def _happens(self, step: list[Array]) -> None:
-        first, machine = step[0], self.machine
-        kind, place = int(first[layout.EV_KIND]), int(first[layout.EV_PLACE])
-        if kind == layout.TRACE_CLUSTER:
-            self._finish()
-            self.began = True
-            self.copies.clear()
-            machine.reset(np.array([place]))
-            return
-        lanes = np.concatenate([_lanes(int(each[layout.EV_WARP]), int(each[layout.EV_MASK])) for each in step])
-        sel = subset(lanes, np.ones(len(lanes), np.bool_))
+    def _pc(self, event: Array) -> int:
+        """The instruction of an event; what has no place in the code comes at once."""
+        kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
+        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_TRAP):
+            return self._end(place).pc
+        return -1 if kind in (layout.TRACE_EXIT, layout.TRACE_LANDING) else place
+
+    def _end(self, block: int) -> Instruction:
+        end = self.machine.program.blocks[block].end
+        assert end is not None
+        return end
+
+    def _happens(self, step: _Step) -> None:
+        machine, event, sel = self.machine, step.first, step.sel
+        kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
         if kind == layout.TRACE_ACCESS:
-            self._access(step, lanes, sel, machine.entry.instructions[place])
+            self._access(step, machine.entry.instructions[place])
         elif kind == layout.TRACE_ARRIVAL:
-            end = machine.program.blocks[place].end
-            assert end is not None
-            name, threads = int(first[layout.EV_NAME]), int(first[layout.EV_THREADS])
-            self.barriers.arrive(sel, name, threads, place + 1, end, waits=bool(first[layout.EV_WAITS]))
+            name, threads = int(event[layout.EV_NAME]), int(event[layout.EV_THREADS])
+            waits = bool(event[layout.EV_WAITS])
+            self.barriers.arrive(sel, name, threads, place + 1, self._end(place), waits=waits)
         elif kind == layout.TRACE_EXIT:
             machine.live[sel] = False
             self.barriers.exited()
         elif kind == layout.TRACE_TRAP:
-            end = machine.program.blocks[place].end
-            assert end is not None
-            raise trapped(machine, end, int(lanes[0]))
+            raise trapped(machine, self._end(place), int(step.lanes[0]))
         elif kind == layout.TRACE_LANDING:
-            self._land(int(first[layout.EV_COPY]), lanes)
+            self._land(int(event[layout.EV_COPY]), step.lanes)
+        elif kind == layout.TRACE_MEETING:
+            for observer in machine.observers:
+                observer.warp_sync(sel)
         else:
             for observer in machine.observers:
-                if kind == layout.TRACE_MEETING:
-                    observer.warp_sync(sel)
-                else:
-                    observer.fence(sel, machine.entry.instructions[place])
+                observer.fence(sel, machine.entry.instructions[place])
 
-    def _access(self, step: list[Array], lanes: Indices, sel: Selection, instruction: Instruction) -> None:
-        first = step[0]
-        space, width = self.machine.spaces[_SPACES[int(first[layout.EV_SPACE])]], int(first[layout.EV_WIDTH])
-        there = [np.flatnonzero(int(each[layout.EV_MASK]) >> np.arange(WARP) & 1) for each in step]
-        offset = np.concatenate([each[layout.EV_OFFSETS :][mine] for each, mine in zip(step, there, strict=True)])
-        changed = np.concatenate(
-            [int(each[layout.EV_CHANGES]) >> mine & 1 for each, mine in zip(step, there, strict=True)]
-        ).astype(np.bool_)
-        access = _TracedAccess(space, offset, offset, width, sel, instruction, changed)
-        does = int(first[layout.EV_DOES])
+    def _access(self, step: _Step, instruction: Instruction) -> None:
+        space, width = self.machine.spaces[_SPACES[int(step.first[layout.EV_SPACE])]], int(step.first[layout.EV_WIDTH])
+        offset = step.each_lane(lambda event: event[layout.EV_OFFSETS :][:WARP])
+        changed = step.each_lane(lambda event: int(event[layout.EV_CHANGES]) >> np.arange(WARP) & 1).astype(np.bool_)
+        base = self.machine.bases[space.name]
+        index = offset if base is None else offset + base[step.sel]
+        access = _TracedAccess(space, offset, index, width, step.sel, instruction, changed)
+        does = int(step.first[layout.EV_DOES])
         if does == layout.COPIES_TO_IT:
             tickets = [observer.issue(access, writes=True) for observer in self.machine.observers]
-            self.copies.update((int(each[layout.EV_NUMBER]), (lanes, tickets)) for each in step)
+            self.copies.update((int(event[layout.EV_NUMBER]), (step.lanes, tickets)) for event in step.events)
             return
         words = None
-        if first[layout.EV_VALUED]:
-            values = [
-                each[layout.EV_VALUES :][: 2 * WARP].view(np.uint8).reshape(WARP, 16)[mine, :width]
-                for each, mine in zip(step, there, strict=True)
-            ]
-            words = np.ascontiguousarray(np.concatenate(values)).view(WORDS[width])[:, 0]
+        if step.first[layout.EV_VALUED]:
+            raw = step.each_lane(lambda event: event[layout.EV_VALUES :][: 2 * WARP].view(np.uint8).reshape(WARP, 16))
+            words = np.ascontiguousarray(raw[:, :width]).view(WORDS[width])[:, 0]
         for observer in self.machine.observers:
             if does == layout.READS_IT:
                 observer.load(access)
@@ -242,3 +246,44 @@ class _Replay:
         for observer, ticket in zip(self.machine.observers, tickets, strict=True):
             if ticket is not None:
                 observer.complete(ticket[rows], issuers[rows])
+
+
+def _alike(first: Array, event: Array) -> bool:
+    """Whether two events may be of one step in lockstep."""
+    words = [layout.EV_KIND, layout.EV_PLACE, layout.EV_NAME, layout.EV_THREADS]
+    return event is first or (
+        int(event[layout.EV_KIND]) != layout.TRACE_LANDING and bool((first[words] == event[words]).all())
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Events of several warps at one place, and their lanes in the machine, in order."""
+
+    events: list[Array]
+    lanes: Indices
+    warp_of: Indices
+    """For each lane, the number of its event."""
+    sel: Selection
+
+    @staticmethod
+    def of(machine: Machine, events: Sequence[tuple[int, Array]]) -> _Step:
+        """``events`` with the numbers of their CTAs in the machine, which have one warp each."""
+        in_order = sorted(events, key=lambda each: (int(each[1][layout.EV_WARP]), each[0]))
+        parts = [
+            _lanes(int(event[layout.EV_WARP]) * machine.n_cta + cta, int(event[layout.EV_MASK]))
+            for cta, event in in_order
+        ]
+        lanes = np.concatenate(parts)
+        numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        return _Step([event for _, event in in_order], lanes, numbers, subset(lanes, np.ones(len(lanes), np.bool_)))
+
+    @property
+    def first(self) -> Array:
+        """The first event."""
+        return self.events[0]
+
+    def each_lane(self, rows: Callable[[Array], Array]) -> Array:
+        """What each lane has, from what the 32 lanes of each event have."""
+        whole: Array = np.stack([rows(event) for event in self.events])
+        return whole[self.warp_of, self.lanes % WARP]
