@@ -168,7 +168,8 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         _check_reach(address, len(items) * type_.bytes, variable)
         places = [asm.target(item, type_.name) for item in items]
         row, bits, offset = asm.address(address)
-        asm.record(_load("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)])
+        operation = _load("local", bits, type_.bits, len(items), aligned=False)
+        asm.record(operation, [row, offset, *(place for place, _ in places)])
         for _, finish in places:
             finish()
         return
@@ -204,18 +205,19 @@ def local_store(element: int) -> NativeOperation:
     return store_operation("local", 64, element, 1, False)
 
 
-def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
-    width = element // 8 * vector
+def _load(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
+    """A load; of a parameter, from any byte."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         everyone = code.mask
-        place = addresses(code, located(code, 0, space, bits), space, width, reads=True)
-        values = [gather(code, place + element // 8 * k, f"u{element}", element // 8) for k in range(vector)]
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
+        values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
         code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{'.unaligned' * (not aligned)}", build)
 
 
 @native("st")
@@ -241,18 +243,21 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         written = type_.bytes, sources
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
-    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local")
+    aligned = not any(mod.startswith("param") for mod in instruction.mods)
+    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local", aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
 
-def store_operation(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
-    """A store; ``checked``, no lane may find another lane's value in its place after it."""
-    width = element // 8 * vector
+def store_operation(
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
+) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it. To a parameter, at any byte."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
-        place = addresses(code, located(code, 0, space, bits), space, width)
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
         for k in range(vector):
-            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), align)
         if checked:
             differ = code.active & False
             for k in range(vector):
@@ -260,7 +265,9 @@ def store_operation(space: str, bits: int, element: int, vector: int, checked: b
                 differ = differ | ((left != code.source(2 + k, f"u{element}")) & code.active)
             check_step(code, space, located(code, 0, space, bits), differ)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
+    return NativeOperation(
+        f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}{'.unaligned' * (not aligned)}", build
+    )
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------
