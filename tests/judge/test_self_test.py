@@ -149,6 +149,7 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
         assert "1 of 2 planted bugs rejected (50.0%)" in out
         assert "a bug that is none: PASSED where it should be INCORRECT or NOT_FINITE" in out
         record = json.loads(file.read_text())
+        record = record.get("record", record)
         assert (record["campaign"], record["command"]) == ("self-test", "sdpalab campaign self-test")
         assert record["totals"] == {"planted": 2, "killed": 1}
         assert [each["as_it_should"] for each in record["mutants"]] == [True, True, False]

@@ -110,7 +110,7 @@ class _Bounds:
     def in_cluster(self, address: Lanes) -> Lanes:
         """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
         code, rank = self.code, address >> RANK_SHIFT
-        last = code.spread(code.context(layout.CTA_COUNT), "s64")
+        last = code.spread(code.context(layout.RANKS), "s64")
         own = code.spread(code.builder.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
         begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
         # Of a rank that no CTA has it is left in the offset, which is out of bounds so.

@@ -110,15 +110,17 @@ def note_suspicions(
     Suspicions, optional
         None if the reference engine must report.
     """
-    if why not in REPORTED or setup.counters:
+    if why not in REPORTED or setup.counters or setup.watchers or setup.heap is not None:
         return None
-    followed = "race" in setup.checks and setup.geometry.cluster_size == 1 and _has_events(setup.entry)
+    followed = "race" in setup.checks and setup.ctas_together == 1 and _has_events(setup.entry)
     if "memory" not in setup.checks or not (followed or why in _NOTED):
         return None
     fine, order = _in_order(setup)
     try:
-        code = NativeCode(fine)
+        code = NativeCode(fine, space)
     except NotNative:
+        return None
+    if code.decoded.host_calls:  # which have effects of their own
         return None
     records = len(code.decoded.records)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
@@ -131,7 +133,7 @@ def note_suspicions(
             layout.SUSPECTS_OF: _address(counts),
             layout.ARRIVALS_OF: _address(arrivals),
         }
-    state = code.state(space, words)
+    state = code.state(words)
     status = code.run(state, 0, code.clusters)
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     used = (faults[:, layout.FA_KIND] == layout.NEVER_SET).any()
@@ -169,7 +171,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     """
     fine, order = _in_order(setup)
     try:
-        code = NativeCode(replace(fine, checks=()), traced=True)
+        code = NativeCode(replace(fine, checks=()), space, traced=True)
     except NotNative:
         return False
     clusters = np.zeros(code.clusters, np.uint8)
@@ -198,7 +200,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
         layout.WATCHED_GLOBAL: _address(marks[layout.IN_GLOBAL]),
         layout.WATCHED_CLUSTERS: _address(clusters),
     }
-    state = code.state(space, order | words)
+    state = code.state(order | words)
     status, end = code.run(state, 0, code.clusters), int(state.context[layout.TRACE_END])
     if status != suspicions.status or end > layout.TRACE_WORDS:
         return False
