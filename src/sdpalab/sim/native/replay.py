@@ -23,6 +23,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import WORDS, Space
 from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, subset
@@ -109,6 +110,8 @@ def replay(setup: Setup, space: Space, log: HazardLog, events: Array, *, togethe
         If threads wait at a barrier then.
     KernelTrap
         If the last event is a trap.
+    NotNative
+        If it is a failed assertion.
     """
     by_cta = _by_cta(events)
     groups = [[cta] for cta in by_cta]
@@ -171,7 +174,7 @@ class _Replay:
                         break
                     step.append((k, event))
                     places[k], warp = places[k] + 1, int(event[layout.EV_WARP]) if together else self.machine.warps
-            self._happens(_Step.of(self.machine, step))
+            self._happens(_EventStep.of(self.machine, step))
         if stuck:
             self.barriers.check_drained()
         else:
@@ -190,7 +193,7 @@ class _Replay:
         assert end is not None
         return end
 
-    def _happens(self, step: _Step) -> None:
+    def _happens(self, step: _EventStep) -> None:
         machine, event, sel = self.machine, step.first, step.sel
         kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
         if kind == layout.TRACE_ACCESS:
@@ -203,6 +206,8 @@ class _Replay:
             machine.live[sel] = False
             self.barriers.exited()
         elif kind == layout.TRACE_TRAP:
+            if self._end(place).opcode == "call":
+                raise NotNative("the message of a failed assertion")
             raise trapped(machine, self._end(place), int(step.lanes[0]))
         elif kind == layout.TRACE_LANDING:
             self._land(int(event[layout.EV_COPY]), step.lanes)
@@ -213,7 +218,7 @@ class _Replay:
             for observer in machine.observers:
                 observer.fence(sel, machine.entry.instructions[place])
 
-    def _access(self, step: _Step, instruction: Instruction) -> None:
+    def _access(self, step: _EventStep, instruction: Instruction) -> None:
         space, width = self.machine.spaces[_SPACES[int(step.first[layout.EV_SPACE])]], int(step.first[layout.EV_WIDTH])
         offset = step.each_lane(lambda event: event[layout.EV_OFFSETS :][:WARP])
         changed = step.each_lane(lambda event: int(event[layout.EV_CHANGES]) >> np.arange(WARP) & 1).astype(np.bool_)
@@ -257,7 +262,7 @@ def _alike(first: Array, event: Array) -> bool:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _EventStep:
     """Events of several warps at one place, and their lanes in the machine, in order."""
 
     events: list[Array]
@@ -267,7 +272,7 @@ class _Step:
     sel: Selection
 
     @staticmethod
-    def of(machine: Machine, events: Sequence[tuple[int, Array]]) -> _Step:
+    def of(machine: Machine, events: Sequence[tuple[int, Array]]) -> _EventStep:
         """``events`` with the numbers of their CTAs in the machine, which have one warp each."""
         in_order = sorted(events, key=lambda each: (int(each[1][layout.EV_WARP]), each[0]))
         parts = [
@@ -276,7 +281,9 @@ class _Step:
         ]
         lanes = np.concatenate(parts)
         numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        return _Step([event for _, event in in_order], lanes, numbers, subset(lanes, np.ones(len(lanes), np.bool_)))
+        return _EventStep(
+            [event for _, event in in_order], lanes, numbers, subset(lanes, np.ones(len(lanes), np.bool_))
+        )
 
     @property
     def first(self) -> Array:

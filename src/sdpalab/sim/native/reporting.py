@@ -205,8 +205,11 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     if status != suspicions.status or end > layout.TRACE_WORDS:
         return False
     together = int(state.context[layout.ORDER]) == layout.TOGETHER
-    with log.attach_to_errors():
-        replay(fine, space, log, events[:end], together=together, stuck=status == layout.STUCK)
+    try:
+        with log.attach_to_errors():
+            replay(fine, space, log, events[:end], together=together, stuck=status == layout.STUCK)
+    except NotNative:
+        return False
     if status:  # threads wait for what is no barrier
         return False
     hazards = log.hazards()
