@@ -149,7 +149,7 @@ class Chunks:
         checks, log = self.setup.checks, self.log
         observers = [] if self.watcher is None else [self.watcher]
         observers += [recorder.watch(machine) for recorder in self.setup.watchers]
-        observers += race_observers(self.setup, machine, log, self.history)
+        observers += race_observers(self.setup, machine, log, self.history, self.tally)
         if "strict" in checks:
             observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
@@ -164,7 +164,9 @@ class Chunks:
         return observers
 
 
-def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None) -> list[Observer]:
+def race_observers(
+    setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None, tally: Tally
+) -> list[Observer]:
     """The checks of the order of accesses that a launch asks for; ``history`` with the ``race`` check."""
     observers: list[Observer] = []
     if history is not None:
@@ -172,13 +174,14 @@ def race_observers(setup: Setup, machine: Machine, log: HazardLog, history: Glob
             *(machine, log),
             in_flight="async" not in setup.checks,
             strict="lanes" in setup.checks,
+            letter="strict" in setup.checks,
             values="values" in setup.checks,
             volatile_is_data=setup.volatile == "data",
             chains=history.chains,
         )
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
     if "async" in setup.checks:
-        observers.append(AsyncCheck(machine, log))
+        observers.append(AsyncCheck(machine, log, tally, strict="strict" in setup.checks))
     return observers
 
 

@@ -19,8 +19,8 @@ from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
-from sdpalab.sim.hazard_log import HazardLog
-from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.hazard_log import HazardLog, unwaited_copies
+from sdpalab.sim.hazards import Hazard, Note
 from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
@@ -57,9 +57,10 @@ CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
 MORE_CHECKS = ("lanes", "strict", "values", "provenance")
 """What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
-together; without it, only lanes that had diverged race with each other. ``strict``: the same, and mbarriers for bulk
-copies need a fence behind their initialisation. ``values``: a write races also if the value is there already.
-``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
+copies need a fence behind their initialisation, bulk stores must have been waited for when their block exits, and an
+mbarrier's instruction without a scope has that of the CTA. ``values``: a write races also if the value is there
+already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
@@ -104,6 +105,8 @@ class Report:
         The counters, if requested.
     printed : tuple of str
         What each printf of each thread wrote, in the order of execution.
+    notes : tuple of Note
+        Asynchronous copies that threads have not waited for when they end, with the ``async`` check.
     """
 
     hazards: list[Hazard]
@@ -112,6 +115,7 @@ class Report:
     shared_bytes: int
     counters: Counters | None = None
     printed: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def launch(
@@ -337,6 +341,7 @@ def execute(
         symbols.shared_bytes,
         counted(module, code, program, run.tally) if counters else None,
         tuple(run.chunks.printed),
+        unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
     return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
 

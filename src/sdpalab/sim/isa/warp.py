@@ -301,10 +301,9 @@ def _bar_warp(decoder: Decoder, instruction: Instruction) -> Step:
     members = _Members(decoder, instruction, instruction.operands[0])
 
     def step(sel: Selection) -> None:
-        if not members.whole(sel):
-            members.present(sel)
+        groups = None if members.whole(sel) else members.present(sel)[2]
         for observer in members.machine.observers:
-            observer.warp_sync(sel)
+            observer.warp_sync(sel, groups)
 
     return step
 

@@ -224,9 +224,10 @@ CONTEXT_WORDS = 192
     STACK,  # of functions that call themselves
     STACK_BYTES,  # of one warp
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
-    NEEDS_FENCE,  # whether an mbarrier that copies complete on needs a fence behind its initialisation
+    NEEDS_FENCE,  # in the strict check an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
     RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
+    UNWAITED,  # for each instruction, copies of threads that ended without a wait for them
     CLUSTER,  # the number of the cluster that runs, in the order in which they run
     CURRENT_RECORD,  # the record of the access that is checked
     SUSPECTS,  # rows of places where there may be a hazard; 0: a suspicion ends the run
@@ -243,7 +244,7 @@ CONTEXT_WORDS = 192
     WATCHED_GLOBAL,
     WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
     FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
-) = range(161)
+) = range(162)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -297,6 +298,8 @@ EVENT_WORDS = 8
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_FENCE, TRACE_LANDING, TRACE_TRAP = range(8)
 EV_NAME, EV_THREADS, EV_WAITS = 5, 6, 7
 """Of an arrival at a barrier."""
+EV_GROUPS = EVENT_WORDS
+"""Of lanes that meet, the members of each one's group."""
 EV_COPY = 5
 """Of copies that land, the number of the instruction in the order of execution."""
 EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 6, 7, 8, 9, 10, 11, 12
@@ -348,6 +351,8 @@ BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
 BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
+BULK_WAITED = 110
+"""Lanes that have waited for bulk groups since they last committed one."""
 FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
@@ -413,9 +418,10 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 8, 24, 56, 88
-"""Lanes, bytes of a copy, the number of the instruction; for each lane its group (int32), target and source (int64),
-and bytes to read (int64)."""
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION = range(4)
+COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
+"""Lanes, bytes of a copy, how many were issued before, the instruction; for each lane its group (int32), target and
+source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

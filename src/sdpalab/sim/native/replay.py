@@ -27,6 +27,7 @@ from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, subset
+from sdpalab.sim.tally import Tally
 
 __all__ = ["replay", "replay_faults"]
 
@@ -152,7 +153,8 @@ class _Replay:
 
     def __init__(self, setup: Setup, space: Space, log: HazardLog, history: GlobalHistory, ctas: int) -> None:
         self.machine = _machine(setup, space, ctas)
-        self.machine.observers += race_observers(setup, self.machine, log, history)
+        tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
+        self.machine.observers += race_observers(setup, self.machine, log, history, tally)
         self.barriers = Barriers(self.machine)
         self.machine.units["bar"] = self.barriers
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
@@ -212,8 +214,9 @@ class _Replay:
         elif kind == layout.TRACE_LANDING:
             self._land(int(event[layout.EV_COPY]), step.lanes)
         elif kind == layout.TRACE_MEETING:
+            groups = step.each_lane(lambda event: event[layout.EV_GROUPS :][:WARP]).astype(np.uint32)
             for observer in machine.observers:
-                observer.warp_sync(sel)
+                observer.warp_sync(sel, None if (groups == 2**WARP - 1).all() else groups)
         else:
             for observer in machine.observers:
                 observer.fence(sel, machine.entry.instructions[place])
@@ -281,9 +284,8 @@ class _EventStep:
         ]
         lanes = np.concatenate(parts)
         numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        return _EventStep(
-            [event for _, event in in_order], lanes, numbers, subset(lanes, np.ones(len(lanes), np.bool_))
-        )
+        sel = subset(lanes, np.ones(len(lanes), np.bool_))
+        return _EventStep([event for _, event in in_order], lanes, numbers, sel)
 
     @property
     def first(self) -> Array:

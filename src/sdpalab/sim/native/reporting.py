@@ -259,6 +259,7 @@ def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: 
     parts = [part[block.first] for block in setup.program.blocks]
     tally.lanes += counted.lanes[parts]
     tally.warps += counted.warps[parts]
+    tally.unwaited += counted.unwaited
     tally.steps += steps
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_GPU
+from sdpalab.sim.checks.orders import SAME_GPU, is_communication
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import is_communication, orders_blocks, reaches_all_blocks
+from sdpalab.sim.native.communication import orders_blocks, reaches_all_blocks
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
@@ -148,6 +148,7 @@ class State:
             layout.MOST_STEPS: setup.max_steps,
             layout.LANES_BY_BLOCK: self._keep(self.counted.lanes),
             layout.WARPS_BY_BLOCK: self._keep(self.counted.warps),
+            layout.UNWAITED: self._keep(self.counted.unwaited),
             layout.BARRIERS: self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES, poisoned=True),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),

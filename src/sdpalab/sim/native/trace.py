@@ -17,6 +17,7 @@ from sdpalab.sim.native.layout import (
     EV_CHANGES,
     EV_COPY,
     EV_DOES,
+    EV_GROUPS,
     EV_KIND,
     EV_MASK,
     EV_NAME,
@@ -140,8 +141,11 @@ def trace_landing(context: int, mask: int, number: int) -> None:
 
 
 def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have met; the operand is the pc."""
-    new_event(context, TRACE_MEETING, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+    """Lanes have met; operands are the pc and the row of the member masks."""
+    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
+    row = registers + load32(record + 4 * (OPERANDS + 1))
+    for lane in range(32 if event != 0 else 0):
+        store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
     return 0
 
 

@@ -88,6 +88,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
         b.store(b.zext(mask, WORD64), word(layout.COPY_MASK))
         b.store(WORD64(width), word(layout.COPY_WIDTH))
+        b.store(code.operand(5), word(layout.COPY_INSTRUCTION))
         groups = code.load(code.state(layout.COPY_GROUPS), "s32", align=8)
         for k, value in (
             (layout.COPY_GROUP, groups),
@@ -99,4 +100,4 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         b.ret(code.call(issue_copies, *(b.ptrtoint(each, WORD64) for each in (code.base, entry))))
 
     name = f"cp.async.{width}.{bits}.{source_bits}{'.sized' * bool(rest)}"
-    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths])
+    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths, instruction.pc])

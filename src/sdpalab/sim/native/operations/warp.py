@@ -229,15 +229,16 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("warp", "sync")
 
     def build(code: OperationCode) -> None:
-        _members(code, 0)
+        members = _members(code, 0)
         if asm.checked:
             b = code.builder
             whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
-            with b.if_then(whole):
+            groups = ((members != code.spread(code.mask, "u32")) & code.active).any()
+            with b.if_then(b.and_(whole, b.not_(groups))):
                 code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
 
-    asm.record(
-        NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [asm.source(instruction.operands[0], "u32")]
-    )
+    members = asm.source(instruction.operands[0], "u32")
+    asm.record(NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [members])
     if asm.traced:
-        asm.record(NativeOperation("trace.meeting", lambda code: code.hand_over(trace_meeting)), [instruction.pc])
+        operation = NativeOperation("trace.meeting", lambda code: code.hand_over(trace_meeting))
+        asm.record(operation, [instruction.pc, members])

@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from sdpalab.sim.checks.orders import SAME_GPU, memory_order
+from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
@@ -19,7 +19,7 @@ from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.communication import is_communication, orders_blocks
+from sdpalab.sim.native.communication import orders_blocks
 from sdpalab.sim.native.host import WatchedAccess, call_back
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP

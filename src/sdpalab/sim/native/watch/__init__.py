@@ -9,7 +9,13 @@ Nothing is reported here. What might be a hazard ends the native run or is noted
 :mod:`sdpalab.sim.checks` decide: so what is suspected may be more than what is wrong, but never less.
 """
 
-from sdpalab.sim.native.watch.global_memory import read_global, read_strong, write_global, write_strong
+from sdpalab.sim.native.watch.global_memory import (
+    read_global,
+    read_strong,
+    write_global,
+    write_strong,
+    written_nearby,
+)
 from sdpalab.sim.native.watch.releases import fence_memory
 from sdpalab.sim.native.watch.shared_memory import (
     copies_landed,
@@ -44,4 +50,5 @@ __all__ = [
     "write_global",
     "write_shared",
     "write_strong",
+    "written_nearby",
 ]

@@ -50,7 +50,7 @@ from sdpalab.sim.native.watch.releases import (
 from sdpalab.sim.native.watch.scopes import keep_scope, relation_of, scope_at
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["read_global", "read_strong", "write_global", "write_strong"]
+__all__ = ["read_global", "read_strong", "write_global", "write_strong", "written_nearby"]
 
 
 def global_tag(context: int) -> int:
@@ -117,6 +117,23 @@ def mark_strong(context: int, marks: int, granule: int, many: int, lane: int) ->
         before = load64(marks + 8 * k)
         several = before != mine and conflicts(context, before, lane, EVERY_LANE)
         store64(marks + 8 * k, both(context, before) if several else mine)
+
+
+def written_nearby(context: int, begin: int, end: int) -> int:
+    """Whether the running cluster was the last to write anything in a stretch of global memory."""
+    shift, pages = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * GLOBAL_PAGES)
+    writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
+    for page in range(begin >> GLOBAL_PAGE_SHIFT, (end - 1 >> GLOBAL_PAGE_SHIFT) + 1):
+        if load8(pages + page) == 0:
+            continue
+        low = max(begin, page << GLOBAL_PAGE_SHIFT) >> shift
+        high = (min(end, page + 1 << GLOBAL_PAGE_SHIFT) - 1 >> shift) + 1
+        for k in range(low, high):
+            if of_cluster(context, load64(writers + 8 * k) >> 40):
+                return 1
+            if strong != 0 and of_cluster(context, load64(strong + 8 * k) >> 40):
+                return 1
+    return 0
 
 
 def read_global(context: int, mask: int, present: int, width: int) -> int:
@@ -260,8 +277,8 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
 
 
 def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> int:
-    """Whether no strong access of the current warp meets a strong write that nothing orders, where the scope of one does
-    not include the thread of the other; a status."""
+    """Whether the scopes of a strong access of the current warp and of strong writes that it meets, and that nothing
+    orders, include each other's threads; a status."""
     marks = load64(context + 8 * GLOBAL_STRONG)
     if load64(context + 8 * GLOBAL_SCOPES) == 0 or marks == 0:
         return 0
