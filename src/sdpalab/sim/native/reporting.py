@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.hazard_log import HazardLog
@@ -264,8 +265,9 @@ def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: 
 
 
 def _has_events(entry: Entry) -> bool:
-    """Whether everything that orders the threads of an entry leaves an event."""
-    return not any(map(_is_without_events, entry.instructions))
+    """Whether all that orders the threads of an entry leaves an event: releases and acquires of places that are not watched
+    leave none."""
+    return not synchronises(entry) and not any(map(_is_without_events, entry.instructions))
 
 
 def _is_without_events(instruction: Instruction) -> bool:
