@@ -11,6 +11,7 @@ what is suspected may be more than what is wrong, but never less.
 """
 
 from sdpalab.sim.native.watch.global_memory import (
+    read_constant,
     read_global,
     read_strong,
     write_global,
@@ -39,6 +40,7 @@ __all__ = [
     "copy_begins",
     "fence_memory",
     "mark_written",
+    "read_constant",
     "read_followed",
     "read_global",
     "read_shared",
