@@ -13,7 +13,7 @@ from standalone import verify
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
-from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
+from sdpalab.inputs import E4M3_KINDS, INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.limits import limits_for, measure
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
@@ -71,7 +71,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
     qkv = (inputs.q, inputs.k, inputs.v)
-    common: dict[str, Any] = {**inputs.scoring(problem)}
+    common: dict[str, Any] = {**problem.scoring_with(inputs.arrays)}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
     fields = with_arrays(problem, inputs)
@@ -109,6 +109,26 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     assert "INCORRECT" in statuses or problem.seq_kv == 1
 
 
+@pytest.mark.parametrize("kind", [*E4M3_KINDS, "uniform", "needle", "onehot"])
+def test_what_is_exact_of_a_kernel_that_quantises_agrees(kind: str) -> None:
+    counts = []
+    for problem in (problem for problem in PROBLEMS if problem.dtype != "float32"):
+        try:
+            inputs = make_inputs(problem, kind, 11)
+        except UserError:
+            continue
+        q, k, v = (decoded(array, problem.dtype) for array in inputs.qkv)
+        for rows in (0, 7):
+            fixed = exact_elements(
+                *inputs.qkv, **problem.scoring_with(inputs.arrays), any_count=True, quantised=Quantisation(rows=rows)
+            )
+            own = verify.fixed_elements(q, k, v, with_arrays(problem, inputs), any_count=True, block=rows)
+            np.testing.assert_array_equal(own[1], fixed.mask)
+            np.testing.assert_array_equal(own[0], decoded(fixed.expected, problem.dtype))
+            counts.append(fixed.count)
+    assert sum(counts) > 100
+
+
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     """For right, wrong and missing ones, of every declared arithmetic that changes it."""
@@ -125,7 +145,9 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             continue
         q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            reference, limit = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=declared)
+            reference, limit = log_sum_exp_float64(
+                *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=declared
+            )
             own = verify.lse_of(q, k, v, with_arrays(problem, inputs), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
@@ -171,7 +193,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
-            theirs = intended_output(*qkv, **inputs.scoring(problem), numerics=numerics)
+            theirs = intended_output(*qkv, **problem.scoring_with(inputs.arrays), numerics=numerics)
             fields = with_arrays(problem, inputs)
             own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), fields, declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
@@ -264,7 +286,12 @@ def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_la
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra", "covers"], "rule": ["advisory"]}
+    lacking = {
+        "attempt": ["sources"],
+        "verdict": ["unjudged", "algebra", "covers"],
+        "algebra": ["config"],
+        "rule": ["advisory"],
+    }
     assert sparse == {**lacking, "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]

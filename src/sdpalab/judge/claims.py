@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sdpalab.inputs import INPUT_KINDS
-from sdpalab.judge.small_cases import CaseSpec, hidden_case, length_edges, possible, small_version, window_edges
+from sdpalab.judge.small_cases import CaseSpec, length_edges, normal_case, possible, small_version, window_edges
 from sdpalab.problem import EXTRAS, HALF_DTYPES, Problem
 
 __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
@@ -63,7 +63,7 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
     plain = small_version(problem.with_(**_PLAIN))
     masked = plain.with_(causal=not plain.causal)
     claim = "causal" if masked.causal else ""
-    yield from _on(masked, ("normal", "forbidden", "uniform"), claim)
+    yield from _on(masked, ("normal", "forbidden", "uniform", "uniform_e4m3"), claim)
     yield from _on(masked.with_(seq_q=-(-plain.seq_q * 3 // 5), seq_kv=plain.seq_kv), ("normal",), claim)
     for dtype in HALF_DTYPES:
         if dtype != plain.dtype:
@@ -97,7 +97,7 @@ def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSp
     """A case for each kind that exists for the problem: normal inputs from a hidden seed, the others from a public."""
     for kind in kinds:
         if kind == "normal":
-            yield replace(hidden_case(problem), claim=claim)
+            yield replace(normal_case(problem), claim=claim)
         elif possible(problem, kind):
             yield CaseSpec(f"{problem.label} {kind}", problem, kind, claim=claim)
 
