@@ -451,10 +451,11 @@ class Synchronisation:
         """What keeps this warp from coming after what ``block`` did at a time; empty if neither it nor another warp of
         its CTA has read what that block wrote strongly since."""
         first = seat // self.machine.warps * self.machine.warps
+        other = block != self._block(seat)
         for reader in (seat, *range(first, first + self.machine.warps)):
             for chain, (many, scope) in self._seen[reader].items():
                 for link in chain.links[:many]:
-                    if link.block == block and link.time >= time and (link.seat != reader or link.block != block):
+                    if link.block == block and link.time >= time and (other or link.seat != reader):
                         return self._lack(link, reader, scope)
         return ""
 

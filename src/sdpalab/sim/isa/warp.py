@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sdpalab.sim.collectives import pack_warps, warp_words
+from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.steps import require
@@ -52,12 +52,12 @@ class _Members:
         absent = mask & alive & ~there
         outside = mask & own == 0
         for bad, why in (
-            (absent != 0, "names threads {:#010x} too"),
-            (outside, "leaves out a thread that executes this"),
+            (absent != 0, NAMES_ABSENT),
+            (outside, LEAVES_OUT),
         ):
             if bad.any():
                 first = int(np.flatnonzero(bad)[0])
-                need = f"the member mask {int(mask[first]):#010x} {why.format(int(absent[first]))}"
+                need = f"{MEMBER_MASK} {why}".format(self.instruction.opcode, int(mask[first]), int(absent[first]))
                 for observer in self.machine.observers:
                     observer.divergent(subset(sel, bad), self.instruction, need)
 

@@ -36,6 +36,7 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.trace import trace_landing
 from sdpalab.sim.native.watch import copies_landed
 from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store64
 
@@ -106,6 +107,8 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
+        if due != 0:
+            trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:

@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -34,7 +34,7 @@ from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
-__all__ = ["LEFT_TO_THE_REFERENCE", "run"]
+__all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -100,6 +100,41 @@ def run(
         return f"NotNative: {why}"
 
 
+class NativeCode:
+    """A launch's program in machine code, ready to run.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory.
+    traced : bool
+        Whether it records events (:mod:`~sdpalab.sim.native.trace`).
+
+    Raises
+    ------
+    NotNative
+        If there is anything in it that the native engine does not have.
+    """
+
+    def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
+        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
+        code = library()
+        self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
+        self._template = register_template(setup, space, self.decoded)
+        self._loop = _LOOP(code.loop())
+        self._ctas = np.concatenate(setup.chunks).astype(np.int64)
+        self.clusters = len(self._ctas) // setup.ctas_together
+
+    def state(self, words: Mapping[int, int] | None = None) -> State:
+        """What one thread works on; ``words`` as in :class:`~sdpalab.sim.native.state.State`."""
+        return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
+
+    def run(self, state: State, begin: int, end: int) -> int:
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter."""
+        return int(self._loop(state.context.ctypes.data, begin, end))
+
+
 def _run(
     setup: Setup,
     space: Space,
@@ -108,26 +143,17 @@ def _run(
     touched: list[Touched] | None,
     printed: list[str] | None,
 ) -> str:
-    decoded = _decode(setup)
-    code = library()
-    table = np.array(code.operations(decoded.operations), dtype=np.int64)
-    loop = _LOOP(code.loop())
-    template = register_template(setup, space, decoded)
-    ctas = np.concatenate(setup.chunks).astype(np.int64)
-    clusters = len(ctas) // setup.ctas_together
-    first = State(setup, space, decoded, table, template, ctas)
+    code = NativeCode(setup, space)
+    decoded, clusters = code.decoded, code.clusters
+    first = code.state()
     threads = 1 if communicates(setup.entry) or decoded.host_calls else min(_threads(setup, workers), clusters)
-    states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
+    states = [first, *(code.state() for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
 
     def work(state: State) -> int:
-        """Take one stretch of clusters after the other; native code holds no lock of the interpreter."""
-        for begin, end in stretches:
-            status = loop(state.context.ctypes.data, begin, end)
-            if status:
-                return int(status)
-        return 0
+        """Take one stretch of clusters after the other."""
+        return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
 
     if threads == 1:
         statuses = [work(first)]
@@ -158,11 +184,11 @@ def _run(
     if printed is not None:
         printed += [text for state in states for text in state.host.printed]
     if touched is not None and setup.checks:
-        touched.append(_touched(states))
+        touched.append(accesses_of(states))
     return ""
 
 
-def _touched(states: list[State]) -> Touched:
+def accesses_of(states: Sequence[State]) -> Touched:
     """What the launch has accessed in global memory."""
     granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
     return Touched(
@@ -204,21 +230,24 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> _Key:
+def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
-    flags = bool(setup.checks), setup.counters, setup.tracking, "provenance" in setup.checks, setup.volatile == "data"
+    flags = (
+        *(bool(setup.checks), setup.counters, setup.tracking, traced),
+        *("provenance" in setup.checks, setup.volatile == "data"),
+    )
     return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
 
 
-def _forgotten(setup: Setup) -> weakref.ref[Program]:
+def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
     """A reference to the launch's program, which takes what was decoded with it when it goes."""
-    key = _key(setup)
+    key = _key(setup, traced=traced)
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 
 
-def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each choice of checks, counters and numerics."""
-    key = _key(setup)
+def _decode(setup: Setup, *, traced: bool) -> Decoded:
+    """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
+    key = _key(setup, traced=traced)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
@@ -231,6 +260,7 @@ def _decode(setup: Setup) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
+                traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
@@ -238,7 +268,7 @@ def _decode(setup: Setup) -> Decoded:
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
-        known = _forgotten(setup), result
+        known = _forgotten(setup, traced=traced), result
         _decoded[key] = known
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))
