@@ -346,3 +346,14 @@ def test_blocks_that_pass_something_on_go_in_other_orders_than_together(space):
         assert reported == {"race"}, schedule
         other = "reverse" if schedule == "forward" else "forward"
         assert kinds(body.replace("WHEN", str(when)), grid=2, schedules=(other,)) == set()
+
+
+@pytest.mark.parametrize(("load", "clean"), [("ld.global", True), ("ld.global.nc", False)])
+def test_a_load_that_is_not_coherent_must_not_read_what_the_kernel_has_written(load, clean):
+    body = "st.global.u32 [%rd4], %r0; bar.sync 0; xor.b32 %r3, %r0, 32; mul.wide.u32 %rd5, %r3, 4;\n"
+    body += f"add.u64 %rd6, %rd1, %rd5; {load}.u32 %r5, [%rd6]; {load}.u32 %r6, [%rd2];"
+    with differential() as outcomes:
+        reported = hazards(body, threads=64)
+    assert outcomes == ["" if clean else "race"] * len(SCHEDULES)
+    assert {hazard.kind for hazard in reported} == (set() if clean else {"race"})
+    assert all("reads through a cache that is not coherent what st.global.u32" in each.message for each in reported)

@@ -125,9 +125,9 @@ def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
 
 
 def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Target:
-    """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
+    """A kernel in one configuration, on these problems, by default small ones (:func:`_small`)."""
     cases = []
-    for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
+    for problem in problems or _small(kernel, config):
         inputs = make_inputs(problem)
         cases.append(
             (
@@ -137,6 +137,15 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
             )
         )
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
+
+
+def _small(kernel: Kernel, config: Config) -> list[Problem]:
+    """The small problems of a kernel, and one with a second tile of queries and no more tiles of keys than stages; the
+    causal one is left out, as it has PTX of its own."""
+    small = [each for each in small_problems(kernel, config) if not each.causal]
+    second = replace(small[min(1, len(small) - 1)], seq_q=max(each.seq_q for each in small))
+    more = second not in small and kernel.reject_reason(second, config) is None
+    return [*small, second] if more else small
 
 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:

@@ -28,6 +28,7 @@ __all__ = ["GlobalRaceCheck"]
 _USUALLY = "blocks run in any order: use an atomic, or give each its own part"
 _USUALLY_BARRIER = "usually a missing barrier"
 _USUALLY_SCOPE = "each of the two must include the other's thread in its scope: use .gpu"
+_USUALLY_CONSTANT = "__ldg() and const __restrict__ are for memory that the kernel does not write"
 _NOTE_VOLATILE = (
     "; volatile accesses count as data here (volatile=data), by the letter of PTX they are relaxed operations"
 )
@@ -79,6 +80,9 @@ class GlobalRaceCheck(Observer):
         if data:
             self.sync.excuse(access.sel)
         self._check(access, history.writes, "reads what {other} wrote", None)
+        if "nc" in access.instruction.mods:
+            for marks in (history.writes, history.strong):
+                self._check_constant(access, marks)
         if in_async_proxy(access.instruction):
             for marks in (history.writes, history.strong):
                 self._check_proxy(access, marks)
@@ -184,6 +188,16 @@ class GlobalRaceCheck(Observer):
             bad &= matters()[:, None]
         if bad.any():
             self._report(access, bad, owners, tags, marks, what)
+
+    def _check_constant(self, access: Access, marks: Marks) -> None:
+        """``ld.global.nc`` reads through a cache that is not coherent: whatever this launch has written may be missing
+        there, in whichever order (PTX ISA, "ld.global.nc")."""
+        owners = marks.owner.gather(access.index, access.width)
+        bad = (owners != 0) & (owners < FIRST_GROUP)
+        if bad.any() and not self.log.seen("race", access.instruction):
+            tags = marks.tag.gather(access.index, access.width)
+            what = "reads through a cache that is not coherent what {other} wrote in the same kernel"
+            self._report(access, bad, owners, tags, marks, what, _USUALLY_CONSTANT)
 
     def _check_proxy(self, access: Access, marks: Marks) -> None:
         """A copy in the async proxy of what this launch has written in the generic one needs a fence between the

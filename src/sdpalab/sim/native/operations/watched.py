@@ -41,6 +41,7 @@ _SHARED = {
 }
 _GLOBAL: dict[str, Callable[..., int]] = {
     "load": watch.read_global,
+    "load.nc": watch.read_constant,
     "load.followed": watch.read_global,
     "store": watch.write_global,
 }
@@ -80,7 +81,7 @@ def watch_access(
     if asm.checked:
         keep_in_buffer(asm, instruction, space, row, bits, offset, width)
         followed = asm.tracking and does == "load" and loads_shared(instruction)
-        _check(asm, place, "load.followed" if followed else does, strong)
+        _check(asm, place, "load.followed" if followed else "load.nc" if "nc" in instruction.mods else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
     if asm.traced:

@@ -10,6 +10,7 @@ Nothing is reported here. What might be a hazard ends the native run or is noted
 """
 
 from sdpalab.sim.native.watch.global_memory import (
+    read_constant,
     read_global,
     read_strong,
     write_global,
@@ -38,6 +39,7 @@ __all__ = [
     "copy_begins",
     "fence_memory",
     "mark_written",
+    "read_constant",
     "read_followed",
     "read_global",
     "read_shared",

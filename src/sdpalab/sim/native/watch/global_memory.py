@@ -50,7 +50,7 @@ from sdpalab.sim.native.watch.releases import (
 from sdpalab.sim.native.watch.scopes import keep_scope, relation_of, scope_at
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["read_global", "read_strong", "write_global", "write_strong", "written_nearby"]
+__all__ = ["read_constant", "read_global", "read_strong", "write_global", "write_strong", "written_nearby"]
 
 
 def global_tag(context: int) -> int:
@@ -134,6 +134,26 @@ def written_nearby(context: int, begin: int, end: int) -> int:
             if strong != 0 and of_cluster(context, load64(strong + 8 * k) >> 40):
                 return 1
     return 0
+
+
+def read_constant(context: int, mask: int, present: int, width: int) -> int:
+    """Lanes read global memory that the kernel does not write, through a cache that is not coherent; as
+    :func:`read_global`."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, pages = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * GLOBAL_PAGES)
+    writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) == 0:
+                continue
+            granule = offset >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                if load64(writers + 8 * k) != 0:
+                    return RACE
+                if strong != 0 and load64(strong + 8 * k) != 0:
+                    return RACE
+    return read_global(context, mask, present, width)
 
 
 def read_global(context: int, mask: int, present: int, width: int) -> int:
