@@ -135,16 +135,19 @@ def _lanes(warp: int, mask: int) -> Indices:
 
 
 def _by_cta(events: Array) -> dict[int, list[Array]]:
-    """The events of each CTA, by its linear index."""
+    """The events of each CTA, by its linear index, without copies that land and touch no watched place."""
     by_cta: dict[int, list[Array]] = {}
+    copies: set[int] = set()
     place, mine = 0, list[Array]()
     while place < len(events):
         event = events[place : place + int(events[place + layout.EV_WORDS])]
         place += len(event)
         if event[layout.EV_KIND] == layout.TRACE_CLUSTER:
             mine = by_cta.setdefault(int(event[layout.EV_PLACE]), [])
-        else:
+        elif event[layout.EV_KIND] != layout.TRACE_LANDING or int(event[layout.EV_COPY]) in copies:
             mine.append(event)
+            if event[layout.EV_KIND] == layout.TRACE_ACCESS and event[layout.EV_DOES] == layout.COPIES_TO_IT:
+                copies.add(int(event[layout.EV_NUMBER]))
     return by_cta
 
 
@@ -246,9 +249,7 @@ class _Replay:
                 observer.store(access, words)
 
     def _land(self, number: int, lanes: Indices) -> None:
-        """Lanes have waited for a copy; one that touched no watched place is not there."""
-        if number not in self.copies:
-            return
+        """Lanes have waited for a copy."""
         issuers, tickets = self.copies[number]
         rows = np.isin(issuers, lanes)
         for observer, ticket in zip(self.machine.observers, tickets, strict=True):
