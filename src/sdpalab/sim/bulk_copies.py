@@ -91,8 +91,6 @@ class BulkCopies(AsyncUnit):
         self.machine = machine
         self.groups = np.zeros(machine.lanes, dtype=np.int64)
         """Bulk groups that each lane has committed."""
-        self.waits_last = np.zeros(machine.lanes, dtype=np.bool_)
-        """Whether each lane has waited for groups since it last committed one."""
         self.flying: list[Transfer] = []
 
     @staticmethod
@@ -106,7 +104,6 @@ class BulkCopies(AsyncUnit):
     def reset(self) -> None:
         """Nothing in flight, no groups."""
         self.groups.fill(0)
-        self.waits_last.fill(False)
         self.flying.clear()
 
     # ---- the life of a copy -----------------------------------------------------------------------------------------
@@ -196,11 +193,9 @@ class BulkCopies(AsyncUnit):
             transfer.data = data
 
     def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
-        """Report rows whose shared memory is gone because its CTA has exited; see :meth:`check_drained` for stores."""
+        """Report rows whose shared memory is gone because its CTA has exited."""
         machine = self.machine
         gone = ~np.isin(index[:, 0] // machine.shared_stride, machine.cta[machine.live])
-        if does == "reads" and transfer.barrier is None:
-            gone &= ~self._without_wait(transfer)
         if gone.any():
             self._report(transfer, gone, f"{does} shared memory of a block that has exited meanwhile")
 
@@ -258,12 +253,11 @@ class BulkCopies(AsyncUnit):
     def commit(self, sel: Selection) -> None:
         """Close the current bulk group of each lane."""
         self.groups[sel] += 1
-        self.waits_last[sel] = False
 
     def wait(self, sel: Selection, keep: int, reads_only: bool) -> None:
         """Complete the copies of these lanes but those of their last ``keep`` groups; or only their reading."""
         waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
-        waiting[sel] = self.waits_last[sel] = True
+        waiting[sel] = True
         left: list[Transfer] = []
         for transfer in self.flying:
             ready = waiting[transfer.lanes] & (transfer.group < self.groups[transfer.lanes] - keep)
@@ -294,19 +288,9 @@ class BulkCopies(AsyncUnit):
             del self.flying[place]
         return True
 
-    def _without_wait(self, transfer: Transfer) -> Mask:
-        """Which rows are of lanes that have committed them, and ended without a wait behind their last group."""
-        mask: Mask = (transfer.group < self.groups[transfer.lanes]) & ~self.waits_last[transfer.lanes]
-        return mask
-
     def check_drained(self) -> None:
-        """Report stores that were not waited for: an error where a wait was meant to cover them, and else for a
-        note."""
+        """Report stores without a wait for their reading before the end."""
         for transfer in self.flying:
             if not transfer.waited:
-                without = self._without_wait(transfer)
-                if not without.all():
-                    self._report(transfer, ~without, "still reads shared memory when its block exits")
-                if without.any():
-                    for observer in self.machine.observers:
-                        observer.unwaited(transfer.lanes[without], transfer.instruction)
+                everything = np.ones(len(transfer.lanes), dtype=np.bool_)
+                self._report(transfer, everything, "still reads shared memory when its block exits")

@@ -351,8 +351,6 @@ BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
 BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
-BULK_WAITED = 110
-"""Lanes that have waited for bulk groups since they last committed one."""
 FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 

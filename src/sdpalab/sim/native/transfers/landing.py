@@ -16,7 +16,6 @@ from sdpalab.sim.native.layout import (
     ASYNC,
     BACKWARD,
     BULK_GROUPS,
-    BULK_WAITED,
     CAPTURED,
     CAPTURED_BYTES,
     CAPTURED_END,
@@ -28,7 +27,6 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FULL,
     LANDED,
-    NEEDS_FENCE,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -45,7 +43,6 @@ from sdpalab.sim.native.layout import (
     TR_OFFSET,
     TR_ORIGIN,
     TR_ORIGIN_CTA,
-    TR_PC,
     TR_READ_TIME,
     TR_SERIAL,
     TR_SOURCE,
@@ -56,7 +53,6 @@ from sdpalab.sim.native.layout import (
     TRANSFER_FIRST,
     TRANSFER_WORDS,
     TRANSFERS,
-    UNWAITED,
     WAITED_FOR,
     WARP_WORDS,
     WARPS,
@@ -131,7 +127,6 @@ def commit_transfers(registers: int, record: int, mask: int, context: int) -> in
     """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
     state = load64(context + 8 * CURRENT_STATE)
     groups = state + 8 * BULK_GROUPS
-    store64(state + 8 * BULK_WAITED, load64(state + 8 * BULK_WAITED) & ~mask)
     for lane in range(32):
         if mask >> lane & 1:
             store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
@@ -144,7 +139,6 @@ def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> 
     keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     warp, current = load64(context + 8 * CURRENT), load64(context + 8 * CURRENT_STATE)
     groups = current + 8 * BULK_GROUPS
-    store64(current + 8 * BULK_WAITED, load64(current + 8 * BULK_WAITED) | mask)
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
@@ -273,10 +267,8 @@ def combine_words(context: int, entry: int) -> int:
 
 
 def drained(context: int) -> int:
-    """All threads have exited: what is in flight lands, and copies that nobody waited for are counted; a status.
-
-    Stores are wrong that are in no group that was committed, or that a wait behind them does not cover.
-    """
+    """All threads have exited: what is in flight lands, copies that nobody waited for are counted, and such stores are
+    wrong; a status."""
     status = 0
     if load64(context + 8 * CHECKED) != 0:
         count_unwaited(context)
@@ -285,15 +277,6 @@ def drained(context: int) -> int:
     if status > 0:
         return status
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_KIND) == LANDED:
-            continue
-        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(entry + 8 * TR_WARP)
-        lane = load64(entry + 8 * TR_LANE)
-        if load64(entry + 8 * TR_GROUP) >= load32(state + 8 * BULK_GROUPS + 4 * lane):
+        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * k + TR_KIND)) != LANDED:
             return ASYNC
-        if load64(state + 8 * BULK_WAITED) >> lane & 1 or load64(context + 8 * NEEDS_FENCE) != 0:  # in the strict check
-            return ASYNC
-        place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * TR_PC)
-        store64(place, load64(place) + 1)
     return others_know(context)
