@@ -80,7 +80,7 @@ def _import_torch() -> None:
         importlib.import_module("torch")
 
 
-class _Execution(NamedTuple):
+class _RunOfCase(NamedTuple):
     """What a candidate's processes gave for a case; ``other``: the inputs of the run between the two."""
 
     number: int
@@ -266,7 +266,7 @@ class JudgeRun:
                 if worker is not None:
                     worker.close()
 
-    def _judged(self, execution: _Execution) -> None:
+    def _judged(self, execution: _RunOfCase) -> None:
         """Judge what was executed."""
         n, inputs = execution.number, execution.inputs
         try:
@@ -324,14 +324,14 @@ class JudgeRun:
         with self._lock:
             self._on_plan(problem, plan, arch)
 
-    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _Execution:
+    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
         """Run a case."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
         reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
-        return _Execution(n, inputs, other, worker.about, reply, outputs)
+        return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
 
-    def _evidence(self, execution: _Execution) -> Evidence:
+    def _evidence(self, execution: _RunOfCase) -> Evidence:
         """Judge what a case gave, by itself."""
         n, inputs = execution.number, execution.inputs
         spec = self._specs[n]
@@ -343,7 +343,7 @@ class JudgeRun:
             evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
         return evidence
 
-    def _related(self, execution: _Execution, worker: CandidateProcesses) -> Evidence:
+    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
         """Judge what a case gave; and run and judge what is related to it, if it is about a relation."""
         spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
