@@ -60,7 +60,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
         "the unit of the scores in bfloat16", ("unit(q_scale * k_scale)", f"unit({_cut('q_scale * k_scale')})")
     ),
 )
-"""Off by less than the rounding to e4m3: no other inputs than those that e4m3 holds exactly show them."""
+"""Off by less than the tolerance of O that the rounding to e4m3 leaves: elements that e4m3 holds exactly show them."""
 
 BUGS: tuple[Bug, ...] = (
     *SHOWN_BY_EXACT_PROBES,

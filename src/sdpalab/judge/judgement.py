@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.layouts import Layout
+from sdpalab.judge.pace import Behind, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
@@ -78,6 +80,22 @@ def _import_torch() -> None:
         importlib.import_module("torch")
 
 
+class _RunOfCase(NamedTuple):
+    """What a candidate's processes gave for a case; ``other``: the inputs of the run between the two."""
+
+    number: int
+    inputs: Inputs
+    other: Inputs
+    about: Mapping[str, Any]
+    reply: Mapping[str, Any]
+    outputs: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no output to judge."""
+        return self.reply.get("status") is not None
+
+
 class JudgeRun:
     """The state that the threads of one judgement share."""
 
@@ -103,11 +121,12 @@ class JudgeRun:
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
         self._witnessed: int | None = None
+        self._pace: Pace | None = None
         self._declared: dict[str, Any] | None = None
         self._kind = ""
 
-    def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
-        """Judge all cases and put the verdict together."""
+    def run(self, device: str, level: str, seed: int, workers: int | None) -> Verdict:
+        """Judge all cases and put the verdict together; ``workers``: sets of processes, by default as many as pay."""
         # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
         threading.Thread(target=_import_torch, daemon=True).start()
         first = self._worker()
@@ -124,11 +143,13 @@ class JudgeRun:
                 for spec in self._specs
             ]
             self._queue = iter(range(len(self._specs)))
-            workers = min(workers, len(self._specs))
-            with _on_interrupt(self._interrupt), ThreadPoolExecutor(workers) as pool:
-                servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (workers - 1))]
+            sets = min(workers or 1, len(self._specs))
+            with _on_interrupt(self._interrupt), ThreadPoolExecutor(max(sets, 2)) as pool:
+                servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
+                if workers is None and (os.cpu_count() or 1) > 1:
+                    self._pace = Pace(len(self._specs), lambda: servers.append(pool.submit(self._serve, None)))
                 try:
-                    for server in servers:
+                    for server in servers:  # which may get another
                         server.result()
                 except BaseException:
                     self._abandon()
@@ -211,38 +232,61 @@ class JudgeRun:
         self._specs = [spec for spec, why, want in selected if why is None and want]
 
     def _serve(self, worker: CandidateProcesses | None) -> None:
-        """Take cases off the queue until it is empty, with a fresh worker after one that died."""
-        try:
-            while (n := self._next()) is not None:
-                inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
-                try:
-                    worker = worker or self._worker()
-                    case = self._case(n, inputs, self._evidence(n, inputs, worker))
-                except CandidateDied as death:
-                    assert worker is not None
+        """Take cases off the queue until it is empty, with a fresh worker after one that died.
+
+        An output is judged while the candidate's processes compute the next one.
+        """
+        with Behind() as behind:
+            try:
+                while (n := self._next()) is not None:
+                    inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
+                    case: Case | None = None
+                    try:
+                        worker = worker or self._worker()
+                        execution = self._executed(n, inputs, worker)
+                        if execution.failed or self._until_failure or self._specs[n].relation:
+                            case = self._case(n, inputs, self._related(execution, worker))
+                    except CandidateDied as death:
+                        assert worker is not None
+                        worker.close()
+                        worker = None
+                        case = self._failed(n, inputs, death.status, death.reason)
+                    except MachineError as error:
+                        case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+                    except UserError as error:
+                        # It loaded before: a candidate that does not load again is broken, and the request is valid.
+                        case = self._failed(n, inputs, Status.CRASHED, str(error))
+                    if case is None:
+                        behind.submit(partial(self._judged, execution))
+                    else:
+                        self._finish(n, case)
+                if worker is not None:
+                    self._run_in_ring(worker)
+            finally:
+                if worker is not None:
                     worker.close()
-                    worker = None
-                    case = self._failed(n, inputs, death.status, death.reason)
-                except MachineError as error:
-                    case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
-                except UserError as error:
-                    # It loaded before: a candidate that does not load again is broken, and the request is valid.
-                    case = self._failed(n, inputs, Status.CRASHED, str(error))
-                with self._lock:
-                    if self._abandoned:
-                        return  # what was killed is no case
-                    self._cases[n] = case
-                    self._hangs += case.status is Status.TIMED_OUT
-                    unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
-                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
-                        self._queue = iter(())
-                    if self._progress:
-                        self._progress(case)
-            if worker is not None:
-                self._run_in_ring(worker)
-        finally:
-            if worker is not None:
-                worker.close()
+
+    def _judged(self, execution: _RunOfCase) -> None:
+        """Judge what was executed."""
+        n, inputs = execution.number, execution.inputs
+        try:
+            case = self._case(n, inputs, self._evidence(execution))
+        except MachineError as error:
+            case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+        self._finish(n, case)
+
+    def _finish(self, n: int, case: Case) -> None:
+        """Take a case into the verdict; the last one, if that is what it means."""
+        with self._lock:
+            if self._abandoned:
+                return  # what was killed is no case
+            self._cases[n] = case
+            self._hangs += case.status is Status.TIMED_OUT
+            unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
+            if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
+                self._queue = iter(())
+            if self._progress:
+                self._progress(case)
 
     def _run_in_ring(self, worker: CandidateProcesses) -> None:
         """Take the problems of the algebraic stage, of which the first worker that has no more cases gets all."""
@@ -269,6 +313,8 @@ class JudgeRun:
     def _next(self) -> int | None:
         with self._lock:
             n = next(self._queue, None)
+            if n is not None and self._pace is not None:
+                self._pace.begin()
             if n is not None and self._on_start is not None:
                 self._on_start(self._specs[n].name, len(self._specs))
             return n
@@ -278,15 +324,28 @@ class JudgeRun:
         with self._lock:
             self._on_plan(problem, plan, arch)
 
-    def _evidence(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
-        """Run a case and judge it; and what is related to it, if it is about a relation."""
+    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
+        """Run a case."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
         reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
-        evidence = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
+        return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
+
+    def _evidence(self, execution: _RunOfCase) -> Evidence:
+        """Judge what a case gave, by itself."""
+        n, inputs = execution.number, execution.inputs
+        spec = self._specs[n]
+        evidence = evaluate(
+            *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
+        )
         if n == self._witnessed and "o" in evidence.arrays:
             witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
             evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        return evidence
+
+    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
+        """Judge what a case gave; and run and judge what is related to it, if it is about a relation."""
+        spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
             return evidence
         relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,6 @@ __all__ = [
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
 """Most seconds of wall clock for one case, both runs together."""
-CASES_OF_A_WORKER = 8
-"""Cases for which it does not pay to start another worker: it takes 2.5 s to import torch, and a case 0.1 to 0.5 s."""
 GPU_CASE_SECONDS = 10.0
 """The same on a GPU, builds apart: a kernel that takes longer there waits for what never comes, and nothing but the end
 of its process ends it."""
@@ -136,7 +133,8 @@ def judge_candidate(
     on_plan : callable, optional
         Called, one at a time, with a problem, the launch plan that is executed for it, and the architecture.
     workers : int, optional
-        Worker processes at a time. Default: 2, or 1 on a single CPU or for few cases (CASES_OF_A_WORKER).
+        Sets of the candidate's processes at a time. Default: 1, and a second one on several CPUs as soon as the first
+        cases show that the others will take long (:mod:`sdpalab.judge.pace`).
     timeout : float, optional
         Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted. A kernel that hangs
         twice is judged no further.
@@ -179,5 +177,4 @@ def judge_candidate(
     )
     algebraic = tuple(algebra_problems(specs[0].problem)) if algebra and not gpu else ()
     session = JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure, algebraic)
-    most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
-    return session.run(device, level, seed, workers or most)
+    return session.run(device, level, seed, workers)

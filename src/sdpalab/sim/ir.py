@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sdpalab.sim.types import PtxType
 
@@ -212,6 +212,8 @@ class Entry(Code):
         For each function that may call itself, the functions that it does so with.
     start : int
         The pc where it begins.
+    derived : dict
+        What was computed from its code alone, by a key of who did: the code does not change once it is linked.
     """
 
     params: list[Param] = field(default_factory=list)
@@ -220,6 +222,7 @@ class Entry(Code):
     targets: tuple[str, ...] = ()
     circles: dict[str, frozenset[str]] = field(default_factory=dict)
     start: int = 0
+    derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ def place_variables(
     placed : mapping, optional
         Where the module's variables in global memory lie, if they were placed before this launch.
     """
-    used = names_used(code.instructions)
+    used = set(_names_of(code))
     pending = list(used)
     while pending:  # a variable may hold addresses of others
         variable = module.variables.get(pending.pop())
@@ -147,7 +147,15 @@ def _offsets(code: Entry, stacked: Mapping[str, frozenset[str]], circle: frozens
 
 def takes_parameter_addresses(code: Entry) -> bool:
     """Whether the entry takes the address of a parameter: a load of one by its name does not."""
-    return not names_used(code.instructions).isdisjoint(param.name for param in code.params)
+    return not _names_of(code).isdisjoint(param.name for param in code.params)
+
+
+def _names_of(code: Entry) -> frozenset[str]:
+    """What :func:`names_used` finds in an entry, once for all its launches."""
+    if names_used not in code.derived:
+        code.derived[names_used] = frozenset(names_used(code.instructions))
+    names: frozenset[str] = code.derived[names_used]
+    return names
 
 
 def _relocated(module: PtxModule, variable: Variable, addresses: Mapping[str, tuple[str, int]]) -> bytes:

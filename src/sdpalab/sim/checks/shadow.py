@@ -24,6 +24,13 @@ def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:
 
     Bookkeeping for less than that would never differ within it.
     """
+    key = granule_of, spaces
+    if key not in entry.derived:
+        entry.derived[key] = _narrowest(entry, spaces)
+    return int(entry.derived[key])
+
+
+def _narrowest(entry: Entry, spaces: tuple[str, ...]) -> int:
     narrowest = 4
     for instruction in entry.instructions:
         if not opcode_of(instruction).memory:
