@@ -265,8 +265,8 @@ def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: 
 
 
 def _has_events(entry: Entry) -> bool:
-    """Whether all that orders the threads of an entry leaves an event: releases and acquires of places that nobody watches
-    leave none."""
+    """Whether all that orders the threads of an entry leaves an event: releases and acquires at places that are not
+    watched leave none."""
     return not synchronises(entry) and not any(map(_is_without_events, entry.instructions))
 
 
