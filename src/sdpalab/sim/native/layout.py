@@ -207,7 +207,7 @@ CONTEXT_WORDS = 160
     CHAINS,  # of each granule of global memory, the list of its releases from the last one back; 0: none
     GLOBAL_WATCHED,  # of each granule, the last strong read
     ROW_STATES,  # of each row
-    ROW_PAIRS,  # for each two warps, the version of the second's row that the first has taken over
+    ROW_PAIRS,  # for each two warps, the version of the second's row that the first has taken over; then of its fences
     POOL,  # room for releases, their lists and copies of rows
     POOL_WORDS,
     POOL_END,
@@ -259,11 +259,14 @@ ACQUIRES, RELEASES, OBSERVES, CONTINUES, SCOPE_SHIFT = 1, 2, 4, 8, 4
 """What a strong operation does, as bits: a reduction observes nothing, a write continues nothing. From SCOPE_SHIFT on,
 its scope as one of :data:`sdpalab.sim.checks.orders.LEVELS`, that of the GPU at most."""
 
-ROW_WORDS = 8
+ROW_WORDS = 12
 ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED, ROW_NEAR, ROW_REACH = range(8)
+ROW_FENCES, ROW_OBSERVED, ROW_FENCES_AT = range(8, 11)
 """Of a warp's row: when the warp last joined a release, and when it last took over the row of another; how often it has
 changed; its copy in the pool (0: none since then). Lists of releases that the warp has read since its last fence; and
-what came before its last fence whose scope is the GPU, and before the last narrower one since then, with its scope."""
+what came before its last fence whose scope is the GPU, and before the last narrower one since then, with its scope. The
+list of ``fence.sc`` of the GPU's scope that come before the warp, a list of such lists that it has observed, and when
+one of the two has changed."""
 
 RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
 """A release: its time, its warp in the cluster, a copy of that warp's row (0: it was empty), whether a list has it;
@@ -273,6 +276,8 @@ NODE_WORDS = 4
 NODE_ITEM, NODE_BEFORE, NODE_SCOPE, NODE_REACH = range(4)
 """An element of a list, and the rest of it; the scope of the operation that added it, and that of the fence in front of
 it, to which the element reaches."""
+OF_FENCES = -1
+"""In place of the latter: the element is no release, but a list of ``fence.sc`` that come before the operation."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 

@@ -307,7 +307,7 @@ class State:
             layout.GRID_ROWS: self._keep(np.zeros(warps * everyone, np.int64)),
             layout.GRID_WARPS: everyone,
             layout.ROW_STATES: self._keep(np.zeros(layout.ROW_WORDS * warps, np.int64)),
-            layout.ROW_PAIRS: self._keep(np.zeros(warps * warps, np.int64)),
+            layout.ROW_PAIRS: self._keep(np.zeros(2 * warps * warps, np.int64)),
             layout.POOL: self._keep(np.zeros(_POOL, np.int64)),
             layout.POOL_WORDS: _POOL,
         }
