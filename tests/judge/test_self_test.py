@@ -76,7 +76,7 @@ def right_everywhere(specs: tuple[CaseSpec, ...]) -> bool:
 @pytest.mark.parametrize("bug", IN_PYTHON, ids=lambda bug: bug.id)
 def test_a_bug_in_python_is_found(bug: Bug) -> None:
     torch.set_num_threads(1)
-    specs = tuple(spec for spec in bug.specs if spec.claim in ("", *PARAMETERS))
+    specs = tuple(spec for spec in bug.specs if spec.claim in ("", *PARAMETERS) and spec.is_for(quantises=False))
     if bug.claims:  # nothing that was asked for shows it
         asked = tuple(spec for spec in specs if not spec.claim)
         assert first_failure(bug.edit, asked) is None

@@ -298,9 +298,9 @@ COPY_GROUPS = 16
 """For each lane the groups of cp.async that it has committed, int32."""
 BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
-BUSY, MOST_SETS = 48, 31
+BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
-FIRST_PART = 80
+FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
 # ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
@@ -358,10 +358,10 @@ PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
     *range(6),
     *range(9, 14),
 )
-L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 18, 19, 20
+L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 19, 21, 22
 """Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
 whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
-fragments, or -1; its own sets, and others that share registers with them, as bits; N; rows of D."""
+fragments, or -1; its own sets, and others that share registers with them, as bits of two words each; N; rows of D."""
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
