@@ -153,7 +153,7 @@ CONTEXT_WORDS = 160
     PAGE_FLYING,  # ... granules that nobody may read: copies in flight write them, or there is an mbarrier
     PAGE_FULL,  # ... whether all of it has been written
     GLOBAL_SHIFT,  # granules of global memory
-    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
+    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
     GLOBAL_READERS,  # of each 16 bytes
     GLOBAL_PAGES,  # whether anything in a page has been written
     MBARRIERS,  # of each CTA, MOST_MBARRIERS
@@ -223,11 +223,12 @@ CONTEXT_WORDS = 160
     HOST_SPACE,  # of an access that Python gets: whether it is to global memory
     STACK,  # of functions that call themselves
     STACK_BYTES,  # of one warp
+    POSITIONS,  # for each CTA of the grid, its place plus one among those that run together; 0 if it does not run
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
     NEEDS_FENCE,  # whether an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
     RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
-) = range(145)
+) = range(146)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -248,7 +249,7 @@ READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
 EVERY_WARP = 0xFF
-"""In place of a warp: any of its cluster."""
+"""In place of a warp's number: any of its cluster."""
 
 FORWARD, BACKWARD, DRAWN = 0, 1, 2
 """The order of a cluster's warps."""
