@@ -23,6 +23,7 @@ from sdpalab.sim.linking import link
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.decoded import decode
 from sdpalab.sim.native.engine import LEFT_TO_THE_REFERENCE
+from sdpalab.sim.native.reporting import REPORTED
 from sdpalab.sim.opcodes import OPCODES
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import build_program
@@ -299,6 +300,10 @@ def engines() -> str:
     whole, while_running = ", ".join(LEFT_TO_THE_REFERENCE), ", ".join(layout.WHY)
     lines.append(f"\nWhat leaves a launch to the reference engine whatever its code is: {whole}.\n")
     lines.append(f"What makes native code give a launch up while it runs: {while_running}.\n")
+    again = ", ".join(why for why in layout.WHY if why in REPORTED)
+    lines.append(
+        f"Of these, native code may report itself, in further runs ([the simulator](simulator.md)): {again}.\n"
+    )
     return "\n".join(lines)
 
 

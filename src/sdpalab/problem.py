@@ -19,7 +19,7 @@ O of a row that sees no key is 0, and its log-sum-exp -inf, or its sink.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -181,7 +181,7 @@ class Problem:
     @property
     def scoring(self) -> Scoring:
         """How its scores are made, as keyword arguments: ``scale``, ``causal`` and those of its :attr:`extras` that are
-        no arrays; :meth:`sdpalab.inputs.Inputs.scoring` has the arrays, too."""
+        no arrays; :meth:`scoring_with` has the arrays, too."""
         scoring: Scoring = {"scale": self.scale, "causal": self.causal}
         if self.window_size is not None:
             scoring["window_size"] = self.window_size
@@ -190,6 +190,18 @@ class Problem:
         if self.kv_lengths is not None:
             scoring["kv_lengths"] = self.kv_lengths
         return scoring
+
+    def scoring_with(self, arrays: Mapping[str, Any]) -> Scoring:
+        """How its scores are made, with its further arrays out of those by name."""
+        further = {name: arrays[name] for name in self.array_shapes if name in arrays}
+        return {**self.scoring, **further}  # type: ignore[typeddict-item]
+
+    def narrowed(self, most: int) -> Problem:
+        """The problem with each side of its window at most ``most``."""
+        if self.window_size is None:
+            return self
+        left, right = (min(side, most) for side in self.window_size)
+        return self.with_(window_size=(left, right))
 
     @property
     def mask_form(self) -> MaskForm | None:

@@ -26,26 +26,51 @@ END: ret;
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("atom.acq_rel.gpu.global.inc.u32 %r1, [%rd1], 3;", {"acquire.gpu", "release.gpu", "acq_rel.cluster"}),
-        ("atom.global.add.u32 %r1, [%rd1], 3;", {"relaxed.cta"}),
-        ("ld.acquire.sys.global.u32 %r1, [%rd1];", {"relaxed.sys", "acquire.gpu"}),
-        ("st.release.cta.global.u32 [%rd1], %r1;", {"relaxed.cta"}),
-        ("fence.sc.gpu;", {"acq_rel.gpu", "sc.cluster"}),
-        ("membar.gl;", {"cta"}),
-        ("membar.cta;", set()),
-        ("fence.proxy.async;", set()),
+        (
+            "atom.acq_rel.gpu.global.inc.u32 %r1, [%rd1], 3;",
+            {f"atom.{each}.global.inc.u32" for each in ("acquire.gpu", "release.gpu", "acq_rel.cluster")},
+        ),
+        ("atom.global.add.u32 %r1, [%rd1], 3;", {"atom.relaxed.cta.global.add.u32"}),
+        ("red.async.relaxed.cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];", set()),
+        ("ld.acquire.sys.global.u32 %r1, [%rd1];", {"ld.relaxed.sys.global.u32", "ld.acquire.gpu.global.u32"}),
+        ("ld.relaxed.gpu.global.u32 %r1, [%rd1];", {"ld.relaxed.cluster.global.u32", "ld.global.u32"}),
         ("ld.global.u32 %r1, [%rd1];", set()),
-        ("barrier.cluster.arrive.release.aligned;", {"cluster.arrive.relaxed.aligned"}),
+        ("st.release.cta.global.u32 [%rd1], %r1;", {"st.relaxed.cta.global.u32"}),
+        ("st.volatile.shared.u32 [%rd1], %r1;", {"st.shared.u32"}),
+        ("fence.sc.gpu;", {"fence.acq_rel.gpu", "fence.sc.cluster"}),
+        ("fence.acq_rel.cta;", {"fence.acquire.cta", "fence.release.cta"}),
+        ("fence.proxy.async;", set()),
+        ("fence.mbarrier_init.release.cluster;", set()),
+        ("membar.gl;", {"membar.cta", "fence.acq_rel.gpu"}),
+        ("membar.cta;", {"fence.acq_rel.cta"}),
+        ("barrier.cluster.arrive.aligned;", {"barrier.cluster.arrive.relaxed.aligned"}),
+        ("barrier.cluster.arrive.release.aligned;", {"barrier.cluster.arrive.relaxed.aligned"}),
         ("barrier.cluster.wait.acquire.aligned;", set()),
+        ("mbarrier.arrive.shared::cta.b64 _, [%r1];", {"mbarrier.arrive.relaxed.cta.shared::cta.b64"}),
+        (
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], %r2;",
+            {"mbarrier.arrive.expect_tx.relaxed.cta.shared::cta.b64"},
+        ),
+        (
+            "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];",
+            {"mbarrier.arrive.relaxed.cluster.shared::cluster.b64", "mbarrier.arrive.release.cta.shared::cluster.b64"},
+        ),
+        ("mbarrier.arrive.noComplete.shared.b64 %rd1, [%r1], 2;", set()),
+        ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 2;", set()),
+        (
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1], 0;",
+            {
+                "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64",
+                "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64",
+            },
+        ),
+        ("mbarrier.test_wait.shared.b64 %p1, [%r1], %rd1;", {"mbarrier.test_wait.relaxed.cta.shared.b64"}),
     ],
 )
 def test_one_step(text, expected):
-    module = parse(HEAD + ".entry k()\n{\n.reg .b32 %r<4>; .reg .b64 %rd<4>;\n" + text + "\nret;\n}\n")
-    texts = weaker(module.entries["k"].instructions[0])
-    opcode = text.split(".")[0]
-    assert {
-        each.removeprefix(f"{opcode}.").replace(".global", "").split(".inc")[0].split(".add")[0] for each in texts
-    } == {each + (".u32" if opcode in ("ld", "st") else "") for each in expected}
+    registers = ".reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .pred %p<2>;\n"
+    module = parse(HEAD + ".entry k()\n{\n" + registers + text + "\nret;\n}\n")
+    assert set(weaker(module.entries["k"].instructions[0])) == expected
 
 
 def test_every_step_of_a_counter_is_noticed():

@@ -53,7 +53,7 @@ MODULE = Module("scale.cu", SOURCE, "scale")
 
 def honest(problem: Problem, inputs: Inputs) -> Array:
     """A correct kernel: P rounded to 16 bits, everything else in float32 or better."""
-    return intended_output(*inputs.qkv, **inputs.scoring(problem), numerics=Numerics())
+    return intended_output(*inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=Numerics())
 
 
 def judged(
@@ -73,7 +73,9 @@ def judged(
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
     outputs = {"first": out, "second": out}
     if lse:
-        exact, _ = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=numerics or Numerics())
+        exact, _ = log_sum_exp_float64(
+            *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=numerics or Numerics()
+        )
         outputs["lse"] = exact.astype(np.float32)
     evidence = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
     digests = {name: store.put(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()}

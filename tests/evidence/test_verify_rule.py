@@ -71,7 +71,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
     qkv = (inputs.q, inputs.k, inputs.v)
-    common: dict[str, Any] = {**inputs.scoring(problem)}
+    common: dict[str, Any] = {**problem.scoring_with(inputs.arrays)}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
     fields = with_arrays(problem, inputs)
@@ -120,7 +120,7 @@ def test_what_is_exact_of_a_kernel_that_quantises_agrees(kind: str) -> None:
         q, k, v = (decoded(array, problem.dtype) for array in inputs.qkv)
         for rows in (0, 7):
             fixed = exact_elements(
-                *inputs.qkv, **inputs.scoring(problem), any_count=True, quantised=Quantisation(rows=rows)
+                *inputs.qkv, **problem.scoring_with(inputs.arrays), any_count=True, quantised=Quantisation(rows=rows)
             )
             own = verify.fixed_elements(q, k, v, with_arrays(problem, inputs), any_count=True, block=rows)
             np.testing.assert_array_equal(own[1], fixed.mask)
@@ -145,7 +145,9 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             continue
         q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            reference, limit = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=declared)
+            reference, limit = log_sum_exp_float64(
+                *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=declared
+            )
             own = verify.lse_of(q, k, v, with_arrays(problem, inputs), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
@@ -191,7 +193,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
-            theirs = intended_output(*qkv, **inputs.scoring(problem), numerics=numerics)
+            theirs = intended_output(*qkv, **problem.scoring_with(inputs.arrays), numerics=numerics)
             fields = with_arrays(problem, inputs)
             own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), fields, declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")

@@ -71,9 +71,9 @@ def test_needles_and_means_are_exact_for_every_block_of_rows(rows: int, dtype: s
     for kind, least in (("needle_e4m3", 0.9), ("uniform_e4m3", 0.2)):
         inputs = make_inputs(problem, kind, 2)
         elements = exact_elements(
-            *inputs.qkv, any_count=True, quantised=Quantisation(rows=rows), **inputs.scoring(problem)
+            *inputs.qkv, any_count=True, quantised=Quantisation(rows=rows), **problem.scoring_with(inputs.arrays)
         )
-        reference = attention_float64(*inputs.qkv, **inputs.scoring(problem))
+        reference = attention_float64(*inputs.qkv, **problem.scoring_with(inputs.arrays))
         rounded = reference.astype(np.float32).astype(inputs.q.dtype)
         assert elements.count >= least * rounded.size, kind
         assert (rounded == elements.expected)[elements.mask].all()
@@ -81,7 +81,7 @@ def test_needles_and_means_are_exact_for_every_block_of_rows(rows: int, dtype: s
 
 def test_of_other_inputs_only_what_e4m3_holds_is_exact() -> None:
     inputs = make_inputs(PROBLEM, "needle", 2)
-    elements = exact_elements(*inputs.qkv, quantised=Quantisation(rows=64), **inputs.scoring(PROBLEM))
+    elements = exact_elements(*inputs.qkv, quantised=Quantisation(rows=64), **PROBLEM.scoring_with(inputs.arrays))
     v = np.repeat(inputs.v.astype(np.float64), PROBLEM.group, axis=1)
     held = np.abs(np.repeat(dequantised(inputs.v, Quantisation(rows=64)), PROBLEM.group, axis=1) - v) <= 1e-6 * np.abs(
         v
@@ -136,7 +136,7 @@ def test_without_an_error_of_quantisation_the_limits_are_those_of_p() -> None:
     limits = {}
     for kind in ("normal", "normal_e4m3"):
         inputs = make_inputs(PROBLEM, kind, 0)
-        out = intended_output(*inputs.qkv, numerics=numerics, **inputs.scoring(PROBLEM))
+        out = intended_output(*inputs.qkv, numerics=numerics, **PROBLEM.scoring_with(inputs.arrays))
         limits[kind] = judge_output(PROBLEM, inputs, out, numerics).limits.rel_l2
     assert limits["normal_e4m3"] < 1e-3 < 0.03 < limits["normal"]
 

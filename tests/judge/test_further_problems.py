@@ -145,7 +145,7 @@ class Whole:
 def test_the_oracle_is_what_the_definition_says(problem: Problem) -> None:
     for kind in ("normal", "uniform", "hidden_rows") if problem.attn_mask else ("normal", "uniform"):
         inputs = make_inputs(problem, kind, 3)
-        scoring = inputs.scoring(problem)
+        scoring = problem.scoring_with(inputs.arrays)
         out, lse = by_definition(problem, inputs)
         np.testing.assert_allclose(attention_float64(*inputs.qkv, **scoring), out.numpy(), rtol=0, atol=1e-12)
         reference, limit = log_sum_exp_float64(*inputs.qkv, **scoring, numerics=Numerics())
@@ -173,7 +173,7 @@ def test_right_implementations_pass_on_every_kind_of_inputs(problem: Problem) ->
 def test_needles_are_seen_and_forbidden_keys_are_not(problem: Problem) -> None:
     inputs = make_inputs(problem, "needle", 1)
     seen = visible(problem, inputs)
-    elements = exact_elements(*inputs.qkv, **inputs.scoring(problem))
+    elements = exact_elements(*inputs.qkv, **problem.scoring_with(inputs.arrays))
     rows = seen.any(axis=-1)
     assert (elements.key[rows] >= 0).all()
     assert np.take_along_axis(seen, np.maximum(elements.key, 0)[..., None], axis=-1)[..., 0][rows].all()
@@ -189,7 +189,7 @@ def test_needles_are_seen_and_forbidden_keys_are_not(problem: Problem) -> None:
 def test_a_sink_of_zero_is_one_key_more_in_the_mean() -> None:
     problem = SINK.with_(seq_q=20, seq_kv=7)
     inputs = make_inputs(problem, "uniform", 2)
-    elements = exact_elements(*inputs.qkv, **inputs.scoring(problem), any_count=True)
+    elements = exact_elements(*inputs.qkv, **problem.scoring_with(inputs.arrays), any_count=True)
     mean = inputs.v.astype(np.float64).sum(axis=2, keepdims=True) / 8.0
     assert elements.mask.mean() > 0.9
     expected = np.broadcast_to(mean, elements.mask.shape)[elements.mask]
@@ -232,7 +232,7 @@ def test_the_small_cases_of_lengths_have_two_entries_and_every_edge() -> None:
 
 
 def oracle(problem: Problem, inputs: Inputs) -> Array:
-    return attention_float64(*inputs.qkv, **inputs.scoring(problem))
+    return attention_float64(*inputs.qkv, **problem.scoring_with(inputs.arrays))
 
 
 def test_related_and_other_inputs_keep_what_belongs_together() -> None:

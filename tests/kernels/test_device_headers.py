@@ -17,7 +17,8 @@ from sdpalab.sim import launch
 
 ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DIR.rglob("*.cuh"))
-WRAPPERS = ["ptx/cluster.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh", "ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
+WRAPPERS = ["ptx/cluster.cuh", "ptx/offsets.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh"]
+WRAPPERS += ["ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Those that hold instructions."""
 ALTERNATIVES = ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
@@ -170,11 +171,15 @@ def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
 @pytest.mark.parametrize("rows", [0, 17, 32])
 def test_a_tile_is_copied_whole_and_its_end_is_zeros(threads: int, cols: int, rows: int) -> None:
     source = """
-        #include "tile/swizzle.cuh"
-        __global__ void probe(const Element* in, uint4* out, int rows) {
+        #include "tile/copy.cuh"
+        __global__ void probe(const Element* in, uint4* out, int rows, int bytes_before) {
             extern __shared__ __align__(1024) unsigned char smem[];
             const TileCopy<32, HEAD_DIM, THREADS> copy(threadIdx.x);
-            copy.start(ptx::smem_address(smem) + copy.smem_offset, in + copy.global_offset, rows - copy.row);
+            const Element* src = in + copy.global_offset;
+            if (bytes_before) {  // the same, from where a tensor begins of which it is row 5
+                src = in + (static_cast<long long>(copy.bytes_from(5)) - bytes_before) / 2;
+            }
+            copy.start(ptx::smem_address(smem) + copy.smem_offset, src, rows - copy.row);
             ptx::cp_async_commit_group();
             ptx::cp_async_wait_group<0>();
             __syncthreads();
@@ -184,10 +189,12 @@ def test_a_tile_is_copied_whole_and_its_end_is_zeros(threads: int, cols: int, ro
             }
         }"""
     given = np.arange(1, 1 + max(rows, 1) * cols, dtype=np.uint16).reshape(-1, cols)  # ends at the last row
-    out = np.full((32, cols), 0xFFFF, np.uint16)
-    _launch(source, threads, [given, out, rows], dynamic_smem=32 * cols * 2, HEAD_DIM=cols, THREADS=threads)
-    assert np.array_equal(out[:rows], given[:rows])
-    assert not out[rows:].any()
+    for before in (0, 5 * cols * 2):
+        out = np.full((32, cols), 0xFFFF, np.uint16)
+        args = [given, out, rows, before]
+        _launch(source, threads, args, dynamic_smem=32 * cols * 2, HEAD_DIM=cols, THREADS=threads)
+        assert np.array_equal(out[:rows], given[:rows])
+        assert not out[rows:].any()
 
 
 @pytest.mark.parametrize("cols", [32, 64, 128])
@@ -204,7 +211,7 @@ def test_accumulators_are_stored_as_rows(cols: int) -> None:
                     pairs[n][half] = first | (first + 1) << 16;
                 }
             }
-            store_warp_tile<HEAD_DIM>(out, rows, pairs, smem, lane);
+            store_warp_tile<HEAD_DIM>(out, rows, pairs, ptx::smem_address(smem), lane);
         }"""
     out = np.full((16, cols), 0xFFFF, np.uint16)
     _launch(source, 32, [out, 13], dynamic_smem=16 * cols * 2, HEAD_DIM=cols)

@@ -56,12 +56,12 @@ def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
 def test_issue_slots_of_the_mission_shape() -> None:
     # Of all PTX, which has moves that the machine code lacks; what is shared is also begun, left and merged.
     whole, shared = (counted(schedule).modelled(L4).longest.issue_share for schedule in ("tiles", "auto"))
-    assert whole == pytest.approx(0.399, abs=0.01)
-    assert shared == pytest.approx(0.528, abs=0.02)
+    assert whole == pytest.approx(0.328, abs=0.01)
+    assert shared == pytest.approx(0.45, abs=0.01)
     assert shared is not None
     main = counted("auto").main
     assert main.machine_instructions is not None
-    assert shared * main.machine_instructions / main.counters.total("warps") <= 0.42
+    assert shared * main.machine_instructions / main.counters.total("warps") <= 0.375
 
 
 def test_what_is_shared_costs_its_partial_results() -> None:
@@ -80,7 +80,7 @@ def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path: Path
     assert loads
     for each in loads:
         assert each.wavefronts == pytest.approx(8 * each.ideal_wavefronts)
-        assert each.source.startswith("sm80.cuh:")
+        assert each.source.startswith(("sm80.cuh:", "offsets.cuh:"))
 
 
 def counters_with(include_dir: Path) -> Counters:

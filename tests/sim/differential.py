@@ -85,6 +85,10 @@ def _compare(setup: Setup, reference: Space, space: Space, counts: Tally, tally:
     # loop turns depends on it, too.
     polling = sorted(polling_blocks(setup.entry, setup.program))
     tally.lanes[polling] = counts.lanes[polling]
-    for each in ("lanes", *(("warps", "sectors", "wavefronts", "touched", "issued", "by_warp") * setup.counters)):
+    for each in (
+        "lanes",
+        "unwaited",
+        *(("warps", "sectors", "wavefronts", "touched", "issued", "by_warp") * setup.counters),
+    ):
         mine, other = getattr(tally, each), getattr(counts, each)
         np.testing.assert_array_equal(mine, other, err_msg=f"{name}: {each}")

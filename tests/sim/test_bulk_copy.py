@@ -41,7 +41,7 @@ def test_bytes_come_and_go(mode, schedule, size):
         (WAIT, "", {"race", "async"}),
         ("_, [%r2], %r20", "_, [%r2], 32", {"mbarrier"}),
         ("_, [%r2], %r20", "_, [%r2], 8192", {"Deadlock"}),
-        ("cp.async.bulk.wait_group 0;\n", "", {"async"}),
+        ("wait_group 0", "wait_group 1", {"async"}),
         ("cp.async.bulk.commit_group;\n", "", {"async"}),
         ("[%r1], [%rd3]", "[%r1+8], [%rd3]", {"misaligned"}),
         ("[%r1], [%rd3]", "[%r1], [%rd3+4]", {"misaligned"}),
@@ -201,3 +201,24 @@ def test_strict_needs_a_fence_behind_the_initialisation_of_an_mbarrier(fence, cl
     with differential() as outcomes:
         assert copy(body, checks=("race", "memory", "async", "strict")) == ([] if clean else ["mbarrier"], True)
     assert outcomes == ["" if clean else "mbarrier rules"]
+
+
+@pytest.mark.parametrize(
+    ("fence", "kinds_of"),
+    [
+        ("", ["proxy"]),
+        ("fence.proxy.async;\n", []),
+        ("fence.proxy.async.global;\n", []),
+        ("fence.proxy.async.shared::cta;\n", ["proxy"]),
+    ],
+)
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_a_kernel_writes_to_global_memory_needs_a_proxy_fence_before_it_copies_it(fence, kinds_of, behind):
+    """By the threads that write, before the barrier; or behind it, by the thread that copies."""
+    body = START.replace("bar.sync 0;", f"st.global.u32 [%rd2], %r0;\n{fence * (not behind)}bar.sync 0;", 1)
+    body += (fence and f"@%p1 {fence}") * behind + LOAD.replace("[%rd3]", "[%rd1]") + WAIT
+    for schedule in ("lockstep", "reverse"):
+        assert (
+            kinds(body, [np.zeros(64, np.uint32), np.zeros(64, np.uint32), 256], params=PARAMS, schedule=schedule)
+            == kinds_of
+        )

@@ -76,7 +76,12 @@ def test_each_mistake_is_found(body, kind, schedule):
 def test_a_fence_makes_a_relaxed_arrival_pass_on_what_came_before_it():
     relaxed = BARRIER.replace("arrive", "arrive.relaxed")
     assert reported(STORE + "fence.acq_rel.cluster;\n" + relaxed + LOAD + BARRIER) == []
-    assert reported("fence.acq_rel.cluster;\n" + STORE + relaxed + LOAD + BARRIER) == ["race"]
+    late = "fence.acq_rel.cluster;\n" + STORE + relaxed + LOAD + BARRIER
+    assert reported(late) == ["race"]
+    report = sim.launch(
+        kernel(START + late), "k", GRID, THREADS, [np.zeros(GRID * THREADS, np.uint32)], cluster=(2, 1, 1)
+    )
+    assert "the arrival at the barrier of the cluster is .relaxed: use .release" in report.hazards[0].message
 
 
 def test_a_deadlock_at_the_cluster_barrier():

@@ -63,7 +63,7 @@ def test_a_kernel_without_hazards_runs_natively() -> None:
         ({"between": "bar.sync 0, 48;"}, "barrier rules"),
     ],
 )
-def test_what_may_be_a_hazard_is_reported_by_the_reference_engine(
+def test_what_may_be_a_hazard_is_reported_as_by_the_reference_engine(
     change: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with differential() as outcomes:
@@ -76,12 +76,12 @@ def test_what_may_be_a_hazard_is_reported_by_the_reference_engine(
     assert (out == expected).all()
 
 
-def test_a_copy_that_is_read_before_its_wait_is_left_to_the_reference_engine() -> None:
+def test_a_copy_that_is_read_before_its_wait_ends_the_first_run() -> None:
     body = """.entry k(.param .u64 a) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .shared .align 16 .b8 s[512];
     mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; ld.param.u64 %rd1, [a];
     mul.wide.u32 %rd2, %r1, 16; add.u64 %rd3, %rd1, %rd2; cp.async.cg.shared.global [%r4], [%rd3], 16;
     cp.async.commit_group; WAIT ld.shared.u32 %r5, [%r4]; add.u32 %r5, %r5, 1; st.global.u32 [%rd3], %r5; ret; }"""
-    for wait, outcome in (("cp.async.wait_group 0;", ""), ("cp.async.wait_group 1;", "uninitialised")):
+    for wait, outcome in (("cp.async.wait_group 0;", ""), ("cp.async.wait_group 1;", "asynchronous access")):
         array = np.arange(128, dtype=np.uint32)
         with differential() as outcomes:
             report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])

@@ -320,3 +320,29 @@ def test_a_wait_for_nothing_is_a_deadlock():
     with pytest.raises(sim.Deadlock, match="and so does every other that could run") as raised:
         sim.launch(program(WAITS.format(5)), "k", 2, 32, arrays)
     assert raised.value.hazards == ()
+
+
+@pytest.mark.parametrize(("mask", "ordered"), [("0xff", True), ("0xf", False)])
+def test_lanes_that_sync_together_with_other_masks_are_not_ordered(mask, ordered):
+    """All lanes of a warp execute one bar.warp.sync, each for its group of eight or of four."""
+    body = (
+        "shl.b32 %r3, %r2, 2; mov.u32 %r4, buf; add.u32 %r3, %r3, %r4; xor.b32 %r5, %r3, 16;\n"
+        f"and.b32 %r6, %r2, {28 if mask == '0xf' else 24}; mov.u32 %r7, {mask}; shl.b32 %r7, %r7, %r6;\n"
+        "st.shared.u32 [%r3], %r2; bar.warp.sync %r7; ld.shared.u32 %r8, [%r5];"
+    )
+    with differential():
+        assert kinds(body, checks=sim.thorough_checks()) == (set() if ordered else {"lane-race"})
+
+
+@pytest.mark.parametrize("space", [".global", ""])
+def test_blocks_that_pass_something_on_go_in_other_orders_than_together(space):
+    """Block 1 takes the flag without an acquire, if block 0 has set it already; reversed, block 1 goes first."""
+    body = f"""setp.ne.u32 %p1, %r2, 0; @%p1 bra END; setp.eq.u32 %p2, %r1, 1; @%p2 bra SECOND;
+    st.global.u32 [%rd1], 7; st.release.gpu{space}.u32 [%rd2], 1; bra END;
+    SECOND: ld.relaxed.gpu{space}.u32 %r5, [%rd2]; setp.eq.u32 %p3, %r5, WHEN; @%p3 bra END;
+    ld.global.u32 %r6, [%rd1]; END:"""
+    for when, schedule in ((0, "forward"), (1, "reverse")):
+        reported = kinds(body.replace("WHEN", str(when)), grid=2, schedules=(schedule,))
+        assert reported == {"race"}, schedule
+        other = "reverse" if schedule == "forward" else "forward"
+        assert kinds(body.replace("WHEN", str(when)), grid=2, schedules=(other,)) == set()

@@ -11,9 +11,15 @@ from sdpalab.bugs.bug import HAZARD, Bug
 from sdpalab.bugs.source import CAUSAL, CROSS, EVEN, FLAT, GROUPED, HAZARD_OR_WRONG, RAGGED, in_source
 from sdpalab.problem import Problem
 
-__all__ = ["ALL", "BUGS"]
+__all__ = ["ALL", "BUGS", "MODULO_IN_FLASH"]
 
 ALL = "scalar wmma flash"
+_KV_HEAD_IN_FLASH = "Divisor{by_kv_head}.divide(segment.q_tile_of_all)"
+MODULO_IN_FLASH = (
+    _KV_HEAD_IN_FLASH,
+    "segment.head / gridDim.y * (gridDim.y / group) + segment.head % (gridDim.y / group)",
+)
+"""Query head h reads K/V head h mod Hkv."""
 
 _SHARED = Problem(1, 1, 128, 32, seq_kv=512)
 """Two tiles of queries, eight tiles of keys: the second block has a part of either."""
@@ -104,16 +110,24 @@ BUGS: tuple[Bug, ...] = (
         statuses=HAZARD_OR_WRONG,
     ),
     *in_source(
-        ALL,
+        "scalar wmma",
         "query head h reads K/V head h mod Hkv",
         ("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))"),
         problem=GROUPED,
         harmless=EVEN,
     ),
+    *in_source("flash", "query head h reads K/V head h mod Hkv", MODULO_IN_FLASH, problem=GROUPED, harmless=EVEN),
     *in_source(
-        ALL,
+        "scalar wmma",
         "all batches read the K and V of batch 0",
         ("(q_head / group)", "(q_head % gridDim.y / group)"),
+        problem=GROUPED,
+        harmless=EVEN,
+    ),
+    *in_source(
+        "flash",
+        "all batches read the K and V of batch 0",
+        (_KV_HEAD_IN_FLASH, "segment.head % gridDim.y / group"),
         problem=GROUPED,
         harmless=EVEN,
     ),
@@ -190,9 +204,7 @@ BUGS: tuple[Bug, ...] = (
         "the sum of two lanes in place of four",
         ("return x + __shfl_xor_sync(0xffffffffu, x, 2);", "return x;"),
     ),
-    *in_source(
-        "flash", "V loaded without the transpose", ("ptx::ldmatrix_x4_trans(v_frag,", "ptx::ldmatrix_x4(v_frag,")
-    ),
+    *in_source("flash", "V loaded without the transpose", ("ptx::ldmatrix_x4_trans_at<N", "ptx::ldmatrix_x4_at<N")),
     *in_source(
         "flash",
         "K addressed as if it were Q",

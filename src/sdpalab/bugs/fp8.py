@@ -50,7 +50,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of V in bfloat16",
-        ("score_scale.log2, scales.y,", f"score_scale.log2, {_cut('scales.y')},"),
+        ("score_scale.log2, scales.y);", f"score_scale.log2, {_cut('scales.y')});"),
     ),
     *_in_hopper(
         "the scale of V in bfloat16",
@@ -71,7 +71,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of the next tile's V",
-        ("score_scale.log2, scales.y,", "score_scale.log2, next_scales.y,"),
+        ("score_scale.log2, scales.y);", "score_scale.log2, next_scales.y);"),
         problem=SEVERAL_TILES,
         harmless=_ONE_BLOCK,
     ),
@@ -132,14 +132,14 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "no maximum but the tile's",
-        _TILE_MAXIMUM,
+        ("return ptx::ex2_approx_ftz_f32(above[row]);", "return 1.0f;"),
         problem=SEVERAL_TILES,
         harmless=SEVERAL_TILES.with_(scale=0.0),
     ),
     *in_source(
         "fp8",
         "maxima without the unit of the scores",
-        ("tile_max[row] = raw_max[row] * tile.unit;", "tile_max[row] = raw_max[row];"),
+        ("{raw_max[0] * tile.unit, raw_max[1] * tile.unit}", "{raw_max[0], raw_max[1]}"),
         harmless=EVEN.with_(scale=0.0),
     ),
     *_in_hopper(

@@ -40,9 +40,17 @@ BUGS: tuple[Bug, ...] = (
     ),
     *_formula("log-sum-exp in bfloat16", f"__uint_as_float(__float_as_uint({_FORMULA}) & 0xffff0000u)", harmless=_ZERO),
     *_bug(
-        ALL,
+        "scalar wmma",
         "all heads write the log-sum-exp of the first",
         ("lse + static_cast<long long>(q_head) * seq_q;", "lse;"),
+        problem=GROUPED,
+        harmless=EVEN,
+        statuses=HAZARD | {Status.NOT_FINITE},
+    ),
+    *_bug(
+        "flash",
+        "all heads write the log-sum-exp of the first",
+        ("softmax.rows, lse, row_of_all,", "softmax.rows, lse, done.q_tile * BLOCK_M + done_warp_row,"),
         problem=GROUPED,
         harmless=EVEN,
         statuses=HAZARD | {Status.NOT_FINITE},

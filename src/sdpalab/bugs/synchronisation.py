@@ -64,7 +64,7 @@ BUGS: tuple[Bug, ...] = (
     *_bug(
         "flash",
         "the copy is a stage ahead of its place",
-        ("stage == 0 ? SMEM_BYTES - STAGE_BYTES : stage - STAGE_BYTES", "stage"),
+        ("load(NUM_STAGES - 1, stage_before(stage));", "load(NUM_STAGES - 1, stage);"),
         hazard="async",
     ),
     *_bug(
@@ -72,6 +72,7 @@ BUGS: tuple[Bug, ...] = (
         "the ring is a stage too long",
         ("stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0"),
         hazard="out-of-bounds",
+        knobs={"NUM_STAGES": 3},
     ),
     *_ring("a tile is not waited for", ("wait_group<IN_FLIGHT>", "wait_group<IN_FLIGHT + 1>"), hazard="async"),
     *_ring("nobody waits for an empty stage", (_WAITS_FOR_EMPTY, ""), hazard="barrier"),

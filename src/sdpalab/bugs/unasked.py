@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.cuda import MODULO_IN_FLASH
 from sdpalab.bugs.source import EVEN, in_source
 from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
 from sdpalab.judge.diagnose.hypotheses import Cause
@@ -131,10 +132,11 @@ BUGS += [
         ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= d < 8 ? rescale[i / 2] : 1.0f;"),
     ),
     *_bug(
-        "scalar flash",
+        "scalar",
         "unasked: query head h reads K/V head h mod Hkv",
         ("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))"),
     ),
+    *_bug("flash", "unasked: query head h reads K/V head h mod Hkv", MODULO_IN_FLASH),
     *_of_variants(
         "unasked: the window is one key too wide on the left",
         ("max(row - WINDOW_LEFT, 0)", "max(row - WINDOW_LEFT - 1, 0)"),

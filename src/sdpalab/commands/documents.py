@@ -148,6 +148,7 @@ class SanitizeContent(Content):
     hazards: list[Json]
     groups: list[Json]
     unused_suppressions: list[str]
+    notes: list[str]
 
 
 class RunContent(Content):

@@ -249,6 +249,8 @@ def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFi
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
     print_hazards(console, outcome.groups, len(outcome.runs), shown=shown)
+    for note in outcome.notes:
+        console.print(f"note: {note}", soft_wrap=True)
     for suppression in outcome.unused:
         console.print(f"unused suppression: {suppression}", soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"

@@ -16,7 +16,6 @@ from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
 from sdpalab.inputs.source import Source, dtype_of
 from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, score_bias, visible_keys
 from sdpalab.problem import Problem
-from sdpalab.scoring import Scoring
 
 __all__ = [
     "E4M3_KINDS",
@@ -56,19 +55,6 @@ class Inputs:
     def qkv(self) -> tuple[Array, Array, Array]:
         """Q, K and V."""
         return self.q, self.k, self.v
-
-    def scoring(self, problem: Problem) -> Scoring:
-        """How the scores of ``problem`` are made, with these arrays."""
-        scoring = problem.scoring
-        if self.kv_lengths is not None:
-            scoring["kv_lengths"] = self.kv_lengths
-        if self.attn_mask is not None:
-            scoring["attn_mask"] = self.attn_mask
-        if self.alibi_slopes is not None:
-            scoring["alibi_slopes"] = self.alibi_slopes
-        if self.sinks is not None:
-            scoring["sinks"] = self.sinks
-        return scoring
 
     def digests(self) -> dict[str, str]:
         """sha256 of each array's bytes, by name."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -34,20 +35,27 @@ def dtype_of(name: str) -> np.dtype[Any]:
         raise UserError(f"dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
 
 
+@dataclass
 class Source:
     """Independent streams of float64 numbers, one for each name, all fixed by (kind, problem, seed).
 
     Attributes
     ----------
+    kind : str
     problem : Problem
+    seed : int
     scoring : Scoring
         How its scores are made, with the arrays beside Q, K and V once those are drawn.
     """
 
-    def __init__(self, kind: str, problem: Problem, seed: int) -> None:
-        self._label = json.dumps([kind, problem.to_dict(), seed], sort_keys=True)
-        self.problem = problem
-        self.scoring: Scoring = problem.scoring
+    kind: str
+    problem: Problem
+    seed: int
+    scoring: Scoring = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scoring = self.problem.scoring
+        self._label = json.dumps([self.kind, self.problem.to_dict(), self.seed], sort_keys=True)
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> F64:
         """Uniform over (0, 1): the middles of 2**53 equal intervals, so that neither end occurs."""

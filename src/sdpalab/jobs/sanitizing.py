@@ -67,12 +67,15 @@ def sanitize_by_jobs(
     }
     inputs = [{**shared, "problem": problem.to_dict()} for problem in problems]
     outcomes = values(executor, "sanitize", inputs, seconds=PROBLEM_SECONDS)
-    parts = [(each["runs"], [SanitizedHazard.from_dict(hazard) for hazard in each["hazards"]]) for each in outcomes]
+    parts = [
+        (each["runs"], [SanitizedHazard.from_dict(hazard) for hazard in each["hazards"]], each["notes"])
+        for each in outcomes
+    ]
     return combine(kernel, problems, config, parts, arch=arch, suppressions=suppressions)
 
 
 def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sanitize a kernel on one problem: its ``runs`` and ``hazards``."""
+    """Sanitize a kernel on one problem: its ``runs``, ``hazards`` and ``notes``."""
     spec, modes = same_source(inputs), inputs["modes"]
     lists = {name: tuple(modes[name]) for name in ("schedules", "async_modes")}
     where = {"arch": inputs["arch"], "include_dirs": include_dirs_in(inputs)}
@@ -84,4 +87,5 @@ def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
             Modes(**{**modes, **lists}),
             arch=inputs["arch"],
         )
-    return {"runs": list(outcome.runs), "hazards": [hazard.to_dict() for hazard in outcome.hazards]}
+    content = outcome.to_dict()
+    return {name: content[name] for name in ("runs", "hazards", "notes")}

@@ -100,7 +100,7 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     import torch
 
     device = witness_device()
-    arguments: dict[str, Any] = {"q": inputs.q, "k": inputs.k, "v": inputs.v, **inputs.scoring(problem)}
+    arguments: dict[str, Any] = {"q": inputs.q, "k": inputs.k, "v": inputs.v, **problem.scoring_with(inputs.arrays)}
     reference = attention_float64(**arguments)
     judged = ~np.isnan(reference).any(axis=-1)
     norm = float(np.linalg.norm(reference[judged]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
@@ -14,10 +15,9 @@ from sdpalab.judge.small_cases import (
     TILES,
     CaseSpec,
     edges,
-    hidden_case,
     layout_cases,
     length_edges,
-    narrowed,
+    normal_case,
     possible,
     probes,
     small_version,
@@ -103,8 +103,8 @@ def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSp
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
     """The twelve cases of the original contract, and one more with a hidden seed for each of their four shapes."""
     changed = [(problem.with_(dtype=dtype, causal=causal), seed) for problem, seed in TWELVE_CASES]
-    public = [CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed) for problem, seed in changed]
-    hidden = [hidden_case(problem) for problem in dict.fromkeys(problem for problem, _ in changed)]
+    public = [normal_case(problem, seed) for problem, seed in changed]
+    hidden = [normal_case(problem) for problem in dict.fromkeys(problem for problem, _ in changed)]
     return (*public, *hidden)
 
 
@@ -112,7 +112,7 @@ def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec
     """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
     relations, the layouts, a single row, and the edges of the kernel's own tiles."""
     problems = tuple(problems)
-    return _unique((spec for problem in problems for spec in _quick(problem, seed)), problems)
+    return _unique(chain.from_iterable(_quick(problems, seed)), problems)
 
 
 def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
@@ -124,21 +124,22 @@ def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec,
     - :data:`TRIALS` hidden seeds.
     """
     problems = tuple(problems)
-    specs = (spec for problem in problems for spec in (*_quick(problem, seed), *_full(problem), *_trials(problem)))
-    return _unique(specs, problems)
+    specs = (
+        (*quick, *_full(each), *_trials(each)) for quick, each in zip(_quick(problems, seed), problems, strict=True)
+    )
+    return _unique(chain.from_iterable(specs), problems)
 
 
-def _quick(problem: Problem, seed: int) -> Iterator[CaseSpec]:
-    yield CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed)
-    yield hidden_case(problem)
-    yield from _small_cases(problem)
+def _quick(problems: Iterable[Problem], seed: int) -> Iterator[tuple[CaseSpec, ...]]:
+    for problem in problems:
+        yield normal_case(problem, seed), normal_case(problem), *_small_cases(problem)
 
 
 def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     small = small_version(problem)
     yield from probes(small)
     yield from layout_cases(small)
-    yield from edges(narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
+    yield from edges(problem.narrowed(SMALL_WINDOW).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
     if problem.window_size is not None:
         yield from window_edges(small)
     if problem.kv_lengths is not None:
@@ -147,25 +148,26 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
     small = small_version(problem)
+    one_head = problem.narrowed(SMALL_WINDOW).with_(batch=1, heads=problem.group, kv_heads=1)
     for dtype in HALF_DTYPES if problem.dtype in HALF_DTYPES else (problem.dtype,):
         for causal in (False, True):
             yield from probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
-    yield from edges(narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
+    yield from edges(one_head, (1, 2, 37, 257, 500, 512))
     one = problem.with_(batch=1, heads=1, kv_heads=1)
     for changes in ({"seq_q": 4096, "seq_kv": 4096}, {"seq_q": 4096, "seq_kv": 1}, {"seq_q": 1, "seq_kv": 4096}):
-        yield hidden_case(one.with_(**changes))
+        yield normal_case(one.with_(**changes))
     for seq_q, seq_kv in ((70, 200), (200, 70), (1, 130), (130, 1)):
         for causal in (False, True):
-            yield hidden_case(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal))
+            yield normal_case(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal))
     if (form := problem.mask_form) is not None:
         for axes in ("1,1", "B,1", "1,H", "B,H"):
-            yield hidden_case(small.with_(batch=2, attn_mask=f"{form.type}:{axes}"))
+            yield normal_case(small.with_(batch=2, attn_mask=f"{form.type}:{axes}"))
     for batch, heads, kv_heads in ((3, 2, 2), (2, 6, 2), (1, 4, 1), (2, 5, 5)):
-        yield hidden_case(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100))
+        yield normal_case(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100))
     for head_dim in (32, 64, 96, 128, 256):
-        yield hidden_case(small.with_(head_dim=head_dim, scale=None))
+        yield normal_case(small.with_(head_dim=head_dim, scale=None))
     for scale in (1.0, -0.125, 0.0):
-        yield hidden_case(small.with_(scale=scale))
+        yield normal_case(small.with_(scale=scale))
 
 
 def _trials(problem: Problem) -> Iterator[CaseSpec]:

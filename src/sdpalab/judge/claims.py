@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from sdpalab.inputs import INPUT_KINDS
-from sdpalab.judge.small_cases import CaseSpec, hidden_case, length_edges, possible, small_version, window_edges
+from sdpalab.judge.small_cases import CaseSpec, length_edges, normal_case, possible, small_version, window_edges
 from sdpalab.problem import EXTRAS, HALF_DTYPES, Problem
 
 __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
@@ -97,7 +97,7 @@ def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSp
     """A case for each kind that exists for the problem: normal inputs from a hidden seed, the others from a public."""
     for kind in kinds:
         if kind == "normal":
-            yield replace(hidden_case(problem), claim=claim)
+            yield replace(normal_case(problem), claim=claim)
         elif possible(problem, kind):
             yield CaseSpec(f"{problem.label} {kind}", problem, kind, claim=claim)
 

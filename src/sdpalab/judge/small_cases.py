@@ -16,10 +16,9 @@ __all__ = [
     "TILES",
     "CaseSpec",
     "edges",
-    "hidden_case",
     "layout_cases",
     "length_edges",
-    "narrowed",
+    "normal_case",
     "possible",
     "probes",
     "small_version",
@@ -103,14 +102,14 @@ def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[Ca
 def window_edges(small: Problem) -> Iterator[CaseSpec]:
     """The window of one key, rows that see none, and sides at the edges of the kernel's own tiles."""
     left, right = small.window_size or (-1, -1)
-    yield hidden_case(small.with_(window_size=(min(left, 0), min(right, 0))))
+    yield normal_case(small.with_(window_size=(min(left, 0), min(right, 0))))
     for tile in TILES[:-1]:
         for side in (tile - 1, tile) if tile < small.seq_kv else ():
-            edge = hidden_case(small.with_(window_size=tuple(side if each > 0 else each for each in (left, right))))
+            edge = normal_case(small.with_(window_size=tuple(side if each > 0 else each for each in (left, right))))
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
     if left >= 0:
         none = small.with_(seq_q=SMALL_SEQ, seq_kv=20, window_size=(min(left, 30), right))
-        yield hidden_case(none)
+        yield normal_case(none)
         yield CaseSpec(f"{none.label} uniform", none, "uniform")
 
 
@@ -118,32 +117,33 @@ def length_edges(small: Problem) -> Iterator[CaseSpec]:
     """A batch entry without keys, one with one, one with all, and lengths at the edges of the kernel's own tiles."""
     keys = small.seq_kv
     for pair in ((0, keys), (keys, 1)):
-        yield hidden_case(small.with_(kv_lengths=pair))
+        yield normal_case(small.with_(kv_lengths=pair))
     yield CaseSpec(f"{small.label} all but one key", small.with_(kv_lengths=(keys - 1, keys)), "uniform")
     for tile in TILES[:-1]:
         for pair in ((tile - 1, tile), (tile, tile + 1)) if tile < keys else ():
-            edge = hidden_case(small.with_(kv_lengths=pair))
+            edge = normal_case(small.with_(kv_lengths=pair))
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
 
 
 def layout_cases(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous."""
     for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
-        yield replace(hidden_case(small), name=f"{small.label} {layout.value}", layout=layout)
+        yield replace(normal_case(small), name=f"{small.label} {layout.value}", layout=layout)
 
 
 def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
     """With one K/V head: sequences of these lengths, and of the kernel's own tile and one row more and less."""
     for length in lengths:
-        yield hidden_case(one.with_(seq_q=length, seq_kv=length))
+        yield normal_case(one.with_(seq_q=length, seq_kv=length))
     for tile in TILES:
         for length in (tile - 1, tile, tile + 1):
             edge = one.with_(seq_q=length, seq_kv=length)
-            yield replace(hidden_case(edge), name=f"{edge.label} edge of {tile}", tile=tile)
+            yield replace(normal_case(edge), name=f"{edge.label} edge of {tile}", tile=tile)
 
 
-def hidden_case(problem: Problem) -> CaseSpec:
-    return CaseSpec(f"{problem.label} hidden seed", problem, "normal", None)
+def normal_case(problem: Problem, seed: int | None = None) -> CaseSpec:
+    """Normal inputs with a public seed, or with a hidden one."""
+    return CaseSpec(f"{problem.label} {'hidden seed' if seed is None else f'seed {seed}'}", problem, "normal", seed)
 
 
 def small_version(problem: Problem) -> Problem:
@@ -152,7 +152,7 @@ def small_version(problem: Problem) -> Problem:
     Each side of a window is at most SMALL_WINDOW, so that it hides keys. What is of a batch entry, lengths or a mask,
     needs two to be mixed up; the first length is the problem's least, as a share, and the second hides keys, too."""
     kv_heads, batch = min(problem.kv_heads, 2), 1
-    small = narrowed(problem)
+    small = problem.narrowed(SMALL_WINDOW)
     if problem.mask_form is not None and problem.mask_form.per_batch:
         batch = min(problem.batch, 2)
     if problem.kv_lengths is not None:
@@ -165,13 +165,6 @@ def small_version(problem: Problem) -> Problem:
         seq_q=min(problem.seq_q, SMALL_SEQ),
         seq_kv=min(problem.seq_kv, SMALL_SEQ),
     )
-
-
-def narrowed(problem: Problem) -> Problem:
-    if problem.window_size is None:
-        return problem
-    left, right = (min(side, SMALL_WINDOW) for side in problem.window_size)
-    return problem.with_(window_size=(left, right))
 
 
 def possible(problem: Problem, kind: str) -> bool:

@@ -15,13 +15,15 @@
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
-// of the plan SCHEDULE and NUM_CTAS. STREAM_K and RAGGED_KV (seq_kv ends within a tile) follow from plan and problem.
+// of the plan SCHEDULE and NUM_CTAS. STREAM_K, RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from
+// plan and problem.
 
 #include "epilogue/merge.cuh"
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
 #include "schedule/stream_k.cuh"
 #include "softmax/mask.cuh"
+#include "tile/copy.cuh"
 #include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
@@ -53,19 +55,39 @@ static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
-// Takes a tile's maximum into the softmax of a warp's two rows a lane, and rescales what was accumulated: only where a
-// row's scores have outgrown the maximum that its weights are taken from, and at the first tile nothing was. Returns
-// the exponents of the tile's weights.
-__device__ __forceinline__ FusedExponents advance_lazily(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
-                                                         float (&s_frag)[TILE_N / 8][4], float scale_log2,
-                                                         bool first) {
-    float tile_max[2];
-    row_maxima<TILE_N>(tile_max, s_frag);
-    FusedExponents exponents(softmax, scale_log2);
-    if (__any_sync(0xffffffffu, exponents.outgrown_by(tile_max) || !exponents.in_range())) {
-        const float rescale[2] = {softmax[0].advance(tile_max[0], scale_log2),
-                                  softmax[1].advance(tile_max[1], scale_log2)};
-        if (!first) {
+// The stages go round: those behind and before one. Of two stages, either is the other.
+__device__ __forceinline__ unsigned stage_after(unsigned stage) {
+    return NUM_STAGES == 2 ? stage ^ STAGE_BYTES : stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
+}
+
+__device__ __forceinline__ unsigned stage_before(unsigned stage) {
+    return NUM_STAGES == 2 ? stage ^ STAGE_BYTES : stage == 0 ? SMEM_BYTES - STAGE_BYTES : stage - STAGE_BYTES;
+}
+
+__device__ __forceinline__ const void* byte_address(const Element* tensor, unsigned long long bytes) {
+    return reinterpret_cast<const unsigned char*>(tensor) + bytes;
+}
+
+// The softmax of a warp's two rows a lane, whose maxima lag behind: they move, and what was accumulated is rescaled,
+// only where a row's scores have outgrown the maximum that its weights are taken from.
+struct LazySoftmax {
+    SoftmaxRow rows[2];
+    FusedExponents exponents;
+    float lag = NOT_A_NUMBER;  // the largest exponent that a tile may reach; NaN, and so none, before the first one, and
+                               // -inf if the exponents are not the next tile's, as the maxima were subtracted
+
+    __device__ __forceinline__ explicit LazySoftmax(float scale_log2) : exponents(rows, scale_log2) {}
+
+    // Takes in a tile's maxima, and has `exponents` be those of its weights.
+    __device__ __forceinline__ void advance(float (&o_frag)[HEAD_DIM / 8][4], float (&s_frag)[TILE_N / 8][4],
+                                            float scale_log2, bool first) {
+        float tile_max[2];
+        row_maxima<TILE_N>(tile_max, s_frag);
+        if (__all_sync(0xffffffffu, fmaxf(exponents.of(tile_max[0], 0), exponents.of(tile_max[1], 1)) <= lag)) {
+            return;
+        }
+        const float rescale[2] = {rows[0].advance(tile_max[0], scale_log2), rows[1].advance(tile_max[1], scale_log2)};
+        if (!first) {  // before it nothing was accumulated
 #pragma unroll
             for (int d = 0; d < HEAD_DIM / 8; ++d) {
 #pragma unroll
@@ -74,19 +96,25 @@ __device__ __forceinline__ FusedExponents advance_lazily(SoftmaxRow (&softmax)[2
                 }
             }
         }
-        exponents = FusedExponents(softmax, scale_log2);
+        exponents = FusedExponents(rows, scale_log2);
+        lag = LAG_LOG2;
         if (__any_sync(0xffffffffu, !exponents.in_range())) {
 #pragma unroll
             for (int n = 0; n < TILE_N / 8; ++n) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    s_frag[n][i] -= softmax[i / 2].max;
+                    s_frag[n][i] -= rows[i / 2].max;
                 }
             }
             exponents.subtracted();
+            lag = NEGATIVE_INFINITY;
         }
     }
-    return exponents;
+};
+
+// The number of a tile's first row of queries among the rows of all heads.
+__device__ __forceinline__ unsigned first_row_of_all(const Segment& segment, int seq_q) {
+    return RAGGED_Q ? segment.head * seq_q + segment.q_tile * BLOCK_M : segment.q_tile_of_all * BLOCK_M;
 }
 
 __global__ void __maxnreg__(MAX_REGISTERS)
@@ -94,11 +122,12 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                     Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale, float* __restrict__ lse,
                     float4* partials, unsigned* semaphores, int q_tiles, int units_per_head, int units_per_block,
                     int longer, unsigned long long by_head, unsigned long long by_tile, unsigned long long by_block,
-                    unsigned long long by_longer) {
+                    unsigned long long by_longer, unsigned long long by_kv_head) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
     const unsigned smem_base = ptx::smem_address(smem);
 
-    const Shares shares{units_per_head, units_per_block, longer, {by_head}, {by_tile}, {by_block}, {by_longer}};
+    const Shares shares{q_tiles,   units_per_head, units_per_block, longer,
+                        {by_head}, {by_tile},      {by_block},      {by_longer}};
     Work work(shares, seq_q, seq_kv);
     bool more;
 #pragma unroll 1
@@ -113,92 +142,94 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         const unsigned copy_smem = smem_base + kv_copy.smem_offset;
         const unsigned k_smem = smem_base + col_block_offset<HEAD_DIM>(lane);
         const unsigned v_smem = smem_base + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
-        const ScoreScale score_scale(opaque(scale));
-        const Head head = head_at(segment.head, q, k, v, o, seq_q, seq_kv, group);
+        const float scale_here = opaque(scale);
+        const ScoreScale score_scale(scale_here);
         const int first_row = segment.q_tile * BLOCK_M;
-        q_copy.start(q_smem + q_copy.smem_offset, head.q + first_row * HEAD_DIM + q_copy.global_offset,
-                     seq_q - first_row - q_copy.row);
+        q_copy.start(q_smem + q_copy.smem_offset, byte_address(q, q_copy.bytes_from(first_row_of_all(segment, seq_q))),
+                     RAGGED_Q ? seq_q - first_row - q_copy.row : BLOCK_M);
         ptx::cp_async_commit_group();
 
-        // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
+        // What is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
         // K and V have one shape: one offset walks both.
-        long long kv_next = head.k - k + segment.first * TILE_N * HEAD_DIM + kv_copy.global_offset;
-        const auto load = [&](int tile, unsigned stage) {
-            if (tile < segment.end) {
-                const int rows_left = RAGGED_KV ? seq_kv - tile * TILE_N - kv_copy.row : TILE_N;
-                kv_copy.start(copy_smem + stage, k + kv_next, rows_left);
-                kv_copy.start(copy_smem + stage + TILE_BYTES, v + kv_next, rows_left);
-                kv_next += TILE_N * HEAD_DIM;
+        const unsigned kv_head = Divisor{by_kv_head}.divide(segment.q_tile_of_all);
+        unsigned long long kv_next = kv_copy.bytes_from(kv_head * seq_kv + segment.first * TILE_N);
+        int left = segment.end - segment.first;  // tiles of keys, from the present one on
+        const auto load = [&](int ahead, unsigned stage) {
+            if (left > ahead) {
+                const int rows_left =
+                    RAGGED_KV ? seq_kv - (segment.end - left + ahead) * TILE_N - kv_copy.row : TILE_N;
+                kv_copy.start(copy_smem + stage, byte_address(k, kv_next), rows_left);
+                kv_copy.start(copy_smem + stage + TILE_BYTES, byte_address(v, kv_next), rows_left);
+                kv_next += TILE_BYTES;
             }
             // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
             ptx::cp_async_commit_group();
         };
 #pragma unroll
         for (int ahead = 0; ahead < NUM_STAGES - 1; ++ahead) {
-            load(segment.first + ahead, ahead * STAGE_BYTES);
+            load(ahead, ahead * STAGE_BYTES);
         }
 
         ptx::cp_async_wait_group<NUM_STAGES - 1>();
         __syncthreads();
         unsigned q_frag[HEAD_DIM / 16][4];
         load_q(q_frag, q_smem + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane));
-        if (score_scale.sign != 1.0f) {
+        if (!(scale_here > 0.0f)) {
             apply_sign(q_frag, score_scale);
         }
 
         float o_frag[HEAD_DIM / 8][4] = {};
-        SoftmaxRow softmax[2];
+        LazySoftmax softmax(score_scale.log2);
         const int unmasked = HAS_EDGE ? tiles_unmasked(first_row, seq_kv, TILE_N) : segment.end;
         const int row = first_row + warp * WARP_M + lane / 4;
         unsigned stage = 0;
-        int tile = segment.first;
 #pragma unroll 1
         do {
             ptx::cp_async_wait_group<NUM_STAGES - 2>();
             __syncthreads();
-            load(tile + NUM_STAGES - 1, stage == 0 ? SMEM_BYTES - STAGE_BYTES : stage - STAGE_BYTES);
+            load(NUM_STAGES - 1, stage_before(stage));
             float s_frag[TILE_N / 8][4];
             multiply_scores<TILE_N>(s_frag, q_frag, k_smem + stage);
+            const int tile = segment.end - left;
             if (HAS_EDGE && tile >= unmasked) {
                 const int column = tile * TILE_N + 2 * (thread % 4);
                 const int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
                 mask_scores<TILE_N>(s_frag, keys_left);
             }
-            const FusedExponents exponents =
-                advance_lazily(softmax, o_frag, s_frag, score_scale.log2, tile == segment.first);
-            add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage, exponents);
-            stage = stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
-        } while (++tile < segment.end);
+            softmax.advance(o_frag, s_frag, score_scale.log2, left == segment.end - segment.first);
+            add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax.rows, s_frag, v_smem + stage, softmax.exponents);
+            stage = stage_after(stage);
+        } while (--left > 0);
 
         // Where this is, once more: what was known of it before the loop did not stay in registers.
         work.forget();
         const Segment done = work.segment();
         const int done_thread = ptx::tid_x();
-        const int done_row = done.q_tile * BLOCK_M + done_thread / 32 * WARP_M;
+        const int done_warp_row = done_thread / 32 * WARP_M;
 #if STREAM_K
         const Sharers sharers = work.sharers(done);
         more = work.next(done);
         if (!done.whole()) {
             Partial<HEAD_DIM, NUM_THREADS>(partials, ptx::ctaid_x(), done.first == 0, done_thread)
-                .store(o_frag, softmax);
-            if (!is_last_of(semaphores + done.head * q_tiles + done.q_tile, sharers.count)) {
+                .store(o_frag, softmax.rows);
+            if (!is_last_of(semaphores + done.q_tile_of_all, sharers.count)) {
                 continue;
             }
-            merge_partials<HEAD_DIM, NUM_THREADS>(o_frag, softmax, partials, sharers.first, sharers.count, done_thread,
-                                                  score_scale.log2);
+            merge_partials<HEAD_DIM, NUM_THREADS>(o_frag, softmax.rows, partials, sharers.first, sharers.count,
+                                                  done_thread, score_scale.log2);
         }
 #else
         more = false;
 #endif
         __syncthreads();  // the output goes where other warps may still read keys
-        const int done_warp = done_thread / 32;
         const int done_lane = done_thread % 32;
+        const unsigned row_of_all = first_row_of_all(done, seq_q) + done_warp_row;
+        const int rows_left = RAGGED_Q ? seq_q - done.q_tile * BLOCK_M - done_warp_row : WARP_M;
         unsigned o_pairs[HEAD_DIM / 8][2];
-        finish_rows(o_pairs, o_frag, softmax, lse == nullptr ? nullptr : lse_at(lse, done.head, seq_q) + done_row,
-                    seq_q - done_row, score_scale.log2, done_lane);
-        store_warp_tile<HEAD_DIM>(head_at(done.head, q, k, v, o, seq_q, seq_kv, group).o + done_row * HEAD_DIM,
-                                  seq_q - done_row, o_pairs, smem + done_warp * WARP_M * HEAD_DIM * 2, done_lane);
-        if (STREAM_K) {
+        finish_rows(o_pairs, o_frag, softmax.rows, lse, row_of_all, rows_left, score_scale.log2, done_lane);
+        store_warp_tile<HEAD_DIM>(o + static_cast<unsigned long long>(row_of_all) * HEAD_DIM, rows_left, o_pairs,
+                                  smem_base + done_warp_row * HEAD_DIM * 2, done_lane);
+        if (more) {
             __syncthreads();  // the next tile's copies go where the output was
         }
     } while (more);

@@ -10,7 +10,7 @@ from pathlib import Path
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted, window_macros
 from sdpalab.kernels.plan import Buffer, LaunchPlan
-from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
+from sdpalab.kernels.stream_k import Shares, Units, reciprocal, time_of_shares, time_of_tiles
 from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["FLASH", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
@@ -26,6 +26,8 @@ KNOBS = {
 MAX_SHARED_BYTES = 48 * 1024
 MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
+MAX_ELEMENTS = 2**34
+"""Of a tensor, 32 GiB: what a chunk of 16 bytes is numbered with then has 31 bits."""
 NOT_SHARED = (0,) * 10
 """Arguments that a block with a whole tile of queries does not read."""
 SEARCHED_CTAS = (0, 58, 116, 232, 132, 264)
@@ -115,11 +117,15 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
         **window_macros(problem),
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),
+        "RAGGED_Q": int(problem.seq_q % config.int("BLOCK_M") > 0),
         "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
     }
 
 
 def _supports(problem: Problem) -> str | None:
+    rows = problem.batch * max(problem.heads * problem.seq_q, problem.kv_heads * problem.seq_kv)
+    if rows * problem.head_dim > MAX_ELEMENTS:
+        return f"kernel flash numbers the 16-byte chunks of a tensor with 32 bits, and {problem.label} has more"
     return ladder_supports(problem, HALF_DTYPES, "flash")
 
 
@@ -154,14 +160,18 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
     if problem.extras:
         return LaunchPlan((), (replace(whole, args=(*whole.args, "kv_lengths")),))
+    by_kv_head = reciprocal(whole.grid[0] * problem.group)
     shares = shares_of(problem, config)
     if shares is None:
-        return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED)),))
+        return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED, by_kv_head)),))
     units = units_of(problem, config)
     dealt = replace(
         whole,
         grid=(shares.blocks, 1, 1),
-        args=(*whole.args, "partials", "semaphores", len(units.of_tile), *shares.arguments(units)),
+        args=(
+            *(*whole.args, "partials", "semaphores", len(units.of_tile)),
+            *(*shares.arguments(units), by_kv_head),
+        ),
     )
     floats = threads * (problem.head_dim // 2 + 4)  # of a thread: 2 rows of O between 4 lanes, and their statistics
     partials = Buffer("partials", (shares.blocks, 2, floats), "float32", "workspace")

@@ -10,6 +10,7 @@
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
 #include "softmax/window.cuh"
+#include "tile/copy.cuh"
 #include "tile/warp.cuh"
 
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
@@ -122,8 +123,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     __syncthreads();  // the output goes where other warps may still read keys
     const int warp_row = first_row + warp * WARP_M;
     unsigned o_pairs[HEAD_DIM / 8][2];
-    finish_rows(o_pairs, o_frag, softmax, lse == nullptr ? nullptr : lse_of_block(lse, seq_q) + warp_row,
-                seq_q - warp_row, score_scale.log2, lane);
+    finish_rows(o_pairs, o_frag, softmax, lse, row_of_block(warp_row, seq_q), seq_q - warp_row, score_scale.log2, lane);
     store_warp_tile<HEAD_DIM>(head.o + warp_row * HEAD_DIM, seq_q - warp_row, o_pairs,
-                              smem + warp * WARP_M * HEAD_DIM * 2, lane);
+                              smem_base + warp * WARP_M * HEAD_DIM * 2, lane);
 }

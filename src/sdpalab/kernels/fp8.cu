@@ -18,11 +18,12 @@
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 136 registers, 16 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
-// keys of a scale.
+// keys of a scale. RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from the problem.
 
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
-#include "softmax/fp8.cuh"
+#include "softmax/fp8_rows.cuh"
+#include "tile/copy.cuh"
 
 constexpr int SCALE_ROWS = 64;
 constexpr int TILE_N = SCALE_ROWS;
@@ -36,6 +37,9 @@ constexpr int O_BYTES = BLOCK_M * HEAD_DIM * 2;
 // To cp.async, ldmatrix and the swizzle, a tile of bytes is one of 16-bit elements, each of them two numbers.
 constexpr int ROW_PAIRS = HEAD_DIM / 2;   // Q, K [rows, HEAD_DIM]
 constexpr int COLUMN_PAIRS = TILE_N / 2;  // V^T [HEAD_DIM, TILE_N]
+constexpr int K_BLOCK_BYTES = 16 * HEAD_DIM;  // from 16 rows to the next: an immediate offset
+constexpr int V_BLOCK_BYTES = 16 * TILE_N;
+constexpr bool HAS_EDGE = CAUSAL || RAGGED_KV;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
@@ -83,40 +87,21 @@ struct TileWeights<WeightType::fp16> {
     }
 };
 
-__device__ __forceinline__ const Element* pairs(const unsigned char* bytes) {
-    return reinterpret_cast<const Element*>(bytes);
+// Masks a warp's raw scores. keys_left: of each row, from this lane's first column.
+__device__ __forceinline__ void mask_raw_scores(float (&s_frag)[TILE_N / 8][4], const int (&keys_left)[2]) {
+#pragma unroll
+    for (int n = 0; n < TILE_N / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            s_frag[n][i] = 8 * n + i % 2 < keys_left[i / 2] ? s_frag[n][i] : NEGATIVE_INFINITY;
+        }
+    }
 }
 
-// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
-//
-// k_smem, v_smem: this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column.
-__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
-                                       const unsigned (&q_frag)[HEAD_DIM / 32][4], unsigned k_smem, unsigned v_smem,
-                                       const TileScale& tile_scale, float scale_log2, float v_scale, bool masked,
-                                       const int (&keys_left)[2]) {
-    float s_frag[TILE_N / 8][4] = {};
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM / 32; ++d) {
-#pragma unroll
-        for (int n = 0; n < TILE_N / 16; ++n) {
-            unsigned k_frag[4];
-            ptx::ldmatrix_x4(k_frag, block_address<ROW_PAIRS>(k_smem, n, d));
-            ptx::mma_m16n8k32_e4m3(s_frag[2 * n], q_frag[d], k_frag[0], k_frag[1]);
-            ptx::mma_m16n8k32_e4m3(s_frag[2 * n + 1], q_frag[d], k_frag[2], k_frag[3]);
-        }
-    }
-
-    if (masked) {
-#pragma unroll
-        for (int n = 0; n < TILE_N / 8; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                s_frag[n][i] = 8 * n + i % 2 < keys_left[i / 2] ? s_frag[n][i] : NEGATIVE_INFINITY;
-            }
-        }
-    }
-
-    float raw_max[2] = {LOWEST_FLOAT, LOWEST_FLOAT};
+// The largest raw score of each row in the tile; finite, also if the row sees none of them.
+__device__ __forceinline__ void largest_scores(float (&raw_max)[2], const float (&s_frag)[TILE_N / 8][4]) {
+    raw_max[0] = HAS_EDGE ? LOWEST_FLOAT : s_frag[0][0];
+    raw_max[1] = HAS_EDGE ? LOWEST_FLOAT : s_frag[0][2];
 #pragma unroll
     for (int n = 0; n < TILE_N / 8; ++n) {
 #pragma unroll
@@ -126,10 +111,42 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
     }
     raw_max[0] = quad_max(raw_max[0]);
     raw_max[1] = quad_max(raw_max[1]);
-    TileRows rows(raw_max, tile_scale);
-    if (__any_sync(0xffffffffu, rows.outgrown(softmax, scale_log2) || !rows.in_range())) {
-        const float rescale[2] = {softmax[0].advance(rows.tile_max[0], scale_log2),
-                                  softmax[1].advance(rows.tile_max[1], scale_log2)};
+}
+
+// O[16, 16 D on] += join * P V: the tile's product starts from 0, and each row has a factor.
+template <int D = 0>
+__device__ __forceinline__ void join_products(float (&o_frag)[HEAD_DIM / 8][4],
+                                              const TileWeights<WeightType::P_DTYPE>& weights, unsigned v_smem,
+                                              const float (&join)[2]) {
+    float product[2][4] = {};
+#pragma unroll
+    for (int n = 0; n < TILE_N / 32; ++n) {
+        unsigned v_frag[4];
+        ptx::ldmatrix_x4_at<D * V_BLOCK_BYTES>(v_frag, block_address<COLUMN_PAIRS>(v_smem, 0, n));
+        weights.multiply(product[0], n, v_frag[0], v_frag[1]);
+        weights.multiply(product[1], n, v_frag[2], v_frag[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        float& o = o_frag[2 * D + i / 4][i % 4];
+        o = fmaf(product[i / 4][i % 4], join[i % 4 / 2], o);
+    }
+    if constexpr (D + 1 < HEAD_DIM / 16) {
+        join_products<D + 1>(o_frag, weights, v_smem, join);
+    }
+}
+
+// Folds one tile's raw scores into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
+//
+// v_smem: this lane's ldmatrix address in the tile.
+__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows& softmax,
+                                       float (&s_frag)[TILE_N / 8][4], unsigned v_smem, const TileScale& tile_scale,
+                                       float scale_log2, float v_scale) {
+    float raw_max[2];
+    largest_scores(raw_max, s_frag);
+    if (!softmax.advance(raw_max, tile_scale)) {
+        float rescale[2];
+        const bool subtract = softmax.move(rescale, raw_max, tile_scale, scale_log2);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
 #pragma unroll
@@ -137,7 +154,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
                 o_frag[d][i] *= rescale[i / 2];
             }
         }
-        if (__any_sync(0xffffffffu, !rows.in_range())) {
+        if (subtract) {
 #pragma unroll
             for (int n = 0; n < TILE_N / 8; ++n) {
 #pragma unroll
@@ -145,12 +162,13 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
                     s_frag[n][i] -= raw_max[i / 2];
                 }
             }
-            rows.subtracted();
         }
     }
 
+    const float factor[2] = {softmax.factor(0), softmax.factor(1)};
+    const float join[2] = {v_scale * factor[0], v_scale * factor[1]};
     TileWeights<WeightType::P_DTYPE> weights;
-    float sum[2] = {};
+    float sum[2];
 #pragma unroll
     for (int n = 0; n < TILE_N / 32; ++n) {
 #pragma unroll
@@ -158,40 +176,53 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
             const int half = i % 2;
             const float(&s)[4] = s_frag[4 * n + i / 2 * 2];
             const float(&next)[4] = s_frag[4 * n + i / 2 * 2 + 1];
-            const float p0 = rows.weight(s[2 * half], half);
-            const float p1 = rows.weight(s[2 * half + 1], half);
-            const float p2 = rows.weight(next[2 * half], half);
-            const float p3 = rows.weight(next[2 * half + 1], half);
-            sum[half] += (p0 + p1) + (p2 + p3);
+            const float p0 = softmax.weight(s[2 * half], half);
+            const float p1 = softmax.weight(s[2 * half + 1], half);
+            const float p2 = softmax.weight(next[2 * half], half);
+            const float p3 = softmax.weight(next[2 * half + 1], half);
+            const float four = (p0 + p1) + (p2 + p3);
+            sum[half] = n == 0 && i < 2 ? four : sum[half] + four;
             weights.set(n, i, p0, p1, p2, p3);
         }
     }
-    const float factor[2] = {rows.factor(softmax, 0, scale_log2), rows.factor(softmax, 1, scale_log2)};
-    softmax[0].sum = fmaf(sum[0], factor[0], softmax[0].sum);
-    softmax[1].sum = fmaf(sum[1], factor[1], softmax[1].sum);
-    const float join[2] = {v_scale * factor[0], v_scale * factor[1]};
+    softmax.rows[0].sum = fmaf(sum[0], factor[0], softmax.rows[0].sum);
+    softmax.rows[1].sum = fmaf(sum[1], factor[1], softmax.rows[1].sum);
 
+    join_products(o_frag, weights, v_smem, join);
+}
+
+// Raw scores += Q K^T of 32 columns, for the keys from 16 N on. q_frag: of these columns. k_smem: there, in row 0.
+template <int N = 0>
+__device__ __forceinline__ void multiply_raw_columns(float (&s_frag)[TILE_N / 8][4], const unsigned (&q_frag)[4],
+                                                     unsigned k_smem) {
+    unsigned k_frag[4];
+    ptx::ldmatrix_x4_at<N * K_BLOCK_BYTES>(k_frag, k_smem);
+    ptx::mma_m16n8k32_e4m3(s_frag[2 * N], q_frag, k_frag[0], k_frag[1]);
+    ptx::mma_m16n8k32_e4m3(s_frag[2 * N + 1], q_frag, k_frag[2], k_frag[3]);
+    if constexpr (N + 1 < TILE_N / 16) {
+        multiply_raw_columns<N + 1>(s_frag, q_frag, k_smem);
+    }
+}
+
+// The raw scores of a tile. k_smem: this lane's ldmatrix address in the tile.
+__device__ __forceinline__ void multiply_raw_scores(float (&s_frag)[TILE_N / 8][4],
+                                                    const unsigned (&q_frag)[HEAD_DIM / 32][4], unsigned k_smem) {
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; ++d) {
-        float product[2][4] = {};
+    for (int n = 0; n < TILE_N / 8; ++n) {
 #pragma unroll
-        for (int n = 0; n < TILE_N / 32; ++n) {
-            unsigned v_frag[4];
-            ptx::ldmatrix_x4(v_frag, block_address<COLUMN_PAIRS>(v_smem, d, n));
-            weights.multiply(product[0], n, v_frag[0], v_frag[1]);
-            weights.multiply(product[1], n, v_frag[2], v_frag[3]);
+        for (int i = 0; i < 4; ++i) {
+            s_frag[n][i] = 0.0f;
         }
+    }
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            float& o = o_frag[2 * d + i / 4][i % 4];
-            o = fmaf(product[i / 4][i % 4], join[i % 4 / 2], o);
-        }
+    for (int d = 0; d < HEAD_DIM / 32; ++d) {
+        multiply_raw_columns(s_frag, q_frag[d], block_address<ROW_PAIRS>(k_smem, 0, d));
     }
 }
 
 // The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
 //
-// There is no bound on registers: left alone, ptxas takes 133 at D=64 on sm_89. Given 128, it spills.
+// There is no bound on registers: left alone, ptxas takes 136 at D=64 on sm_89. Given a bound, it spills.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
                               const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
                               const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,
@@ -214,33 +245,36 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const unsigned q_smem = smem_base + (NUM_STAGES - 1) * STAGE_BYTES;
     const TileCopy<BLOCK_M, ROW_PAIRS, NUM_THREADS> q_copy(threadIdx.x);
     q_copy.start(q_smem + q_copy.smem_offset,
-                 pairs(q_bytes + (q_head * seq_q + first_row) * HEAD_DIM) + q_copy.global_offset,
-                 seq_q - first_row - q_copy.row);
+                 q_bytes + (q_head * seq_q + first_row) * HEAD_DIM + 2 * q_copy.global_offset,
+                 RAGGED_Q ? seq_q - first_row - q_copy.row : BLOCK_M);
     ptx::cp_async_commit_group();
 
-    // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
-    const auto after = [](unsigned stage) { return stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES; };
+    // The stages go round; of two, either is the other. What is loaded is always NUM_STAGES - 1 tiles ahead of what is
+    // computed.
+    const auto after = [](unsigned stage) {
+        return NUM_STAGES == 2 ? stage ^ STAGE_BYTES : stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
+    };
     const TileCopy<TILE_N, ROW_PAIRS, NUM_THREADS> k_copy(threadIdx.x);
     const TileCopy<HEAD_DIM, COLUMN_PAIRS, NUM_THREADS> v_copy(threadIdx.x);
-    const unsigned char* k_head = k_bytes + kv_head * seq_kv * HEAD_DIM;
-    const unsigned char* v_head = v_bytes + kv_head * all_tiles * TILE_BYTES;
-    int next = threadIdx.x * CHUNK_BYTES;  // in both: their tiles are of one size, and lie one behind the other
-    int rows_left = seq_kv - k_copy.row;
+    const unsigned char* k_next = k_bytes + kv_head * seq_kv * HEAD_DIM + 2 * k_copy.global_offset;
+    const unsigned char* v_next = v_bytes + kv_head * all_tiles * TILE_BYTES + 2 * v_copy.global_offset;
     unsigned load_stage = 0;
-    const auto load = [&](int tile) {
-        if (tile < tiles) {
-            k_copy.start(smem_base + load_stage + k_copy.smem_offset, pairs(k_head + next), rows_left);
-            v_copy.start(smem_base + load_stage + TILE_BYTES + v_copy.smem_offset, pairs(v_head + next), HEAD_DIM);
-            next += TILE_BYTES;
-            rows_left -= TILE_N;
+    int left = opaque(tiles);  // from the present one on
+    const auto load = [&](int ahead) {
+        if (left > ahead) {
+            const int rows_left = RAGGED_KV ? seq_kv - (tiles - left + ahead) * TILE_N - k_copy.row : TILE_N;
+            k_copy.start(smem_base + k_copy.smem_offset + load_stage, k_next, rows_left);
+            v_copy.start(smem_base + TILE_BYTES + v_copy.smem_offset + load_stage, v_next, HEAD_DIM);
+            k_next += TILE_BYTES;
+            v_next += TILE_BYTES;
             load_stage = after(load_stage);
         }
         // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
         ptx::cp_async_commit_group();
     };
 #pragma unroll
-    for (int tile = 0; tile < NUM_STAGES - 1; ++tile) {
-        load(tile);
+    for (int ahead = 0; ahead < NUM_STAGES - 1; ++ahead) {
+        load(ahead);
     }
 
     const ScoreScale score_scale(scale);
@@ -248,6 +282,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const float q_scale = q_scales[q_head * ceil_div(seq_q, SCALE_ROWS) + first_of_warp / SCALE_ROWS];
     kv_scales += kv_head * all_tiles;
     float2 next_scales = kv_scales[0];
+    int next_tile = opaque(0);
 
     ptx::cp_async_wait_group<NUM_STAGES - 1>();
     __syncthreads();
@@ -262,41 +297,45 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     }
 
     float o_frag[HEAD_DIM / 8][4] = {};
-    SoftmaxRow softmax[2];
-    const int row = first_row + warp * WARP_M + lane / 4;
-    const int column = 2 * (lane % 4);
-    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+    Fp8Rows softmax(score_scale.log2);
     const unsigned k_smem = smem_base + col_block_offset<ROW_PAIRS>(lane);
     const unsigned v_smem = smem_base + TILE_BYTES + col_block_offset<COLUMN_PAIRS>(lane);
     unsigned stage = 0;
-    int tile = 0;
 #pragma unroll 1
     do {  // there is a tile: every row sees key 0
         ptx::cp_async_wait_group<NUM_STAGES - 2>();
         __syncthreads();
-        load(tile + NUM_STAGES - 1);
+        load(NUM_STAGES - 1);
         const float2 scales = next_scales;
-        if (tile + 1 < tiles) {
-            next_scales = kv_scales[tile + 1];
+        if (left > 1) {
+            next_scales = kv_scales[++next_tile];
+        }
+        float s_frag[TILE_N / 8][4];
+        multiply_raw_scores(s_frag, q_frag, k_smem + stage);
+        const int tile = tiles - left;
+        if (HAS_EDGE && tile >= unmasked) {
+            const int thread = ptx::tid_x();
+            const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
+            const int column = tile * TILE_N + 2 * (thread % 4);
+            const int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+            mask_raw_scores(s_frag, keys_left);
         }
         const TileScale tile_scale(q_scale, scales.x, score_scale.log2);
-        attend(o_frag, softmax, q_frag, k_smem + stage, v_smem + stage, tile_scale, score_scale.log2, scales.y,
-               tile >= unmasked, keys_left);
-        keys_left[0] -= TILE_N;
-        keys_left[1] -= TILE_N;
+        attend(o_frag, softmax, s_frag, v_smem + stage, tile_scale, score_scale.log2, scales.y);
         stage = after(stage);
-    } while (++tile < tiles);
+    } while (--left > 0);
 
     const int warp_row = q_tile_of_block() * BLOCK_M + static_cast<int>(threadIdx.x) / 32 * WARP_M;
+    const int rows_left = RAGGED_Q ? seq_q - warp_row : WARP_M;
     unsigned o_pairs[HEAD_DIM / 8][2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float row_sum = quad_sum(softmax[half].sum);
+        const float row_sum = quad_sum(softmax.rows[half].sum);
         const float factor = softmax_normaliser(row_sum);
-        const int lse_row = warp_row + lane / 4 + 8 * half;
-        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
-            lse_of_block(lse, seq_q)[lse_row] =
-                log_sum_exp(softmax[half].max, row_sum * WEIGHT_UNIT, ScoreScale(scale).log2);
+        const int lse_row = lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && lse_row < rows_left) {
+            lse_of_block(lse, seq_q)[warp_row + lse_row] =
+                log_sum_exp(softmax.rows[half].max, row_sum * WEIGHT_UNIT, ScoreScale(scale).log2);
         }
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
@@ -304,6 +343,6 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
         }
     }
     __syncthreads();  // the output goes where other warps may still read keys
-    store_warp_tile<HEAD_DIM>(o + (q_head * seq_q + warp_row) * HEAD_DIM, seq_q - warp_row, o_pairs,
-                              smem + warp * WARP_M * HEAD_DIM * 2, lane);
+    store_warp_tile<HEAD_DIM>(o + (q_head * seq_q + warp_row) * HEAD_DIM, rows_left, o_pairs,
+                              smem_base + warp * WARP_M * HEAD_DIM * 2, lane);
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics, Quantisation, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Numerics, Quantisation, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports
@@ -59,6 +60,12 @@ def _limits(problem: Problem) -> StaticLimits:
     return MISSION_LIMITS.but(registers=152, shared_bytes=MAX_SHARED_BYTES, reason=reason)
 
 
+def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
+    """The macros of the source: its knobs, and where the problem ends within a tile."""
+    ragged = {"RAGGED_Q": problem.seq_q % config.int("BLOCK_M") > 0, "RAGGED_KV": problem.seq_kv % SCALE_ROWS > 0}
+    return {**config, **{name: int(value) for name, value in ragged.items()}}
+
+
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     attention = ladder_launch(problem, config.int("BLOCK_M"), _threads(config), smem_bytes(problem, config))
     workspaces = quantisation_buffers(problem, SCALE_ROWS)
@@ -86,6 +93,7 @@ FP8 = CudaKernel(
     limits=_limits,
     min_arch=89,
     knobs=KNOBS,
+    macros=_macros,
     lse=True,
     idea="e4m3 tensor cores for both products, with a scale for each 64 rows; quantised by a kernel of its own",
 )

@@ -22,6 +22,7 @@
 #include "mainloop/ring.cuh"
 #include "schedule/head.cuh"
 #include "softmax/mask.cuh"
+#include "tile/copy.cuh"
 #include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
@@ -97,9 +98,8 @@ __device__ __forceinline__ void produce(const Head& head, unsigned smem, int fir
 }
 
 // One warp's 16 rows of the block's.
-__device__ __forceinline__ void consume(const Head& head, float* lse, unsigned char* smem_bytes, int first_row,
-                                        int seq_q, int seq_kv, int tiles, float scale) {
-    const unsigned smem = ptx::smem_address(smem_bytes);
+__device__ __forceinline__ void consume(const Head& head, float* lse, unsigned smem, int first_row, int seq_q,
+                                        int seq_kv, int tiles, float scale) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const ScoreScale score_scale(scale);
@@ -145,11 +145,10 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned c
     }
 
     unsigned o_pairs[HEAD_DIM / 8][2];
-    float* warp_lse = lse == nullptr ? nullptr : lse_of_block(lse, seq_q) + warp_row;
-    finish_rows(o_pairs, o_frag, softmax, warp_lse, seq_q - warp_row, score_scale.log2, lane);
+    finish_rows(o_pairs, o_frag, softmax, lse, row_of_block(warp_row, seq_q), seq_q - warp_row, score_scale.log2, lane);
     ptx::bar_sync(ALL_READ, CONSUMERS);  // the output goes where other warps may still read keys
     store_warp_tile<HEAD_DIM>(head.o + warp_row * HEAD_DIM, seq_q - warp_row, o_pairs,
-                              smem_bytes + warp * WARP_M * HEAD_DIM * 2, lane);
+                              smem + warp * WARP_M * HEAD_DIM * 2, lane);
 }
 
 __global__ void __maxnreg__(MAX_REGISTERS)
@@ -164,6 +163,6 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     if (threadIdx.x >= CONSUMERS) {
         produce(head, ptx::smem_address(smem), first_row, seq_q, seq_kv, tiles);
     } else {
-        consume(head, lse, smem, first_row, seq_q, seq_kv, tiles, scale);
+        consume(head, lse, ptx::smem_address(smem), first_row, seq_q, seq_kv, tiles, scale);
     }
 }

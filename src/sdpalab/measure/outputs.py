@@ -114,7 +114,7 @@ class Outputs:
         if not len(rows):
             return ""
         inputs = self.inputs
-        reference = attention_float64(*inputs.qkv, rows=rows, **inputs.scoring(problem))
+        reference = attention_float64(*inputs.qkv, rows=rows, **problem.scoring_with(inputs.arrays))
         error = np.abs(out[:, :, rows].astype(np.float64) - reference)
         b, h, i, d = (int(n) for n in np.unravel_index(int(np.argmax(error)), error.shape))
         if error[b, h, i, d] <= limit:

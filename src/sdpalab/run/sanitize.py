@@ -112,6 +112,8 @@ class Sanitized:
         The same by kind and pair of source lines.
     unused : tuple of Suppression
         Suppressions that fit no hazard.
+    notes : tuple of str
+        What is worth a look, and no hazard, by instruction: copies that are never waited for.
     """
 
     target: str
@@ -122,6 +124,7 @@ class Sanitized:
     hazards: tuple[SanitizedHazard, ...]
     groups: tuple[HazardGroup, ...]
     unused: tuple[Suppression, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -140,6 +143,7 @@ class Sanitized:
             "hazards": [hazard.to_dict() for hazard in self.hazards],
             "groups": [group.to_dict() for group in self.groups],
             "unused_suppressions": [str(suppression) for suppression in self.unused],
+            "notes": list(self.notes),
         }
 
 
@@ -238,15 +242,16 @@ def combine(
     kernel: Kernel,
     problems: Sequence[Problem],
     config: Config,
-    parts: Iterable[tuple[Sequence[str], Sequence[SanitizedHazard]]],
+    parts: Iterable[tuple[Sequence[str], Sequence[SanitizedHazard], Sequence[str]]],
     *,
     arch: str,
     suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
-    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs and hazards of each alone."""
+    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs, hazards and notes of each alone."""
     collected = _Collected(kernel.name, None)
-    for labels, hazards in parts:
+    for labels, hazards, notes in parts:
         collected.labels += labels
+        collected.notes |= dict.fromkeys(notes)
         for hazard in hazards:
             collected.note(hazard)
     return _of_kernel(collected, kernel, problems, config, arch, suppressions)
@@ -320,6 +325,7 @@ class _Collected:
         self.names: list[str] = []
         """The PTX of the launches that this run still has before it."""
         self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
+        self.notes: dict[str, None] = {}
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
@@ -341,7 +347,9 @@ class _Collected:
 
     def launched(self, _: Build | None, report: Report) -> None:
         """The next launch of the run has come to its end."""
-        self._hazards(self.names.pop(0), report.hazards)
+        name = self.names.pop(0)
+        self._hazards(name, report.hazards)
+        self.notes |= dict.fromkeys(f"{name}: {note.message}" for note in report.notes)
 
     def compared(self, name: str, wrong: Sequence[str]) -> None:
         """What is not as expected at the end of a run."""
@@ -374,5 +382,8 @@ class _Collected:
         groups = group(ordered, sources)
         ran = tuple(cases), tuple(self.labels), tuple(ordered)
         return Sanitized(
-            *(self.target, config, device), *ran, *suppress(groups, [*suppressions, *suppressions_in(sources)])
+            *(self.target, config, device),
+            *ran,
+            *suppress(groups, [*suppressions, *suppressions_in(sources)]),
+            tuple(sorted(self.notes)),
         )

@@ -21,7 +21,7 @@ from sdpalab.sim.errors import (
     StepLimit,
     UnsupportedInstruction,
 )
-from sdpalab.sim.hazards import ConflictingAccess, Hazard
+from sdpalab.sim.hazards import ConflictingAccess, Hazard, Note
 from sdpalab.sim.launch import CHECKS, Report, launch, thorough_checks
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
 from sdpalab.sim.streams import Event, Stream
@@ -42,6 +42,7 @@ __all__ = [
     "KernelTrap",
     "LaunchError",
     "NotAlgebraic",
+    "Note",
     "Pointer",
     "PtxSyntaxError",
     "Report",

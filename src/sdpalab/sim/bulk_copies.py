@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import BARRIER
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.mbarriers import Mbarriers
@@ -90,6 +91,8 @@ class BulkCopies(AsyncUnit):
         self.machine = machine
         self.groups = np.zeros(machine.lanes, dtype=np.int64)
         """Bulk groups that each lane has committed."""
+        self.waits_last = np.zeros(machine.lanes, dtype=np.bool_)
+        """Whether each lane has waited for groups since it last committed one."""
         self.flying: list[Transfer] = []
 
     @staticmethod
@@ -103,6 +106,7 @@ class BulkCopies(AsyncUnit):
     def reset(self) -> None:
         """Nothing in flight, no groups."""
         self.groups.fill(0)
+        self.waits_last.fill(False)
         self.flying.clear()
 
     # ---- the life of a copy -----------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class BulkCopies(AsyncUnit):
         access = Access(self.machine.spaces["shared"], offset, flat, transfer.unit, lanes, transfer.instruction)
         for observer in self.machine.observers:
             observer.atomic(access)
-            observer.release(transfer.barrier.key, transfer.lanes, transfer.barrier.home)
+            observer.arrive(transfer.barrier, transfer.lanes, BARRIER)
 
     def _read(self, transfer: Transfer) -> None:
         if transfer.data is None:
@@ -192,9 +196,11 @@ class BulkCopies(AsyncUnit):
             transfer.data = data
 
     def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
-        """Report rows whose shared memory is gone because its CTA has exited."""
+        """Report rows whose shared memory is gone because its CTA has exited; see :meth:`check_drained` for stores."""
         machine = self.machine
         gone = ~np.isin(index[:, 0] // machine.shared_stride, machine.cta[machine.live])
+        if does == "reads" and transfer.barrier is None:
+            gone &= ~self._without_wait(transfer)
         if gone.any():
             self._report(transfer, gone, f"{does} shared memory of a block that has exited meanwhile")
 
@@ -252,11 +258,12 @@ class BulkCopies(AsyncUnit):
     def commit(self, sel: Selection) -> None:
         """Close the current bulk group of each lane."""
         self.groups[sel] += 1
+        self.waits_last[sel] = False
 
     def wait(self, sel: Selection, keep: int, reads_only: bool) -> None:
         """Complete the copies of these lanes but those of their last ``keep`` groups; or only their reading."""
         waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
-        waiting[sel] = True
+        waiting[sel] = self.waits_last[sel] = True
         left: list[Transfer] = []
         for transfer in self.flying:
             ready = waiting[transfer.lanes] & (transfer.group < self.groups[transfer.lanes] - keep)
@@ -287,9 +294,19 @@ class BulkCopies(AsyncUnit):
             del self.flying[place]
         return True
 
+    def _without_wait(self, transfer: Transfer) -> Mask:
+        """Which rows are of lanes that have committed them, and ended without a wait behind their last group."""
+        mask: Mask = (transfer.group < self.groups[transfer.lanes]) & ~self.waits_last[transfer.lanes]
+        return mask
+
     def check_drained(self) -> None:
-        """Report stores without a wait for their reading before the end."""
+        """Report stores that were not waited for: an error where a wait was meant to cover them, and else for a
+        note."""
         for transfer in self.flying:
             if not transfer.waited:
-                everything = np.ones(len(transfer.lanes), dtype=np.bool_)
-                self._report(transfer, everything, "still reads shared memory when its block exits")
+                without = self._without_wait(transfer)
+                if not without.all():
+                    self._report(transfer, ~without, "still reads shared memory when its block exits")
+                if without.any():
+                    for observer in self.machine.observers:
+                        observer.unwaited(transfer.lanes[without], transfer.instruction)

@@ -34,7 +34,7 @@ from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.weak import WeakMemory
 
-__all__ = ["Chunks", "Setup"]
+__all__ = ["Chunks", "Setup", "race_observers"]
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,7 @@ class Chunks:
         checks, log = self.setup.checks, self.log
         observers = [] if self.watcher is None else [self.watcher]
         observers += [recorder.watch(machine) for recorder in self.setup.watchers]
-        if self.history is not None:
-            race = RaceCheck(
-                *(machine, log),
-                in_flight="async" not in checks,
-                strict="lanes" in checks,
-                values="values" in checks,
-                volatile_is_data=self.setup.volatile == "data",
-                chains=self.history.chains,
-            )
-            observers += [race, GlobalRaceCheck(machine, log, race, self.history)]
-        if "async" in checks:
-            observers.append(AsyncCheck(machine, log))
+        observers += race_observers(self.setup, machine, log, self.history, self.tally)
         if "strict" in checks:
             observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
@@ -173,6 +162,27 @@ class Chunks:
         if self.setup.counters:
             observers.append(Counting(machine, self.tally))
         return observers
+
+
+def race_observers(
+    setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None, tally: Tally
+) -> list[Observer]:
+    """The checks of the order of accesses that a launch asks for; ``history`` with the ``race`` check."""
+    observers: list[Observer] = []
+    if history is not None:
+        race = RaceCheck(
+            *(machine, log),
+            in_flight="async" not in setup.checks,
+            strict="lanes" in setup.checks,
+            letter="strict" in setup.checks,
+            values="values" in setup.checks,
+            volatile_is_data=setup.volatile == "data",
+            chains=history.chains,
+        )
+        observers += [race, GlobalRaceCheck(machine, log, race, history)]
+    if "async" in setup.checks:
+        observers.append(AsyncCheck(machine, log, tally, strict="strict" in setup.checks))
+    return observers
 
 
 def _landing(schedule: str, seed: tuple[int, int]) -> Callable[[int], int]:

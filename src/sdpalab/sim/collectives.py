@@ -15,7 +15,24 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask
 
-__all__ = ["is_collective", "meets_at_barrier", "member_mask", "pack_warps", "warp_words"]
+__all__ = [
+    "LEAVES_OUT",
+    "MEMBER_MASK",
+    "NAMES_ABSENT",
+    "PARTIAL_WARP",
+    "is_collective",
+    "meets_at_barrier",
+    "member_mask",
+    "pack_warps",
+    "warp_words",
+]
+
+
+PARTIAL_WARP = "{} needs all 32 lanes of a warp"
+MEMBER_MASK = "the member mask {1:#010x}"
+NAMES_ABSENT = "names threads {2:#010x} too"
+LEAVES_OUT = "leaves out a thread that executes this"
+"""What hazards say of missing lanes: of the opcode, a member mask, and the lanes that are missing of it."""
 
 
 def is_collective(instruction: Instruction) -> bool:

@@ -16,7 +16,7 @@ from sdpalab.sim.machine import Machine, Resume
 from sdpalab.sim.selection import Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto"]
+__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto", "trapped"]
 
 End = Callable[[Selection], list[Resume]]
 """Given the lanes that reached the end of a block, where they (and lanes that they release) go on."""
@@ -144,14 +144,19 @@ def _trap(flow: Flow, instruction: Instruction, following: int) -> End:
     machine = flow.machine
 
     def end(sel: Selection) -> list[Resume]:
-        block, thread = machine.where(int(indices(sel)[0]))
-        source = machine.source(instruction)
-        raise KernelTrap(
-            f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
-            f"by block {block}, thread {thread}"
-        )
+        raise trapped(machine, instruction, int(indices(sel)[0]))
 
     return end
+
+
+def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap:
+    """The exception for a lane that ends the launch."""
+    block, thread = machine.where(lane)
+    source = machine.source(instruction)
+    return KernelTrap(
+        f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
+        f"by block {block}, thread {thread}"
+    )
 
 
 @block_end("bar", "barrier")

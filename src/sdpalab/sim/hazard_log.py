@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.geometry import Dim3
-from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine
+from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard, Note
+from sdpalab.sim.ir import Entry, Instruction, PtxModule
+from sdpalab.sim.machine import Machine, frames_of, source_of
+from sdpalab.sim.selection import Array
 
-__all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of"]
+__all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of", "unwaited_copies"]
 
 
 class HazardLog:
@@ -97,3 +98,17 @@ def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int,
     return conflicting_access_of(
         machine, instruction, block=block, warp=machine.warp_of(lane), thread=thread, note=note
     )
+
+
+def unwaited_copies(module: PtxModule, entry: Entry, many: Array) -> tuple[Note, ...]:
+    """A note for each instruction with copies that their threads have not waited for, by its pc."""
+    notes: list[Note] = []
+    for instruction in entry.instructions:
+        copies = int(many[instruction.pc])
+        if copies:
+            source = source_of(module, instruction)
+            place = ", ".join(filter(None, (source, f"PTX line {instruction.line}")))
+            message = f"threads end without a wait for what they copied by {instruction.text} at {place}"
+            frames = frames_of(module, instruction)
+            notes.append(Note(message, instruction.pc, instruction.line, source, instruction.text, frames, copies))
+    return tuple(notes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sdpalab.sim.geometry import Dim3
 
-__all__ = ["KINDS", "ConflictingAccess", "Hazard"]
+__all__ = ["KINDS", "ConflictingAccess", "Hazard", "Note"]
 
 KINDS = frozenset(
     {
@@ -101,3 +101,26 @@ class Hazard:
     what: str = ""
     advice: str = ""
     frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is worth a look at one instruction, and no hazard.
+
+    Attributes
+    ----------
+    message : str
+        A sentence with the place in it.
+    pc, ptx_line, source, text, frames
+        As those of :class:`Hazard`.
+    count : int
+        How many copies it is about.
+    """
+
+    message: str
+    pc: int
+    ptx_line: int
+    source: str
+    text: str
+    frames: tuple[str, ...] = ()
+    count: int = 0

@@ -19,15 +19,16 @@ from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
-from sdpalab.sim.hazard_log import HazardLog
-from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.hazard_log import HazardLog, unwaited_copies
+from sdpalab.sim.hazards import Hazard, Note
+from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
-from sdpalab.sim.native import UNWRITTEN, run_native, wanted_engine
+from sdpalab.sim.native import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -56,9 +57,10 @@ CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
 MORE_CHECKS = ("lanes", "strict", "values", "provenance")
 """What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
-together; without it, only lanes that had diverged race with each other. ``strict``: the same, and mbarriers for bulk
-copies need a fence behind their initialisation. ``values``: a write races also if the value is there already.
-``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
+copies need a fence behind their initialisation, bulk stores must have been waited for when their block exits, and an
+mbarrier's instruction without a scope has that of the CTA. ``values``: a write races also if the value is there
+already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
@@ -103,6 +105,8 @@ class Report:
         The counters, if requested.
     printed : tuple of str
         What each printf of each thread wrote, in the order of execution.
+    notes : tuple of Note
+        Asynchronous copies that threads have not waited for when they end, with the ``async`` check.
     """
 
     hazards: list[Hazard]
@@ -111,6 +115,7 @@ class Report:
     shared_bytes: int
     counters: Counters | None = None
     printed: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def launch(
@@ -336,6 +341,7 @@ def execute(
         symbols.shared_bytes,
         counted(module, code, program, run.tally) if counters else None,
         tuple(run.chunks.printed),
+        unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
     return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
 
@@ -377,11 +383,17 @@ def _run(
             return run
         arena.restore(before)  # what it has done so far is thrown away
         suspects = follows and why == UNWRITTEN
+        if suspects:
+            run = _execution(setup, arena)
+            if not _run_native(replace(setup, tracking=True), run, workers, accesses):
+                return run  # what was undefined did not matter
+            arena.restore(before)
+        for tracking in (False, True) if suspects else (False,):
+            reported = _report_natively(replace(setup, tracking=tracking), arena, before, why, accesses)
+            if reported is not None:
+                return reported
+            arena.restore(before)
     if suspects:
-        run = _execution(setup, arena)
-        if not _run_native(replace(setup, tracking=True), run, workers, accesses):
-            return run  # what was undefined did not matter
-        arena.restore(before)
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
         except SimError:  # it is raised with the hazards of the run below
@@ -397,9 +409,27 @@ def _run(
     return run
 
 
+def _report_natively(
+    setup: Setup, arena: Arena, before: tuple[Array | None, Heap | None], why: str, accesses: Accesses
+) -> _Execution | None:
+    """Run a launch with hazards on the native engine, which reports them; None if it leaves that to the other."""
+    run = _execution(setup, arena)
+    suspicions = note_suspicions(setup, run.space, run.tally, run.log, why, _touched_by(setup, run, accesses))
+    if suspicions is None or suspicions.complete:
+        return None if suspicions is None else run
+    arena.restore(before)
+    again = replace(run, space=arena.space())
+    return again if report_suspicions(setup, again.space, again.log, suspicions) else None
+
+
+def _touched_by(setup: Setup, run: _Execution, accesses: Accesses) -> list[Touched] | None:
+    """Where to note what a launch accesses, if that is wanted."""
+    return run.touched if accesses == "places" and "race" in setup.checks else None
+
+
 def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
     """Run a launch on the native engine; why it is left to the reference engine, or empty."""
-    wanted = run.touched if accesses == "places" and "race" in setup.checks else None
+    wanted = _touched_by(setup, run, accesses)
     return run_native(setup, run.space, run.tally, workers, wanted, run.chunks.printed)
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import MemoryOrder
 from sdpalab.sim.errors import Deadlock, IllegalAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
@@ -47,13 +48,13 @@ class MbarrierWait:
     resume: int
     instruction: Instruction
     result: Array
-    acquires: bool
+    order: MemoryOrder
 
     def part(self, mask: Mask) -> MbarrierWait:
         """Some of its lanes."""
         return MbarrierWait(
             *(subset(self.sel, mask), self.offset, self.home[mask], self.phase[mask]),
-            *(self.resume, self.instruction, self.result, self.acquires),
+            *(self.resume, self.instruction, self.result, self.order),
         )
 
 
@@ -242,10 +243,8 @@ class Mbarriers(AsyncUnit):
     def complete(self, entry: MbarrierWait) -> None:
         """The phase that these lanes wait for is complete."""
         entry.result[entry.sel] = True
-        if entry.acquires:
-            key = CompletionBarrier(entry.offset, entry.home).key
-            for observer in self.machine.observers:
-                observer.acquire((key, "complete"), entry.sel, entry.home)
+        for observer in self.machine.observers:
+            observer.leave(CompletionBarrier(entry.offset, entry.home), entry.sel, entry.order)
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing else can run."""

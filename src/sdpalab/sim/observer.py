@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import BARRIER, MemoryOrder
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
@@ -113,14 +114,21 @@ class Observer:
         The lanes have waited for them, or, with a ``barrier``, the mbarrier has counted them.
         """
 
-    def warp_sync(self, sel: Selection) -> None:
-        """Lanes of a warp have met at a ``bar.warp.sync``."""
+    def warp_sync(self, sel: Selection, groups: Array | None) -> None:
+        """Lanes have met at a ``bar.warp.sync``: those of each warp, or for each lane those that are bits of
+        ``groups``."""
 
-    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+    def arrive(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """These lanes arrive at mbarriers, one each."""
+
+    def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """The phase is over that these lanes have waited for, each of its mbarrier."""
+
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, order: MemoryOrder = BARRIER) -> None:
         """The lanes' accesses so far become visible to lanes that acquire from ``key`` later (a barrier's arrival).
 
-        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; ``relaxed`` passes on
-        only what came before the lanes' last fence.
+        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; a relaxed ``order``
+        passes on only what came before the lanes' last fence.
         """
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
@@ -132,8 +140,9 @@ class Observer:
     def fence(self, sel: Selection, instruction: Instruction) -> None:
         """These lanes have executed a fence, other than one between proxies."""
 
-    def proxy_fence(self, sel: Selection) -> None:
-        """These lanes have executed a fence between the generic proxy and the async proxy for shared memory."""
+    def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
+        """These lanes have executed a fence between the generic proxy and the async proxy, for ``shared`` memory,
+        ``global`` memory or both."""
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
@@ -154,6 +163,9 @@ class Observer:
 
         Where another access conflicts, ``what`` has ``{other}`` in its place.
         """
+
+    def unwaited(self, sel: Selection, instruction: Instruction) -> None:
+        """These lanes have issued asynchronous copies, and ended without a wait for them."""
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""

@@ -25,14 +25,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import memory_order
+from sdpalab.sim.checks.orders import is_communication
 from sdpalab.sim.chunks import Chunks
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.linking import callee
-from sdpalab.sim.opcodes import opcode_of, updates_memory
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
@@ -95,12 +94,9 @@ def _can_fork() -> bool:
 
 def communicates(instruction: Instruction) -> bool:
     """Whether blocks may pass something on to each other with this instruction, or wait for each other, or print."""
-    mods = instruction.mods
-    if {mod.split("::")[0] for mod in mods} & {"shared", "local"} and "global" not in mods:
-        return False
     if instruction.opcode == "call":
         return callee(instruction) in ("vprintf", "malloc", "free")
-    return bool(opcode_of(instruction).memory or updates_memory(instruction)) and memory_order(instruction).strong
+    return is_communication(instruction)
 
 
 def _guess(chunks: Chunks) -> float:

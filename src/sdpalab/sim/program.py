@@ -71,9 +71,13 @@ class Program:
     undefined: frozenset[str] = frozenset()
 
 
-def build_program(entry: Entry, *, fine: bool = False) -> Program:
-    """Blocks, products and rows of an entry; ``fine`` blocks end behind each access to memory and each fence."""
-    blocks, block_of_label = _blocks(entry, fine)
+def build_program(entry: Entry, *, fine: bool = False, lockstep: bool = False) -> Program:
+    """Blocks, products and rows of an entry.
+
+    ``fine`` blocks end behind each access to memory and each fence; with ``lockstep`` also behind what accesses memory
+    in other ways, waits for copies or lets lanes meet: warps that run a block one after the other are in lockstep then.
+    """
+    blocks, block_of_label = _blocks(entry, fine or lockstep, lockstep)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
     rows, files, undefined = _allocate(entry, blocks, start)
     return Program(blocks, block_of_label, rows, files, start, undefined)
@@ -84,12 +88,17 @@ def _accesses(instruction: Instruction) -> bool:
     return bool(opcode_of(instruction).memory) or instruction.opcode in ("fence", "membar")
 
 
-def _blocks(entry: Entry, fine: bool) -> tuple[list[BasicBlock], dict[str, int]]:
+_FURTHER = ("bar", "barrier", "cp", "discard", "ldmatrix", "stmatrix", "wmma")
+"""Opcodes of further instructions whose order among the warps shows in what the checks report."""
+
+
+def _blocks(entry: Entry, fine: bool, lockstep: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
     starts = sorted(
         {
             *(0, entry.start, len(code), *entry.labels.values()),
             *(each.pc + 1 for each in code if ends_block(each) or (fine and _accesses(each))),
+            *(each.pc + 1 for each in code if lockstep and each.opcode in _FURTHER),
             *(each.pc for each in code if meets_at_barrier(each)),
         }
     )

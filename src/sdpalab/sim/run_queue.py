@@ -45,6 +45,8 @@ class RunQueue:
             cluster = machine.cta // machine.cluster_size
             many = min(groups, machine.n_cta if scattered else clusters)
             group = machine.cta % many if scattered else cluster * many // clusters
+            if schedule == "reverse":  # the last turn goes first, and the chunk begins with the block that does
+                group = many - 1 - group
             self.turns = group * machine.warps + np.arange(machine.lanes) // self.slot_lanes
         self.random: np.random.Generator
         """Made anew by :meth:`clear`."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers
-from sdpalab.sim.checks.orders import memory_order
+from sdpalab.sim.checks.orders import is_communication
 from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
 from sdpalab.sim.errors import Deadlock, StepLimit, UnsupportedInstruction
@@ -25,7 +25,6 @@ from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
@@ -89,7 +88,7 @@ class Scheduler:
             self.decoder.watch = Warpgroups.of(machine).watched
         code = machine.entry.instructions
         if machine.weak is None:
-            self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+            self.queue = RunQueue(machine, schedule, _GROUPS if any(map(is_communication, code)) else 1)
         else:
             self.queue = RunQueue(machine, schedule, _SCATTERED, scattered=True)
         self.polling = polling_blocks(machine.entry, machine.program)
@@ -289,10 +288,3 @@ class Scheduler:
                 break
         self.queue.push([(at, sel)])
         return True
-
-
-def _communicates(instruction: Instruction) -> bool:
-    """Whether blocks may pass something on to each other by an access to global memory."""
-    if not opcode_of(instruction).memory:
-        return False
-    return "global" in instruction.mods and memory_order(instruction).strong

@@ -47,6 +47,8 @@ class Tally:
         Warp instructions that each CTA has run.
     by_warp : ndarray of int64 [warps of a CTA, blocks of the program]
         How often each block was run by the warps of that number, of all CTAs.
+    unwaited : ndarray of int64 [instructions]
+        With the ``async`` check, copies of threads that ended without a wait for them.
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class Tally:
         self.sectors, self.wavefronts = zeros((2, code, 2), np.int64)
         self.touched = zeros((2, size // SECTOR + 1 if traffic else 0), np.bool_)
         self.issued = zeros((ctas if traffic else 0,), np.int64)
+        self.unwaited = zeros((len(entry.instructions),), np.int64)
         self.by_warp = zeros((warps_per_cta, blocks if traffic else 0), np.int64)
 
     def add(self, other: Tally) -> None:
         """Add what another process has counted."""
-        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued", "by_warp"):
+        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued", "by_warp", "unwaited"):
             mine = getattr(self, name)
             mine += getattr(other, name)
         self.touched |= other.touched

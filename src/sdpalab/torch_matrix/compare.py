@@ -131,7 +131,7 @@ class _OutputComparison:
         if case not in self._references:
             spec = self._specs[case]
             inputs = make_inputs(spec.problem, spec.inputs, spec.seed or 0)
-            self._references[case] = attention_float64(*inputs.qkv, **inputs.scoring(spec.problem))
+            self._references[case] = attention_float64(*inputs.qkv, **spec.problem.scoring_with(inputs.arrays))
         return self._measured(case, digest, self._references[case])
 
     def _apart(self, case: str, ours: str | None, theirs: str | None) -> Errors | None:

@@ -90,7 +90,7 @@ def _witnesses(specs: list[CaseSpec], store: _Folder, device: str) -> dict[str, 
                     *(inputs.q, inputs.k, inputs.v),
                     backend=backend,
                     device=device,
-                    **inputs.scoring(spec.problem),
+                    **spec.problem.scoring_with(inputs.arrays),
                 )
             except WitnessUnavailable as error:
                 missing.setdefault(name, str(error))

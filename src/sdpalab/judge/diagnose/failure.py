@@ -71,7 +71,7 @@ class Failure:
         """The float64 reference [B, H, Sq, D], NaN in rows that are not judged."""
         if self.known is not None:
             return self.known
-        return attention_float64(*self.inputs.qkv, **self.inputs.scoring(self.problem))
+        return attention_float64(*self.inputs.qkv, **self.problem.scoring_with(self.inputs.arrays))
 
     @cached_property
     def right(self) -> F64:

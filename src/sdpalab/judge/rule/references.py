@@ -58,7 +58,7 @@ class References:
     def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
         self.problem, self.inputs, self.rows = problem, inputs, rows
         self._qkv = inputs.qkv
-        self._arguments: dict[str, Any] = dict(inputs.scoring(problem))
+        self._arguments: dict[str, Any] = dict(problem.scoring_with(inputs.arrays))
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}

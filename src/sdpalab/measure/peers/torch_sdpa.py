@@ -49,7 +49,7 @@ class TorchSdpa(Peer):
         """A window and lengths become a mask, joined with the problem's own and the causal one."""
         if not problem.extras:
             return super().prepared(problem, inputs, q, k, v)
-        joined = joined_mask(inputs.q, inputs.k, np.arange(problem.seq_q), inputs.scoring(problem))
+        joined = joined_mask(inputs.q, inputs.k, np.arange(problem.seq_q), problem.scoring_with(inputs.arrays))
         mask = to_torch_mask(joined).to(q.device)
         return partial(self.run, q, k, v, scale=problem.scale, causal=False, attn_mask=mask)
 

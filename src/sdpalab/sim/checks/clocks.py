@@ -8,13 +8,13 @@ release merges the vectors of those who arrive at a barrier into the barrier's; 
 those who leave. A twin's operations are ordered before its warp when it has waited for them, an mbarrier's before the
 lanes that wait for the phase in which they complete, and before others by later synchronisation.
 
-Where there are instructions of the async proxy (bulk copies, wgmma), a second vector says up to which time an actor's
-accesses have also passed a fence.proxy.async (PTX ISA, "Async proxy").
+Where there are instructions of the async proxy (bulk copies, wgmma), two more vectors say up to which time an actor's
+accesses have also passed a fence.proxy.async, to shared and to global memory (PTX ISA, "Async proxy").
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -25,14 +25,21 @@ from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
-__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks"]
+__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "far"]
 
 ACTOR_SHIFT = np.uint32(22)
 TIME_MASK = np.uint32((1 << 22) - 1)
 """A tag packs an actor (a warp, as many further on its twin, then mbarriers) and a time into a word; 0 is no actor."""
 _MOST_ACTORS = 1 << 10
+_PROXIED = {"shared": 1, "global": 2}
+"""The plane of a warp's state that has what passed a proxy fence for a space."""
 _SIGNALLED = 64
 """mbarriers with copies that a CTA may have."""
+
+
+def far(key: Hashable) -> Hashable:
+    """Where arrivals at an mbarrier from other CTAs than its own are released to."""
+    return "far", key
 
 
 class Clocks:
@@ -67,11 +74,11 @@ class Clocks:
         signals = any("mbarrier::complete_tx::bytes" in instruction.mods for instruction in code)
         columns = self.actors + (_SIGNALLED * machine.cluster_size if signals else 0)
         seats = machine.n_cta * machine.warps
-        planes = 2 if any(map(in_async_proxy, code)) else 1
+        planes = 1 + len(_PROXIED) if any(map(in_async_proxy, code)) else 1
         self._state = np.zeros((planes, seats, min(columns, _MOST_ACTORS)), dtype=np.uint32)
-        """The vector of each warp; in the second plane, of accesses that have passed a proxy fence."""
-        self._fenced_at = np.zeros_like(self._state)
-        """The vector of each warp at its last fence: a relaxed arrival releases that."""
+        """The vector of each warp; in the planes behind that, of accesses that have passed a proxy fence."""
+        self.fenced_at = np.zeros_like(self._state)
+        """The vector of each warp at its last fence: a relaxed arrival at the barrier of a cluster releases that."""
         self._vectors = self._state[0]
         self._landed = np.zeros((machine.n_cta // machine.cluster_size, columns), dtype=np.uint32)
         """For each cluster, the latest copy of each actor that has landed and signalled an mbarrier."""
@@ -87,7 +94,7 @@ class Clocks:
         self._state.fill(0)
         self._vectors[np.arange(len(self._own)), self._own] = TIME_MASK
         self._vectors[:, self.warps :] = TIME_MASK
-        self._fenced_at.fill(0)
+        self.fenced_at.fill(0)
         self._landed.fill(0)
         self._objects.clear()
         self._slots.clear()
@@ -122,9 +129,10 @@ class Clocks:
         """Whether what left a tag in a warp's cluster comes before the warp's current access."""
         return tag & int(TIME_MASK) <= int(self._vectors[seat, tag >> int(ACTOR_SHIFT)])
 
-    def unfenced(self, sel: Selection, tags: Array) -> Mask:
-        """Which tags are of accesses in the generic proxy that no fence.proxy.async has passed on to these lanes."""
-        unknown: Mask = (tags & TIME_MASK) > self._known(1, sel, tags)
+    def unfenced(self, sel: Selection, tags: Array, space: str) -> Mask:
+        """Which tags are of accesses to a space in the generic proxy that no fence.proxy.async has passed on to these
+        lanes."""
+        unknown: Mask = (tags & TIME_MASK) > self._known(_PROXIED[space], sel, tags)
         unknown &= tags >> ACTOR_SHIFT < self.actors
         return unknown
 
@@ -171,7 +179,7 @@ class Clocks:
             mine = self._actors_of(barrier)
             actors, bits = np.unique(mine), mine.astype(np.uint32) << ACTOR_SHIFT
         if (self._vectors[:, actors] == TIME_MASK).any():
-            for known in (self._state, self._fenced_at, *self._objects.values()):
+            for known in (self._state, self.fenced_at, *self._objects.values()):
                 known[:, :, actors] = np.minimum(known[:, :, actors], np.uint32(self.now - 1))
             self._set_floor()
         tags: Array = bits | np.uint32(self.now)
@@ -193,9 +201,12 @@ class Clocks:
         if barrier is None:
             np.maximum.at(self._vectors, (self.seat[sel], actors), times)
             self._set_floor()
-        else:
-            np.maximum.at(self._object(barrier.key)[0], (barrier.home, actors), times)
-            np.maximum.at(self._landed, (barrier.home // self._ctas, actors), times)
+            return
+        np.maximum.at(self._landed, (barrier.home // self._ctas, actors), times)
+        away = self.seat[sel] // self._warps_of_cta != barrier.home
+        for key, mask in ((barrier.key, ~away), (far(barrier.key), away)):
+            if mask.any():
+                np.maximum.at(self._object(key)[0], (barrier.home[mask], actors[mask]), times[mask])
 
     # ---- order ------------------------------------------------------------------------------------------------------
 
@@ -230,10 +241,12 @@ class Clocks:
         pairs = np.unique(self.seat[sel] * self.n_cta + home)
         return pairs // self.n_cta, pairs % self.n_cta
 
-    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
-        """The lanes' warps arrive at ``key``: what they did until now (or until their last fence) is passed on."""
+    def release(
+        self, key: Hashable, sel: Selection, home: Indices | None = None, *, fenced: Array | None = None
+    ) -> None:
+        """The lanes' warps arrive at ``key``: what they did until now is passed on, or what each had ``fenced``."""
         seats, homes = self._pairs(sel, home)
-        passed = self._fenced_at[:, seats] if relaxed else self.present(seats)
+        passed = self.present(seats) if fenced is None else fenced[:, seats]
         vector = self._object(key)
         for mine, more in zip(vector, passed, strict=True):
             np.maximum.at(mine, homes, more)
@@ -250,6 +263,10 @@ class Clocks:
                     np.maximum.at(mine, seats, more)
             self._set_floor()
 
+    def passed_on(self, key: Hashable, cta: int) -> Array | None:
+        """What those who acquire from ``key`` of a CTA come after now [planes, actors]; None if there is nothing."""
+        return self._objects[key][:, cta].copy() if key in self._objects else None
+
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """What was released to ``source`` of these CTAs can be acquired from ``target``, and ``source`` begins anew."""
         if source in self._objects:
@@ -265,10 +282,11 @@ class Clocks:
     def fence(self, sel: Selection) -> None:
         """A fence of the lanes' warps, for their relaxed arrivals after it."""
         seats = self.seats(sel)
-        self._fenced_at[:, seats] = self.present(seats)
+        self.fenced_at[:, seats] = self.present(seats)
 
-    def proxy_fence(self, sel: Selection) -> None:
-        """The accesses ordered before the lanes' warps now have passed a fence.proxy.async."""
+    def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
+        """The accesses to these spaces that come before the lanes' warps now have passed a fence.proxy.async."""
         if len(self._state) > 1:
             seats = self.seats(sel)
-            self._state[1, seats] = np.maximum(self._state[1, seats], self.present(seats)[0])
+            for plane in (_PROXIED[space] for space in spaces):
+                self._state[plane, seats] = np.maximum(self._state[plane, seats], self.present(seats)[0])

@@ -16,11 +16,11 @@ from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK
 from sdpalab.sim.checks.global_history import FIRST_GROUP, SEVERAL, GlobalHistory, GlobalOrder, Marks
 from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
 from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
-from sdpalab.sim.checks.race import RaceCheck
+from sdpalab.sim.checks.race import USUALLY_PROXY, RaceCheck
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import Array, Mask, indices
 
 __all__ = ["GlobalRaceCheck"]
@@ -47,6 +47,7 @@ class GlobalRaceCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog, race: RaceCheck, history: GlobalHistory) -> None:
         self.machine, self.log, self.history = machine, log, history
         self.clocks, self.sync, self.volatile_is_data = race.clocks, race.sync, race.volatile_is_data
+        self.advice = race.advice
         self.values = race.values
         self.lanes = LaneRaces(machine, log, race.lane_order, "global", history.granule)
         self.same_step = SameStep(machine, log, "global", values=race.values)
@@ -78,6 +79,9 @@ class GlobalRaceCheck(Observer):
         if data:
             self.sync.excuse(access.sel)
         self._check(access, history.writes, "reads what {other} wrote", None)
+        if in_async_proxy(access.instruction):
+            for marks in (history.writes, history.strong):
+                self._check_proxy(access, marks)
         if order.strong and not data:
             self._check_scopes(access, order, "reads what {other} updates", history.strong)
             self.lanes.access(access, "watches", "reads", ("wrote",), None)
@@ -181,6 +185,23 @@ class GlobalRaceCheck(Observer):
         if bad.any():
             self._report(access, bad, owners, tags, marks, what)
 
+    def _check_proxy(self, access: Access, marks: Marks) -> None:
+        """A copy in the async proxy of what this launch has written in the generic one needs a fence between the
+        proxies, of a warp of the same cluster (of others, which fences come before is not kept)."""
+        if self.log.seen("proxy", access.instruction):
+            return
+        unordered, owners, tags = self._unordered(access, marks)
+        near = self._near(owners, self.owner[access.sel][:, None])
+        bad = near & ~unordered & self.clocks.unfenced(access.sel, np.where(near, tags, np.uint32(0)), "global")
+        if bad.any():
+            pcs = marks.pc.gather(access.index, access.width)
+            code = self.machine.entry.instructions
+            generic = [pc for pc in np.unique(pcs[bad]).tolist() if not in_async_proxy(code[pc])]
+            bad &= np.isin(pcs, generic)
+        if bad.any():
+            what = "reads in the async proxy what {other} wrote in the generic proxy"
+            self._report(access, bad, owners, tags, marks, what, USUALLY_PROXY, "proxy")
+
     def _check_strong(self, access: Access, what: str, matters: Callable[[], Mask] | None, *, reads: bool) -> None:
         """A weak access must come after the strong ones of others; reads do not conflict with reads."""
         if self._strong:
@@ -275,7 +296,15 @@ class GlobalRaceCheck(Observer):
         self.order.add(marks, access.index[joins], access.width, accesses, seats[joins])
 
     def _report(
-        self, access: Access, bad: Mask, owners: Array, tags: Array, marks: Marks, what: str, usually: str = ""
+        self,
+        access: Access,
+        bad: Mask,
+        owners: Array,
+        tags: Array,
+        marks: Marks,
+        what: str,
+        usually: str = "",
+        kind: str = "race",
     ) -> None:
         machine = self.machine
         row, column = (int(place[0]) for place in np.nonzero(bad))
@@ -294,12 +323,12 @@ class GlobalRaceCheck(Observer):
             note="in several blocks" if several else "",
         )
         if not usually:
-            advice = "" if several else self.sync.advice(int(self.clocks.seat[lane]), owner - 1, tag & int(TIME_MASK))
+            advice = "" if several else self.advice(int(self.clocks.seat[lane]), owner - 1, tag & int(TIME_MASK))
             usually = advice or (_USUALLY_BARRIER if owner == int(self.owner[lane]) else _USUALLY)
         if self.volatile_is_data and any(memory_order(each).volatile for each in (access.instruction, instruction)):
             usually += _NOTE_VOLATILE
         text = f"{what}, {place_of(machine, access, row)}"
-        self.log.add(machine, "race", access.instruction, lane, text, usually, other)
+        self.log.add(machine, kind, access.instruction, lane, text, usually, other)
 
 
 def _of_group(owners: Array) -> Mask:

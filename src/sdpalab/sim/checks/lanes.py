@@ -72,17 +72,17 @@ class LaneOrder:
         slot = self.warp // machine.n_cta
         self.numbers = (machine.cta_ids[machine.cta] * machine.warps + slot + 1).astype(np.uint32)
 
-    def meet(self, sel: Selection) -> None:
-        """The lanes of each warp in ``sel`` have met: what each did before comes before what the others do."""
+    def meet(self, sel: Selection, groups: Array | None) -> None:
+        """The lanes of each warp in ``sel`` have met, or those of each group (for each lane the bits of its own): what
+        each did before comes before what the others do."""
         now = np.uint32(self.clocks.now)
-        if isinstance(sel, slice) and sel.start % WARP == 0 and sel.stop % WARP == 0:
+        if groups is None and isinstance(sel, slice) and sel.start % WARP == 0 and sel.stop % WARP == 0:
             self._before[sel.start // WARP : sel.stop // WARP] = now
             return
         lanes = indices(sel)
-        there = np.zeros((len(self._before), WARP), dtype=np.bool_)
-        there[self.warp[lanes], self.lane[lanes]] = True
-        for warp in np.flatnonzero(there.any(axis=1)):
-            mine = np.flatnonzero(there[warp])
+        words = warp_words(lanes, self.machine.lanes)[self.warp[lanes]] if groups is None else groups
+        for warp, word in set(zip(self.warp[lanes].tolist(), words.tolist(), strict=True)):
+            mine = np.flatnonzero(word >> np.arange(WARP) & 1)
             known = self._before[warp, mine].max(axis=0)
             known[mine] = now
             self._before[warp, mine] = known

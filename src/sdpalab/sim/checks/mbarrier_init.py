@@ -8,6 +8,8 @@ reported by default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, fence_order
@@ -42,11 +44,11 @@ class MbarrierInitCheck(Observer):
         """Lanes have executed a fence."""
         order = fence_order(instruction)
         if "mbarrier_init" in instruction.mods or (order.release and order.level >= SAME_CLUSTER):
-            self.proxy_fence(sel)
+            self.proxy_fence(sel, ("shared",))
 
-    def proxy_fence(self, sel: Selection) -> None:
+    def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
         """What these lanes have initialised is visible."""
-        if self._open:
+        if self._open and "shared" in spaces:
             lanes = set(indices(sel).tolist())
             self._open = {place: each for place, each in self._open.items() if each[0] not in lanes}
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.opcodes import updates_memory
+from sdpalab.sim.opcodes import opcode_of, updates_memory
 
 __all__ = [
+    "BARRIER",
     "LEVELS",
     "SAME_CLUSTER",
     "SAME_CTA",
@@ -22,7 +23,9 @@ __all__ = [
     "VOLATILE_MODES",
     "WEAK",
     "MemoryOrder",
+    "arrival_order",
     "fence_order",
+    "is_communication",
     "memory_order",
 ]
 
@@ -48,6 +51,10 @@ class MemoryOrder:
     level : int
         Its scope, as one of :data:`LEVELS`.
     volatile : bool
+    sequential : bool
+        A ``fence.sc``: those are in one order ("Fence-SC Order").
+    implied : bool
+        Whether the scope is not written, but the default.
     """
 
     strong: bool
@@ -56,7 +63,7 @@ class MemoryOrder:
     level: int = SAME_CTA
     volatile: bool = False
     sequential: bool = False
-    """A ``fence.sc``: those are in one order ("Fence-SC Order")."""
+    implied: bool = False
 
     @property
     def scope(self) -> str:
@@ -65,6 +72,8 @@ class MemoryOrder:
 
 
 WEAK = MemoryOrder(False)
+BARRIER = MemoryOrder(True, acquire=True, release=True, level=SAME_CLUSTER)
+"""That of barriers of a CTA or a cluster, which pass everything on."""
 _VOLATILE = MemoryOrder(True, level=LEVELS["sys"], volatile=True)
 
 
@@ -92,3 +101,25 @@ def fence_order(instruction: Instruction) -> MemoryOrder:
     level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
     sequential = instruction.opcode == "membar" or "sc" in mods
     return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)
+
+
+@lru_cache(maxsize=1024)
+def arrival_order(instruction: Instruction) -> MemoryOrder:
+    """The order of an arrival or a wait: releases and acquires by default ("mbarrier.arrive", "mbarrier.try_wait",
+    "barrier.cluster").
+
+    The scope of an mbarrier's instruction is the CTA by default.
+    """
+    mods, ordered = instruction.mods, "relaxed" not in instruction.mods
+    if instruction.opcode == "barrier":
+        return MemoryOrder(True, ordered, ordered, SAME_CLUSTER)
+    level = next((LEVELS[mod] for mod in mods if mod in _NAMES), None)
+    return MemoryOrder(True, ordered, ordered, SAME_CTA if level is None else level, implied=level is None)
+
+
+def is_communication(instruction: Instruction) -> bool:
+    """Whether it is a strong access that may be to global memory: blocks may pass something on by it."""
+    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
+        return False
+    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
+    return not spaces or "global" in spaces

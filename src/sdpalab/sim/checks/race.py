@@ -9,14 +9,15 @@ in :mod:`~sdpalab.sim.checks.scopes`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from sdpalab.sim.checks.arrivals import Arrivals
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
 from sdpalab.sim.checks.lanes import Changes, LaneOrder, LaneRaces, SameStep
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, fence_order, memory_order
+from sdpalab.sim.checks.orders import BARRIER, SAME_CLUSTER, MemoryOrder, fence_order, memory_order
 from sdpalab.sim.checks.scopes import ReleaseChain, Synchronisation
 from sdpalab.sim.checks.shadow import Planes, Shadow, granule_of
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
@@ -27,12 +28,12 @@ from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
-__all__ = ["RaceCheck"]
+__all__ = ["USUALLY_PROXY", "RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
 _USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
 _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
-_USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
+USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 _Matters = Callable[[], Mask]
 
@@ -47,6 +48,7 @@ class RaceCheck(Observer):
         *,
         in_flight: bool,
         strict: bool = False,
+        letter: bool = False,
         values: bool = False,
         volatile_is_data: bool = False,
         chains: dict[int, ReleaseChain] | None = None,
@@ -61,6 +63,7 @@ class RaceCheck(Observer):
         self.clocks = Clocks(machine)
         self.lane_order = LaneOrder(machine, self.clocks, strict=strict)
         self.sync = Synchronisation(machine, self.clocks, self.lane_order, {} if chains is None else chains)
+        self.arrivals = Arrivals(machine, self.clocks, self.sync, self.lane_order, letter=letter)
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
         self.readers = Planes(size, granule, self.clocks.actors)
@@ -100,6 +103,7 @@ class RaceCheck(Observer):
         self.lane_order.reset()
         self.lanes.reset()
         self.sync.reset()
+        self.arrivals.reset()
         self.issuers.clear()
         for shadow in (self.writer, self.readers, self.plain, self.updaters, self.watchers):
             if shadow is not None:
@@ -201,11 +205,24 @@ class RaceCheck(Observer):
         """See :meth:`Clocks.complete`."""
         self.clocks.complete(ticket, sel, barrier)
 
-    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+    def arrive(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """See :meth:`Arrivals.arrive`."""
+        self.arrivals.arrive(barrier, sel, order)
+
+    def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """See :meth:`Arrivals.leave`."""
+        self.arrivals.leave(barrier, sel, order)
+
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, order: MemoryOrder = BARRIER) -> None:
         """See :meth:`Clocks.release`."""
         self.lane_order.arrive(sel)
-        self.sync.post(key, sel, home)
-        self.clocks.release(key, sel, home, relaxed=relaxed)
+        if order.release:
+            self.sync.post(key, sel, home)
+            self.clocks.release(key, sel, home)
+        else:
+            self.arrivals.arrive_in_cluster(sel)
+            self.sync.post(key, sel, home, fenced=SAME_CLUSTER)
+            self.clocks.release(key, sel, home, fenced=self.clocks.fenced_at)
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """See :meth:`Clocks.acquire`."""
@@ -214,25 +231,26 @@ class RaceCheck(Observer):
         self.clocks.acquire(key, sel, home)
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """See :meth:`Clocks.publish`."""
-        self.sync.publish(source, target, ctas)
-        self.clocks.publish(source, target, ctas)
+        """See :meth:`Arrivals.publish`."""
+        self.arrivals.publish(source, target, ctas)
 
-    def warp_sync(self, sel: Selection) -> None:
+    def warp_sync(self, sel: Selection, groups: Array | None) -> None:
         """See :meth:`LaneOrder.meet`."""
-        self.lane_order.meet(sel)
+        self.lane_order.meet(sel, groups)
 
     def fence(self, sel: Selection, instruction: Instruction) -> None:
         """See :meth:`Synchronisation.fence`; a relaxed arrival of a cluster passes on what came before one of its
-        scope."""
+        scope. ``fence.mbarrier_init`` is for that alone."""
         order = fence_order(instruction)
-        self.sync.fence(sel, order)
+        if "mbarrier_init" not in instruction.mods:
+            self.arrivals.fence(sel, order)
+            self.sync.fence(sel, order)
         if order.release and order.level >= SAME_CLUSTER:
             self.clocks.fence(sel)
 
-    def proxy_fence(self, sel: Selection) -> None:
+    def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
         """See :meth:`Clocks.proxy_fence`."""
-        self.clocks.proxy_fence(sel)
+        self.clocks.proxy_fence(sel, spaces)
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """See :meth:`Clocks.forget`."""
@@ -314,7 +332,7 @@ class RaceCheck(Observer):
         """An access in the async proxy to data that was written in the generic one needs a fence between the
         proxies."""
         tags = self.writer.gather(access.index, access.width)
-        bad = self.clocks.unfenced(access.sel, tags)
+        bad = self.clocks.unfenced(access.sel, tags, "shared")
         unordered = self.clocks.unordered(access.sel, tags)
         if unordered is not None:
             bad &= ~unordered  # that is a race
@@ -357,15 +375,20 @@ class RaceCheck(Observer):
     def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
         lane_of_machine = int(indices(access.sel)[lane])
         other = self._conflicting_access(lane_of_machine, tag)
-        asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps
-        usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else ""
+        seat = int(self.clocks.seat[lane_of_machine])
+        usually = USUALLY_PROXY if kind == "proxy" else ""
+        if not usually and tag >> int(ACTOR_SHIFT) >= self.clocks.warps:
+            usually = self.arrivals.wait_advice(seat) or _USUALLY_IN_FLIGHT
         if not usually:
             cta, size = int(self.machine.cta[lane_of_machine]), self.machine.cluster_size
             block = int(self.machine.cta_ids[cta - cta % size + (tag >> int(ACTOR_SHIFT)) // self.machine.warps])
-            seat = int(self.clocks.seat[lane_of_machine])
-            usually = self.sync.advice(seat, block, tag & int(TIME_MASK)) or _USUALLY
+            usually = self.advice(seat, block, tag & int(TIME_MASK)) or _USUALLY
         text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
+
+    def advice(self, seat: int, block: int, time: int) -> str:
+        """What keeps a warp from coming after what ``block`` did at a time; empty if that is not known."""
+        return self.arrivals.advice(seat, block, time) or self.sync.advice(seat, block, time)
 
     def _conflicting_access(self, lane: int, tag: int) -> ConflictingAccess:
         """The access behind a tag, by a lane of the same cluster."""

@@ -25,7 +25,7 @@ from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["RegisterCheck", "ones", "only_integers"]
+__all__ = ["RegisterCheck", "bits_moved", "ones", "only_integers", "report_unset"]
 
 _USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
@@ -223,18 +223,23 @@ class RegisterCheck(Observer):
         shadow = self.shadows[register.name]
         if width is not None and width.bits < 8 * shadow.itemsize:
             shadow = self.decoder.src(instruction, self.decoder.shadow_of(register), TYPES[f"b{width.bits}"])
-        what = f"register {register.name.split('@')[0]} is used {role}, and was never set"
 
         def check(sel: Selection) -> None:
             bad: Mask = shadow[sel] != 0
             if bad.any():
-                self.report(instruction, indices(sel)[bad], register.name, role, what)
+                self.report(instruction, indices(sel)[bad], register.name, role)
 
         return check
 
-    def report(self, instruction: Instruction, lanes: Indices, name: str, role: str, what: str) -> None:
+    def report(self, instruction: Instruction, lanes: Indices, name: str, role: str) -> None:
         """The value of a register that is undefined in these lanes comes to matter."""
-        self.log.add(self.machine, "uninitialised", instruction, int(lanes[0]), what, _USUALLY)
+        report_unset(self.machine, self.log, instruction, int(lanes[0]), name, role)
+
+
+def report_unset(machine: Machine, log: HazardLog, instruction: Instruction, lane: int, name: str, role: str) -> None:
+    """Record that a lane uses a register in a role, such as ``as an address``, which was never set."""
+    what = f"register {name.split('@')[0]} is used {role}, and was never set"
+    log.add(machine, "uninitialised", instruction, lane, what, _USUALLY)
 
 
 def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step:

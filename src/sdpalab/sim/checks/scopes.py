@@ -367,28 +367,46 @@ class Synchronisation:
 
     # ---- barriers ---------------------------------------------------------------------------------------------------
 
-    def post(self, key: Hashable, sel: Selection, home: Indices | None) -> None:
-        """What the lanes know of other clusters is passed on with their arrival at a barrier."""
+    def post(self, key: Hashable, sel: Selection, home: Indices | None, *, fenced: int | None = None) -> None:
+        """What the lanes know of other clusters is passed on with their arrival at a barrier.
+
+        With ``fenced`` that is what they knew at their last fence that reaches threads in this relation.
+        """
         if not (self.foreign or self._sequential):
             return
         for seat, cta in self._arrivals(sel, home):
-            if self._known[seat]:
-                self._posted[key, cta] = self._posted.get((key, cta), frozenset()) | self._known[seat]
-            if self._fences[seat] or self._observed[seat]:
+            known = self._known[seat] if fenced is None else self._passed[fenced][seat]
+            mine = (self._fences[seat], self._observed[seat]) if fenced is None else self._fences_passed[seat]
+            if known:
+                self._posted[key, cta] = self._posted.get((key, cta), frozenset()) | known
+            if any(mine):
                 fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
-                self._posted_fences[key, cta] = fences | self._fences[seat], observed | self._observed[seat]
+                self._posted_fences[key, cta] = fences | mine[0], observed | mine[1]
+
+    def fence_levels(self, seats: Indices) -> Array:
+        """The levels of the widest fences that these warps have executed so far; -1 of none."""
+        return np.array([self._fence_level[seat] for seat in seats.tolist()])
+
+    def fenced(self, relation: int) -> Array:
+        """What came before each warp's last fence that reaches threads in this relation [planes, warps, actors]."""
+        before: Array = self._fenced[relation]
+        return before
 
     def collect(self, key: Hashable, sel: Selection, home: Indices | None) -> None:
         """The lanes leave a barrier."""
         if self._posted or self._posted_fences:
             for seat, cta in self._arrivals(sel, home):
-                fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
-                self._fences[seat] |= fences
-                self._observed[seat] |= observed
-                more = self._posted.get((key, cta), frozenset())
-                if not more <= self._known[seat]:
-                    self._known[seat] |= more
-                    self._flat[seat] = None
+                self.take(seat, key, cta)
+
+    def take(self, seat: int, key: Hashable, cta: int) -> None:
+        """A warp comes after what was passed on to a barrier of a CTA."""
+        fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
+        self._fences[seat] |= fences
+        self._observed[seat] |= observed
+        more = self._posted.get((key, cta), frozenset())
+        if not more <= self._known[seat]:
+            self._known[seat] |= more
+            self._flat[seat] = None
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """What was released to ``source`` can be acquired from ``target``."""
@@ -433,10 +451,11 @@ class Synchronisation:
         """What keeps this warp from coming after what ``block`` did at a time; empty if neither it nor another warp of
         its CTA has read what that block wrote strongly since."""
         first = seat // self.machine.warps * self.machine.warps
+        other = block != self._block(seat)
         for reader in (seat, *range(first, first + self.machine.warps)):
             for chain, (many, scope) in self._seen[reader].items():
                 for link in chain.links[:many]:
-                    if link.block == block and link.time >= time and (link.seat != reader or link.block != block):
+                    if link.block == block and link.time >= time and (other or link.seat != reader):
                         return self._lack(link, reader, scope)
         return ""
 

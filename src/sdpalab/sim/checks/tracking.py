@@ -301,14 +301,13 @@ class TrackingCheck(RegisterCheck):
     def _never_set(self, instruction: Instruction, name: str, role: str, width: int = 8) -> Step:
         """Report the register in lanes where it was never set; from then on it counts as set there."""
         shadow, origins = self.shadows[name], self.origin(self.shadows[name])
-        what = f"register {name.split('@')[0]} is used {role}, and was never set"
         mask = ones(shadow) & (1 << 8 * min(width, shadow.itemsize)) - 1
 
         def check(sel: Selection) -> None:
             bad = (shadow[sel] & mask != 0) & (origins[sel] == 0)
             if bad.any():
                 lanes = indices(sel)[bad]
-                RegisterCheck.report(self, instruction, lanes, name, role, what)
+                RegisterCheck.report(self, instruction, lanes, name, role)
                 shadow[lanes] = 0
 
         return check
@@ -386,12 +385,12 @@ class TrackingCheck(RegisterCheck):
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 
-    def report(self, instruction: Instruction, lanes: Indices, name: str, role: str, what: str) -> None:
+    def report(self, instruction: Instruction, lanes: Indices, name: str, role: str) -> None:
         """A register matters: because it was never set, or because of a read, each cause and place once."""
         origins = self.origin(self.shadows[name])[lanes]
         never = lanes[origins == 0]
         if len(never):
-            super().report(instruction, never, name, role, what)
+            super().report(instruction, never, name, role)
         for origin in np.unique(origins[origins != 0]):
             lane = int(lanes[origins == origin][0])
             self.matters(int(origin) - 1, instruction, lane, role)

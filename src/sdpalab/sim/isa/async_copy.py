@@ -167,6 +167,12 @@ class _CopyQueue(AsyncUnit):
         self._carry_out(self.arrivals.pop(0))
         return True
 
+    def check_drained(self) -> None:
+        """Report copies without a wait to the observers."""
+        for copy in self.flying:
+            for observer in self.machine.observers:
+                observer.unwaited(copy.target.sel, copy.target.instruction)
+
     def _carry_out(self, arrival: _Arrival) -> None:
         home = np.full(self.machine.lanes, -1, dtype=np.int64)
         home[arrival.sel] = arrival.home

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import arrival_order
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.flow import End, Flow, block_end
@@ -100,12 +101,13 @@ class _ClusterBarrier(AsyncUnit):
             counts.fill(0)
         self.waiting.clear()
 
-    def arrive(self, sel: Selection, instruction: Instruction, relaxed: bool) -> list[Resume]:
+    def arrive(self, sel: Selection, instruction: Instruction) -> list[Resume]:
         """Lanes arrive; those whose wait this ends."""
+        order = arrival_order(instruction)
         home = self.cluster[sel] * self.machine.cluster_size
         self._expect(sel, self.arrivals[sel] > self.waits[sel], instruction, "arrives twice without a wait between")
         for observer in self.machine.observers:
-            observer.release(_ARRIVED, sel, home, relaxed=relaxed)
+            observer.release(_ARRIVED, sel, home, order)
         self.arrivals[sel] += 1
         self.arrived += np.bincount(self.cluster[sel], minlength=len(self.arrived))
         return self.exited()
@@ -174,10 +176,10 @@ def _barrier_cluster(flow: Flow, instruction: Instruction, following: int) -> En
     mods = Mods(instruction)
     mods.choice(("cluster",))
     action = mods.choice(("arrive", "wait"))
-    relaxed = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="") == "relaxed"
+    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
     mods.flag("aligned")
     mods.done()
     unit = _ClusterBarrier.of(flow.machine)
     if action == "wait":
         return lambda sel: unit.wait(sel, instruction, following)
-    return lambda sel: [(following, sel), *unit.arrive(sel, instruction, relaxed)]
+    return lambda sel: [(following, sel), *unit.arrive(sel, instruction)]

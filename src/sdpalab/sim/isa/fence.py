@@ -46,11 +46,10 @@ def _proxy_fence(decoder: Decoder, mods: Mods) -> Step:
         mods.choice(("acquire", "release"))
         mods.choice(("cta", "cluster", "gpu", "sys"))
     mods.done()
-    watched = kind == "async" and space != "global"
+    spaces = (space.split("::")[0],) if space else ("shared", "global")
 
     def step(sel: Selection) -> None:
-        if watched:
-            for observer in observers:
-                observer.proxy_fence(sel)
+        for observer in observers if kind == "async" else ():
+            observer.proxy_fence(sel, spaces)
 
     return step

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 
+from sdpalab.sim.collectives import PARTIAL_WARP
 from sdpalab.sim.decode import Decoder
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.selection import WARP, Array, Selection, count, split_warps
@@ -172,7 +173,7 @@ def whole_warps(decoder: Decoder, instruction: Instruction) -> Callable[[Selecti
     observers.
     """
     observers = decoder.machine.observers
-    need = f"{instruction.opcode} needs all 32 lanes of a warp"
+    need = PARTIAL_WARP.format(instruction.opcode)
 
     def check(sel: Selection) -> Selection | None:
         whole, partial = split_warps(sel)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import MemoryOrder, arrival_order
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
@@ -52,13 +53,11 @@ class MbarrierOperand:
         return groups
 
 
-def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
-    """Take the memory order and the scope; True unless it is relaxed."""
-    relaxed = mods.flag("relaxed")
-    if not relaxed:
-        mods.choice(orders, default="")
+def _order(mods: Mods, orders: tuple[str, ...]) -> MemoryOrder:
+    """Take the memory order and the scope."""
+    mods.choice((*orders, "relaxed"), default="")
     mods.choice(("cta", "cluster"), default="")
-    return not relaxed
+    return arrival_order(mods.instruction)
 
 
 @opcode("mbarrier.inval")
@@ -104,7 +103,7 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
     expects, last = mods.flag("expect_tx"), not mods.flag("noComplete")
-    releases = _order(mods, ("release",))
+    order = _order(mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -125,9 +124,8 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
             amounts = many[lanes].astype(np.int64)
             if expects:
                 unit.expect(lanes, offset, home, amounts, instruction)
-            if releases:
-                for observer in observers:
-                    observer.release(CompletionBarrier(offset, home).key, lanes, home)
+            for observer in observers:
+                observer.arrive(CompletionBarrier(offset, home), lanes, order)
             counts = np.ones(len(home), dtype=np.int64) if expects else amounts
             if token is not None:
                 token[lanes] = unit.tokens(offset, home, counts)
@@ -176,7 +174,7 @@ class _Wait:
 
     def __init__(self, decoder: Decoder, instruction: Instruction, mods: Mods) -> None:
         parity = mods.flag("parity")
-        self.acquires = _order(mods, ("acquire",))
+        self.order = _order(mods, ("acquire",))
         space = take_space(mods)
         if space == "shared::cluster":
             raise mods.unsupported("waiting for an mbarrier of another CTA is not allowed")
@@ -207,9 +205,7 @@ class _Wait:
                         subset(lanes, old), self.instruction, what, "usually a state token too old"
                     )
             self.result[lanes] = False
-            entries.append(
-                MbarrierWait(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires)
-            )
+            entries.append(MbarrierWait(lanes, offset, home, phase, resume, self.instruction, self.result, self.order))
         return entries
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sdpalab.sim.collectives import pack_warps, warp_words
+from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.steps import require
@@ -52,12 +52,12 @@ class _Members:
         absent = mask & alive & ~there
         outside = mask & own == 0
         for bad, why in (
-            (absent != 0, "names threads {:#010x} too"),
-            (outside, "leaves out a thread that executes this"),
+            (absent != 0, NAMES_ABSENT),
+            (outside, LEAVES_OUT),
         ):
             if bad.any():
                 first = int(np.flatnonzero(bad)[0])
-                need = f"the member mask {int(mask[first]):#010x} {why.format(int(absent[first]))}"
+                need = f"{MEMBER_MASK} {why}".format(self.instruction.opcode, int(mask[first]), int(absent[first]))
                 for observer in self.machine.observers:
                     observer.divergent(subset(sel, bad), self.instruction, need)
 
@@ -301,10 +301,9 @@ def _bar_warp(decoder: Decoder, instruction: Instruction) -> Step:
     members = _Members(decoder, instruction, instruction.operands[0])
 
     def step(sel: Selection) -> None:
-        if not members.whole(sel):
-            members.present(sel)
+        groups = None if members.whole(sel) else members.present(sel)[2]
         for observer in members.machine.observers:
-            observer.warp_sync(sel)
+            observer.warp_sync(sel, groups)
 
     return step
 

@@ -19,8 +19,9 @@ because it must infer types that are all alike, and adds a dependency and the in
 **Checks.** Every access is checked for bounds and alignment before it happens, whatever the launch asks for. With
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
-with a reason. The launch is then run by the reference engine from the beginning, which decides, and reports as it
-always has. So native code may suspect more than what is wrong, and must never suspect less.
+with a reason. So native code may suspect more than what is wrong, and must never suspect less. Many kinds of hazards
+are then reported in further native runs (:mod:`.reporting`); the others by the reference engine, which runs the launch
+from the beginning.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). A block that waits for a later one
@@ -47,6 +48,6 @@ table is in docs/instructions.md.
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
-from sdpalab.sim.native.choice import UNWRITTEN, run_native, wanted_engine
+from sdpalab.sim.native.choice import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
 
-__all__ = ["UNWRITTEN", "run_native", "wanted_engine"]
+__all__ = ["UNWRITTEN", "note_suspicions", "report_suspicions", "run_native", "wanted_engine"]

@@ -1,11 +1,13 @@
 """How operations reach memory: the addresses of all lanes, checked before any of them is used.
 
-An address that is misaligned or out of bounds makes the operation give up: the reference engine then runs the launch
-and reports it. Lanes that are not active get an address that may be read and written, and whose bytes mean nothing.
+A lane whose address is misaligned or out of bounds is left out, and noted (:func:`..suspects.note_fault`); where
+nothing is noted, it ends the run. Lanes that are not active get an address that may be read and written, and whose
+bytes mean nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -15,8 +17,9 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import OperationCode
+from sdpalab.sim.native.suspects import note_fault
 
-__all__ = ["addresses", "gather", "located", "scatter"]
+__all__ = ["addresses", "gather", "located", "note_lanes", "scatter"]
 
 
 def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
@@ -26,9 +29,17 @@ def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
 
 
 def addresses(
-    code: OperationCode, address: Lanes, space: str, width: int, align: int | None = None, lengths: Lanes | None = None
+    code: OperationCode,
+    address: Lanes,
+    space: str,
+    width: int,
+    align: int | None = None,
+    lengths: Lanes | None = None,
+    *,
+    reads: bool = False,
+    reports: bool = True,
 ) -> Lanes:
-    """Where the lanes' accesses are in this process, s64.
+    """Where the lanes' accesses are in this process, s64. Lanes whose access is illegal are not active any more.
 
     Parameters
     ----------
@@ -42,111 +53,145 @@ def addresses(
         What the address must be a multiple of; by default, the width.
     lengths : Lanes, optional
         In global memory, the bytes that each lane accesses, s64, if they are not the width.
+    reads : bool
+        Whether lanes that are not active get a place with poison in it.
+    reports : bool
+        Whether illegal accesses are noted, or end the run; else another record of the instruction does that.
     """
-    align = width if align is None else align
-    active = code.active
-    if align > 1:
-        code.leave_if((((address & (align - 1)) != 0) & active).any(), layout.ILLEGAL)
-    if space == "global":
-        place = _in_global(code, address - GLOBAL_BASE, width if lengths is None else lengths)
-    elif space == "shared":
-        place = _in_window(code, address, width, layout.SHARED_LIMIT, layout.CURRENT_SHARED, active)
-    elif space == "shared::cluster":
-        place = _in_cluster(code, address, width, active)
-    elif space == "local":
-        place = _in_local(code, address, width, active)
-    else:
-        place = _generic(code, address, width, active)
-    return where(active, place, code.spread(code.context(layout.SCRATCH), "s64"))
+    bounds = _Bounds(code, width, width if align is None else align, lengths, reports)
+    place = bounds.of_space(space, address)
+    other = code.spread(code.context(layout.SCRATCH), "s64") + (layout.SCRATCH_POISON if reads else 0)
+    return where(code.active, place, other)
 
 
-def _in_window(code: OperationCode, offset: Lanes, width: int, limit: int, base: int, active: Lanes) -> Lanes:
-    last = code.spread(code.builder.sub(code.context(limit), WORD64(width)), "s64")
-    code.leave_if((((offset < 0) | (offset > last)) & active).any(), layout.ILLEGAL)
-    return offset + code.spread(code.context(base), "s64")
+@dataclass(frozen=True)
+class _Bounds:
+    """What makes an access legal."""
+
+    code: OperationCode
+    width: int
+    align: int
+    lengths: Lanes | None
+    reports: bool
+
+    def of_space(self, space: str, address: Lanes) -> Lanes:
+        """Places of addresses of a space."""
+        if space == "global":
+            return self.in_global(address - GLOBAL_BASE)
+        if space == "shared":
+            return self.in_window(address, layout.IN_SHARED, layout.SHARED_LIMIT, layout.CURRENT_SHARED)
+        if space == "shared::cluster":
+            return self.in_cluster(address)
+        return self.in_local(address) if space == "local" else _generic(self, address)
+
+    def leave_out(self, bad: Lanes, offsets: Lanes, kind: int, space: int) -> None:
+        """Lanes make an illegal access of a kind, and are active no more."""
+        code, b = self.code, self.code.builder
+        if self.reports:
+            widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
+            if self.lengths is not None and kind == layout.OUT_OF_BOUNDS:
+                widths = self.lengths
+            note_lanes(code, bad & code.active, offsets, widths, kind, space)
+        code.mask = b.and_(code.mask, b.not_(b.bitcast(bad.value, WORD32)))
+
+    def aligned(self, offset: Lanes, space: int) -> None:
+        """Leave out lanes whose offset is not a multiple of what it must be."""
+        if self.align > 1:
+            self.leave_out((offset & (self.align - 1)) != 0, offset, layout.MISALIGNED, space)
+
+    def in_window(self, offset: Lanes, space: int, limit: int, base: int) -> Lanes:
+        """Places in the shared memory of a CTA, or the local memory of a lane, that begins at a word of the context."""
+        code = self.code
+        self.aligned(offset, space)
+        last = code.spread(code.builder.sub(code.context(limit), WORD64(self.width)), "s64")
+        self.leave_out((offset < 0) | (offset > last), offset, layout.OUT_OF_BOUNDS, space)
+        return offset + code.spread(code.context(base), "s64")
+
+    def in_cluster(self, address: Lanes) -> Lanes:
+        """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
+        code, rank = self.code, address >> RANK_SHIFT
+        last = code.spread(code.context(layout.RANKS), "s64")
+        own = code.spread(code.builder.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
+        begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
+        # Of a rank that no CTA has it is left in the offset, which is out of bounds so.
+        offset = where((rank < 0) | (rank > last), address, address & (1 << RANK_SHIFT) - 1)
+        return begin + self.in_window(offset, layout.IN_SHARED, layout.SHARED_LIMIT, layout.SHARED)
+
+    def in_local(self, offset: Lanes) -> Lanes:
+        """The local memory of each lane."""
+        place = self.in_window(offset, layout.IN_LOCAL, layout.LOCAL_LIMIT, layout.CURRENT_LOCAL)
+        lane = place.each("s64", range(WARP))
+        return place + lane * self.code.spread(self.code.context(layout.LOCAL_STRIDE), "s64")
+
+    def in_global(self, index: Lanes) -> Lanes:
+        """Every lane within one extent or another: a loop over the extents, until all lanes are covered."""
+        code, b = self.code, self.code.builder
+        self.aligned(index, layout.IN_GLOBAL)
+        outside = b.not_(code.mask)
+        extents, number = code.pointer(layout.EXTENTS), code.context(layout.EXTENT_COUNT)
+        before = b.block
+        loop, following, done = (b.append_basic_block(name) for name in ("extent", "following", "done"))
+        b.branch(loop)
+        b.position_at_end(loop)
+        k, covered = b.phi(WORD64), b.phi(WORD32)
+        begin, end = (
+            b.load(b.gep(extents, [b.add(b.shl(k, WORD64(1)), WORD64(j))], source_etype=WORD64), typ=WORD64)
+            for j in range(2)
+        )
+        if self.lengths is None:
+            last = code.spread(b.sub(end, WORD64(self.width)), "s64")
+        else:
+            last = code.spread(end, "s64") - self.lengths
+        inside = (index >= code.spread(begin, "s64")) & (index <= last)
+        now = b.or_(covered, b.bitcast(inside.value, WORD32))
+        after = b.add(k, WORD64(1))
+        k.add_incoming(WORD64(0), before)
+        k.add_incoming(after, following)
+        covered.add_incoming(outside, before)
+        covered.add_incoming(now, following)
+        b.cbranch(b.icmp_signed("==", now, WORD32(-1)), done, following)
+        b.position_at_end(following)
+        b.cbranch(b.icmp_signed("<", after, number), loop, done)
+        b.position_at_end(done)
+        self.leave_out(code.lanes_of(b.not_(now)), index, layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+        return index + code.spread(code.context(layout.GLOBAL), "s64")
 
 
-def _in_cluster(code: OperationCode, address: Lanes, width: int, active: Lanes) -> Lanes:
-    """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
-    b, rank = code.builder, address >> RANK_SHIFT
-    last = code.spread(code.context(layout.RANKS), "s64")
-    code.leave_if((((rank < 0) | (rank > last)) & active).any(), layout.ILLEGAL)
-    own = code.spread(b.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
-    begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
-    return begin + _in_window(code, address & (1 << RANK_SHIFT) - 1, width, layout.SHARED_LIMIT, layout.SHARED, active)
-
-
-def _in_local(code: OperationCode, offset: Lanes, width: int, active: Lanes) -> Lanes:
-    place = _in_window(code, offset, width, layout.LOCAL_LIMIT, layout.CURRENT_LOCAL, active)
-    lane = place.each("s64", range(WARP))
-    return place + lane * code.spread(code.context(layout.LOCAL_STRIDE), "s64")
-
-
-def _in_global(code: OperationCode, index: Lanes, width: int | Lanes) -> Lanes:
-    """Every lane within one extent or another: a loop over the extents, until all lanes are covered."""
-    b = code.builder
-    outside = b.not_(code.mask)
-    extents, number = code.pointer(layout.EXTENTS), code.context(layout.EXTENT_COUNT)
-    before = b.block
-    loop, matched, missing = (b.append_basic_block(name) for name in ("extent", "matched", "missing"))
-    b.branch(loop)
-    b.position_at_end(loop)
-    k, covered = b.phi(WORD64), b.phi(WORD32)
-    begin, end = (
-        b.load(b.gep(extents, [b.add(b.shl(k, WORD64(1)), WORD64(j))], source_etype=WORD64), typ=WORD64)
-        for j in range(2)
-    )
-    if isinstance(width, Lanes):
-        last = code.spread(end, "s64") - width
-    else:
-        last = code.spread(b.sub(end, WORD64(width)), "s64")
-    inside = (index >= code.spread(begin, "s64")) & (index <= last)
-    now = b.or_(covered, b.bitcast(inside.value, WORD32))
-    following = b.add(k, WORD64(1))
-    k.add_incoming(WORD64(0), before)
-    k.add_incoming(following, missing)
-    covered.add_incoming(outside, before)
-    covered.add_incoming(now, missing)
-    b.cbranch(b.icmp_signed("==", now, WORD32(-1)), matched, missing)
-    b.position_at_end(missing)
-    none = b.append_basic_block("none")
-    more = b.icmp_signed("<", following, number)
-    b.cbranch(more, loop, none)
-    b.position_at_end(none)
-    b.ret(WORD64(layout.ILLEGAL))
-    b.position_at_end(matched)
-    return index + code.spread(code.context(layout.GLOBAL), "s64")
-
-
-def _generic(code: OperationCode, address: Lanes, width: int, active: Lanes) -> Lanes:
+def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
     """Generic addresses, all in the window of one space."""
-    b = code.builder
-    window = address >> WINDOW_BITS
+    code, b = bounds.code, bounds.code.builder
+    window, before = address >> WINDOW_BITS, code.mask
     own = (window == SHARED_BASE >> WINDOW_BITS, window == LOCAL_BASE >> WINDOW_BITS)
-    words = [b.and_(b.bitcast(each.value, WORD32), code.mask) for each in own]
-    result = b.alloca(llvm_type("s64"))
+    words = [b.and_(b.bitcast(each.value, WORD32), before) for each in own]
+    result, legal = b.alloca(llvm_type("s64")), b.alloca(WORD32)
     result.align = 64
     shared, other, local, rest, done = (b.append_basic_block(name) for name in ("s", "o", "l", "g", "done"))
     b.cbranch(b.icmp_signed("!=", words[0], WORD32(0)), shared, other)
     b.position_at_end(other)
     b.cbranch(b.icmp_signed("!=", words[1], WORD32(0)), local, rest)
-    for block, word, base, resolve in (
-        (shared, words[0], SHARED_BASE, "shared"),
+    for block, word, base, space in (
+        (shared, words[0], SHARED_BASE, "shared::cluster"),
         (local, words[1], LOCAL_BASE, "local"),
-        (rest, code.mask, GLOBAL_BASE, "global"),
+        (rest, before, 0, "global"),
     ):
         b.position_at_end(block)
-        code.leave_if(b.icmp_signed("!=", word, code.mask), layout.SPREAD)
-        if resolve == "shared":
-            place = _in_cluster(code, address - base, width, active)
-        elif resolve == "local":
-            place = _in_local(code, address - base, width, active)
-        else:
-            place = _in_global(code, address - base, width)
-        b.store(place.value, result, align=64)
+        code.mask = before
+        code.leave_if(b.icmp_signed("!=", word, before), layout.SPREAD)
+        b.store(bounds.of_space(space, address - base).value, result, align=64)
+        b.store(code.mask, legal)
         b.branch(done)
     b.position_at_end(done)
+    code.mask = b.load(legal, typ=WORD32)
     return Lanes(b, b.load(result, typ=llvm_type("s64"), align=64), "s64")
+
+
+def note_lanes(code: OperationCode, bad: Lanes, first: Lanes, second: Lanes, kind: int, space: int) -> None:
+    """Where any lane is ``bad``, note that with two values of each lane, s64, or end the run."""
+    b, lanes = code.builder, code.builder.bitcast(bad.value, WORD32)
+    with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
+        for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
+            b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
+        code.note(lanes, note_fault, WORD64(kind), WORD64(space))
 
 
 def _pointers(place: Lanes) -> Any:

@@ -86,6 +86,7 @@ class Assembler:
     program: Program
     checked: bool
     counted: bool
+    traced: bool
     target_name: str
     numerics: str
     records: list[list[int]] = field(default_factory=list)
@@ -98,6 +99,10 @@ class Assembler:
     product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
+    """By the number of a record, the pc of its instruction."""
+    uses: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By the number of a record, the register that may never have been set, and as what it is used there."""
     host_calls: list[HostCall | WatchedAccess] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
@@ -122,6 +127,7 @@ class Assembler:
     recorded: frozenset[int] = frozenset()
     """By their pc, the instructions whose accesses Python gets."""
     _used: int = 0
+    _pc: int = -1
 
     def __post_init__(self) -> None:
         self.types.update(self.entry.registers)
@@ -237,7 +243,7 @@ class Assembler:
     @property
     def watched(self) -> bool:
         """Whether accesses to memory are checked, counted or recorded."""
-        return self.checked or self.counted or bool(self.recorded)
+        return self.checked or self.counted or self.traced or bool(self.recorded)
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""
@@ -267,6 +273,7 @@ class Assembler:
         """Append a record, under the guard of the instruction."""
         words = [self.number_of(operation), self.guard, *operands]
         assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"
+        self.places[len(self.records)] = self._pc
         self.records.append(words + [0] * (RECORD_WORDS - len(words)))
 
     def lanewise(
@@ -322,7 +329,7 @@ class Assembler:
 
     def begin(self, instruction: Instruction) -> None:
         """Make the records that follow those of an instruction, under its guard."""
-        self._used, self.guard = 0, 0
+        self._used, self.guard, self._pc = 0, 0, instruction.pc
         self.guard = self.guard_word(instruction)
 
     def guard_word(self, instruction: Instruction) -> int:

@@ -31,6 +31,7 @@ from sdpalab.sim.native.layout import (
     GIVEN,
     KIND,
     LIVE,
+    PART_BLOCK,
     PART_FROM,
     PART_INFO,
     PART_MASK,
@@ -53,6 +54,8 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.parts import add_part
+from sdpalab.sim.native.suspects import suspect_arrival
+from sdpalab.sim.native.trace import trace_arrival
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
@@ -81,10 +84,10 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     if load32(block + 4 * END_B) >= 0:
         given = uniform(registers, load32(block + 4 * END_B), taken)
     whole = 32 * load64(context + 8 * WARP_COUNT)
-    if name < 0 or name >= BARRIER_COUNT or given < 0 or given % 32 or given > whole:
+    if name < 0 or name >= BARRIER_COUNT or given < 0:
         return BARRIER_RULE
-    if end == END_ARRIVE and given == 0:
-        return BARRIER_RULE
+    wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
+    trace_arrival(context, taken, at, name, given, end)
     cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
     barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
     arrived = load64(barrier + 8 * ARRIVED)
@@ -93,22 +96,25 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     if arrived > 0:
         before = load64(barrier + 8 * GIVEN)
         if (before if before else whole) != (given if given else whole):
-            return BARRIER_RULE
+            wrong = 1
         if load64(barrier + 8 * KIND) != kind:
             return BARRIER_RULE
         # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
         if came != 0 and (end != END_BARRIER or came != taken or given == 0):
-            return BARRIER_RULE
+            wrong = 1
     if load64(context + 8 * CHECKED) != 0:
         if given != 0 and not follows(context, cta, barrier):
-            return BARRIER_RULE
+            wrong = 1
         if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
             if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
-                return BARRIER_RULE
+                wrong = 1
             store64(barrier + 8 * SYNCTHREADS, block)
         clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
         store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
+    status = suspect_arrival(context, at) if wrong else 0
+    if status != 0:
+        return status
     store64(barrier + 8 * KIND, kind)
     store64(barrier + 8 * GIVEN, given)
     store64(barrier + 8 * (CAME + warp), came | taken)
@@ -135,6 +141,18 @@ def barrier_vector(context: int, cta: int, name: int) -> int:
     return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
 
 
+def last_arrival(context: int, cta: int, name: int) -> int:
+    """The block at whose end lanes wait at a barrier."""
+    warps = load64(context + 8 * WARP_COUNT)
+    for k in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
+                return load64(part + 8 * PART_BLOCK) - 1
+    return 0
+
+
 def alive(context: int, cta: int) -> int:
     """Threads of a CTA that have not exited."""
     warps = load64(context + 8 * WARP_COUNT)
@@ -151,10 +169,11 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
     need = given if given else alive(context, cta)
     if arrived < need:
         return 0
-    if arrived > need:
-        return BARRIER_RULE
-    if load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS):
-        return BARRIER_RULE
+    short = load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS)
+    if arrived > need or short:
+        status = suspect_arrival(context, last_arrival(context, cta, name))
+        if status != 0:
+            return status
     store64(barrier + 8 * SYNCTHREADS, 0)
     warps = load64(context + 8 * WARP_COUNT)
     if load64(barrier + 8 * KIND) == 2:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
-__all__ = ["ENGINES", "UNWRITTEN", "run_native", "wanted_engine"]
+if TYPE_CHECKING:
+    from sdpalab.sim.native.reporting import Suspicions
+
+__all__ = ["ENGINES", "UNWRITTEN", "note_suspicions", "report_suspicions", "run_native", "wanted_engine"]
 
 ENGINES = ("reference", "native")
 UNWRITTEN = "uninitialised"
@@ -66,3 +71,21 @@ def run_native(
     except ImportError as missing:
         return f"llvmlite is not installed ({missing})"
     return run(setup, space, tally, workers, touched, printed)
+
+
+def note_suspicions(
+    setup: Setup, space: Space, tally: Tally, log: HazardLog, why: str, touched: list[Touched] | None = None
+) -> Suspicions | None:
+    """See :func:`sdpalab.sim.native.reporting.note_suspicions`."""
+    try:
+        from sdpalab.sim.native import reporting
+    except ImportError:
+        return None
+    return reporting.note_suspicions(setup, space, tally, log, why, touched)
+
+
+def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
+    """See :func:`sdpalab.sim.native.reporting.report_suspicions`."""
+    from sdpalab.sim.native import reporting
+
+    return reporting.report_suspicions(setup, space, log, suspicions)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.checks.orders import SAME_GPU, memory_order
+from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.ir import Entry, Instruction
-from sdpalab.sim.opcodes import opcode_of, updates_memory
 
-__all__ = ["communicates", "is_communication", "orders_blocks", "reaches_all_blocks"]
-
-
-def is_communication(instruction: Instruction) -> bool:
-    """Whether it is a strong access that may be to global memory."""
-    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
-        return False
-    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
-    return not spaces or "global" in spaces
+__all__ = ["communicates", "orders_blocks", "reaches_all_blocks"]
 
 
 def reaches_all_blocks(instruction: Instruction) -> bool:

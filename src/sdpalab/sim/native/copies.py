@@ -13,6 +13,7 @@ from sdpalab.sim.native.layout import (
     COPY_COUNT,
     COPY_GROUP,
     COPY_GROUPS,
+    COPY_INSTRUCTION,
     COPY_MASK,
     COPY_NUMBER,
     COPY_SIZE,
@@ -20,6 +21,7 @@ from sdpalab.sim.native.layout import (
     COPY_TARGET,
     COPY_WIDTH,
     COPY_WORDS,
+    CTA_COUNT,
     CURRENT,
     CURRENT_SHARED,
     CURRENT_STATE,
@@ -29,11 +31,27 @@ from sdpalab.sim.native.layout import (
     OPERANDS,
     SCRATCH,
     SCRATCH_PLACES,
+    UNWAITED,
+    WARP_COUNT,
+    WARP_WORDS,
+    WARPS,
 )
+from sdpalab.sim.native.trace import trace_landing
 from sdpalab.sim.native.watch import copies_landed
-from sdpalab.sim.native.words import copy, fill, load32, load64, store64
+from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store64
 
-__all__ = ["issue_copies", "land_copy", "wait_for_copies"]
+__all__ = ["count_unwaited", "issue_copies", "land_copy", "wait_for_copies"]
+
+
+def count_unwaited(context: int) -> None:
+    """All threads have exited: count the copies that they have not waited for."""
+    for warp in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
+        first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+        for k in range(load64(state + 8 * COPIES_FLYING)):
+            entry = first + 8 * COPY_WORDS * k
+            place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * COPY_INSTRUCTION)
+            store64(place, load64(place) + popcount(load64(entry + 8 * COPY_MASK)))
 
 
 def issue_copies(context: int, entry: int) -> int:
@@ -89,6 +107,8 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
+        if due != 0:
+            trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:

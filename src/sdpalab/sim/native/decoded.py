@@ -61,6 +61,10 @@ class Decoded:
     refused : dict of int to str
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
+    places : dict of int to int
+        By the number of a record, the pc of its instruction.
+    uses : dict of int to (str, str)
+        By the number of a record, the register that may never have been set, and as what it is used there.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     host_calls : tuple of HostCall
@@ -81,6 +85,8 @@ class Decoded:
     predicates: int
     ones: tuple[int, ...]
     refused: dict[int, str]
+    places: dict[int, int]
+    uses: dict[int, tuple[str, str]]
     sites: dict[int, Instruction]
     host_calls: tuple[HostCall | WatchedAccess, ...]
     origins: Origins
@@ -97,14 +103,16 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
+    traced: bool = False,
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
     recorded: frozenset[int] = frozenset(),
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of shared memory, ``provenance`` those of that check; with ``volatile_is_data`` volatile
-    accesses are weak ones; ``recorded`` are the instructions, by their pc, whose accesses recorders collect.
+    that follow undefined bytes of shared memory, ``provenance`` those of that check, ``traced`` those that record
+    events (:mod:`.trace`); with ``volatile_is_data`` volatile accesses are weak ones; ``recorded`` are the
+    instructions, by their pc, whose accesses recorders collect.
 
     ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
     :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
@@ -114,9 +122,9 @@ def decode(
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked, counted, target, numerics)
+    asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
-        asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
+        asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded = volatile_is_data, version, recorded
     if provenance:
         asm.origins = pointer_origins(entry)
@@ -142,6 +150,8 @@ def decode(
         predicates,
         tuple(asm.ones),
         asm.refused,
+        asm.places,
+        asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
         asm.origins,

@@ -8,11 +8,12 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
@@ -26,13 +27,14 @@ from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
-from sdpalab.sim.program import Program
+from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.program import Program, instructions_of
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
 from sdpalab.sim.types import TYPES
 
-__all__ = ["LEFT_TO_THE_REFERENCE", "run"]
+__all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -42,6 +44,25 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
+    "checks of mbarriers whose scope is the CTA, in a cluster": lambda setup: (
+        bool(setup.checks)
+        and setup.geometry.cluster_size > 1
+        and any(
+            each.level < SAME_CLUSTER for each in _at_mbarriers(setup) if "strict" in setup.checks or not each.implied
+        )
+    ),
+    "checks of relaxed arrivals at mbarriers, and relaxed waits for them, beside fences": lambda setup: (
+        bool(setup.checks)
+        and any(not each.release for each in _at_mbarriers(setup))
+        and any(map(_orders_memory, setup.entry.instructions))
+    ),
+    "checks of blocks that poll what others write, in a random order": lambda setup: (
+        bool(setup.checks)
+        and setup.schedule == "random"
+        and setup.geometry.ctas > setup.geometry.cluster_size
+        and not setup.workspace
+        and _blocks_poll(setup)
+    ),
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
         each.opcode in ("mbarrier", "tensormap")
@@ -79,6 +100,41 @@ def run(
         return f"NotNative: {why}"
 
 
+class NativeCode:
+    """A launch's program in machine code, ready to run.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory.
+    traced : bool
+        Whether it records events (:mod:`~sdpalab.sim.native.trace`).
+
+    Raises
+    ------
+    NotNative
+        If there is anything in it that the native engine does not have.
+    """
+
+    def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
+        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
+        code = library()
+        self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
+        self._template = register_template(setup, space, self.decoded)
+        self._loop = _LOOP(code.loop())
+        self._ctas = np.concatenate(setup.chunks).astype(np.int64)
+        self.clusters = len(self._ctas) // setup.ctas_together
+
+    def state(self, words: Mapping[int, int] | None = None) -> State:
+        """What one thread works on; ``words`` as in :class:`~sdpalab.sim.native.state.State`."""
+        return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
+
+    def run(self, state: State, begin: int, end: int) -> int:
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter."""
+        return int(self._loop(state.context.ctypes.data, begin, end))
+
+
 def _run(
     setup: Setup,
     space: Space,
@@ -87,26 +143,17 @@ def _run(
     touched: list[Touched] | None,
     printed: list[str] | None,
 ) -> str:
-    decoded = _decode(setup)
-    code = library()
-    table = np.array(code.operations(decoded.operations), dtype=np.int64)
-    loop = _LOOP(code.loop())
-    template = register_template(setup, space, decoded)
-    ctas = np.concatenate(setup.chunks).astype(np.int64)
-    clusters = len(ctas) // setup.ctas_together
-    first = State(setup, space, decoded, table, template, ctas)
+    code = NativeCode(setup, space)
+    decoded, clusters = code.decoded, code.clusters
+    first = code.state()
     threads = 1 if communicates(setup.entry) or decoded.host_calls else min(_threads(setup, workers), clusters)
-    states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
+    states = [first, *(code.state() for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
 
     def work(state: State) -> int:
-        """Take one stretch of clusters after the other; native code holds no lock of the interpreter."""
-        for begin, end in stretches:
-            status = loop(state.context.ctypes.data, begin, end)
-            if status:
-                return int(status)
-        return 0
+        """Take one stretch of clusters after the other."""
+        return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
 
     if threads == 1:
         statuses = [work(first)]
@@ -137,11 +184,11 @@ def _run(
     if printed is not None:
         printed += [text for state in states for text in state.host.printed]
     if touched is not None and setup.checks:
-        touched.append(_touched(states))
+        touched.append(accesses_of(states))
     return ""
 
 
-def _touched(states: list[State]) -> Touched:
+def accesses_of(states: Sequence[State]) -> Touched:
     """What the launch has accessed in global memory."""
     granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
     return Touched(
@@ -183,21 +230,24 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> _Key:
+def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
-    flags = bool(setup.checks), setup.counters, setup.tracking, "provenance" in setup.checks, setup.volatile == "data"
+    flags = (
+        *(bool(setup.checks), setup.counters, setup.tracking, traced),
+        *("provenance" in setup.checks, setup.volatile == "data"),
+    )
     return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
 
 
-def _forgotten(setup: Setup) -> weakref.ref[Program]:
+def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
     """A reference to the launch's program, which takes what was decoded with it when it goes."""
-    key = _key(setup)
+    key = _key(setup, traced=traced)
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 
 
-def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each choice of checks, counters and numerics."""
-    key = _key(setup)
+def _decode(setup: Setup, *, traced: bool) -> Decoded:
+    """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
+    key = _key(setup, traced=traced)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
@@ -210,6 +260,7 @@ def _decode(setup: Setup) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
+                traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
@@ -217,7 +268,7 @@ def _decode(setup: Setup) -> Decoded:
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
-        known = _forgotten(setup), result
+        known = _forgotten(setup, traced=traced), result
         _decoded[key] = known
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))
@@ -238,6 +289,28 @@ def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
     eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
     return ring_of(setup.numerics, eight_bits=eight)
+
+
+def _at_mbarriers(setup: Setup) -> Iterator[MemoryOrder]:
+    """The orders of a launch's arrivals at mbarriers and waits for them."""
+    for each in setup.entry.instructions:
+        if each.opcode == "mbarrier" and {"arrive", "arrive_drop", "test_wait", "try_wait"} & set(each.mods):
+            yield arrival_order(each)
+
+
+def _blocks_poll(setup: Setup) -> bool:
+    """Whether there is a polling loop on what other blocks may write: run one after the other, they would not meet
+    there."""
+    if not communicates(setup.entry):
+        return False
+    blocks = [setup.program.blocks[number] for number in polling_blocks(setup.entry, setup.program)]
+    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
+
+
+def _orders_memory(instruction: Instruction) -> bool:
+    """Whether it is a fence that is part of release and acquire patterns."""
+    fence = instruction.opcode in ("fence", "membar")
+    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
 def _adds_floats(instruction: Instruction) -> bool:

@@ -80,7 +80,7 @@ WHY = (
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 160
+CONTEXT_WORDS = 192
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -225,16 +225,37 @@ CONTEXT_WORDS = 160
     STACK_BYTES,  # of one warp
     POSITIONS,  # for each CTA of the grid, its place plus one among those that run together; 0 if it does not run
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
-    NEEDS_FENCE,  # whether an mbarrier that copies complete on needs a fence behind its initialisation
+    NEEDS_FENCE,  # in the strict check an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
     RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
-) = range(146)
+    UNWAITED,  # for each instruction, copies of threads that ended without a wait for them
+    CLUSTER,  # the number of the cluster that runs, in the order in which they run
+    CURRENT_RECORD,  # the record of the access that is checked
+    SUSPECTS,  # rows of places where there may be a hazard; 0: a suspicion ends the run
+    SUSPECT_COUNT,
+    SUSPECTS_OF,  # how many of them each record has
+    ARRIVALS_OF,  # for the end of each block the last cluster, plus one, that has a row
+    FAULTS,  # rows of illegal accesses; 0: one ends the run
+    FAULT_COUNT,
+    TRACE,  # events, one behind the other; 0: none are recorded
+    TRACE_END,
+    TRACE_BEGAN,  # the end of the events of all clusters before
+    TRACED_ACCESSES,  # of the cluster that runs
+    WATCHED_SHARED,  # of each granule of shared memory, whether accesses to it are recorded: a byte
+    WATCHED_GLOBAL,
+    WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
+    FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
+) = range(163)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
 NOT_READABLE = IN_FLIGHT | OPAQUE
 
-SCRATCH_BYTES = 1 << 17
+SCRATCH_BYTES = (1 << 17) + 1024
+SCRATCH_POISON = 1 << 17
+"""In the scratch: what lanes read whose access is illegal."""
+SCRATCH_FAULTS, SCRATCH_WIDTHS = (1 << 17) + 256, (1 << 17) + 512
+"""There too: offsets and widths of illegal accesses."""
 SCRATCH_PLACES = 1 << 14
 """In the scratch: 32 offsets that an operation passes to a function."""
 
@@ -251,8 +272,43 @@ SEVERAL = (1 << 23) - 1
 EVERY_WARP = 0xFF
 """In place of a warp's number: any of its cluster."""
 
-FORWARD, BACKWARD, DRAWN = 0, 1, 2
-"""The order of a cluster's warps."""
+FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
+"""The order of a cluster's warps; together, all warps in front of the lowest block run that, one after the other."""
+
+# ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
+
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL = 0, 1, 2, 3
+"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier: its block is the granule."""
+
+SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
+SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
+
+FAULT_WORDS, MOST_FAULTS = 40, 1 << 10
+FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_OFFSETS = range(8)
+"""The first fault of a kind by each record: lanes as bits, the CTA's linear index, and each lane's offset."""
+MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT = range(6)
+"""Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that
+are not there, or leaves out one that is. Of these two the offsets are masks, and the width the missing lanes."""
+
+# ---- events: int64 words ---------------------------------------------------------------------------------------------
+
+TRACE_WORDS = 1 << 22
+EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE = range(5)
+"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is."""
+EVENT_WORDS = 8
+TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_FENCE, TRACE_LANDING, TRACE_TRAP = range(8)
+EV_NAME, EV_THREADS, EV_WAITS = 5, 6, 7
+"""Of an arrival at a barrier."""
+EV_GROUPS = EVENT_WORDS
+"""Of lanes that meet, the members of each one's group."""
+EV_COPY = 5
+"""Of copies that land, the number of the instruction in the order of execution."""
+EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 6, 7, 8, 9, 10, 11, 12
+EV_VALUES = EV_OFFSETS + WARP
+"""Of an access: lanes that change what is there, as bits; whether the values are there, 16 bytes a lane; of
+copies the number."""
+ACCESS_WORDS = EV_VALUES + 2 * WARP
+READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
 
 # ---- releases through global memory: int64 words ---------------------------------------------------------------------
 
@@ -301,6 +357,8 @@ BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
 BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
+BULK_WAITED = 110
+"""Lanes that have waited for bulk groups since they last committed one."""
 FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
@@ -366,9 +424,10 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 2, 8, 24, 56, 88
-"""Lanes, bytes of a copy, the number of the instruction; for each lane its group (int32), target and source (int64),
-and bytes to read (int64)."""
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION = range(4)
+COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
+"""Lanes, bytes of a copy, how many were issued before, the instruction; for each lane its group (int32), target and
+source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

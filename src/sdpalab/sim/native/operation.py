@@ -174,6 +174,16 @@ class OperationCode:
         with self.builder.if_then(condition, likely=False):
             self.builder.ret(WORD64(status))
 
+    def note(self, lanes: Any, function: Callable[..., int], *words: Any) -> None:
+        """If any bit of an ``i32`` is set, call a translated function of (context, record, those lanes, words), and
+        return what it gives unless that is 0."""
+        b = self.builder
+        with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
+            context, record = b.ptrtoint(self._context, WORD64), b.ptrtoint(self._record, WORD64)
+            status = self.call(function, context, record, b.zext(lanes, WORD64), *words)
+            with b.if_then(b.icmp_signed("!=", status, WORD64(DONE))):
+                b.ret(status)
+
     def constant(self, type_: str, value: float | int, count: int = WARP) -> Lanes:
         """The same constant in every element."""
         like = Lanes(self.builder, ir.Constant(llvm_type("u8", count), [0] * count), "u8")

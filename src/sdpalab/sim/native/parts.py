@@ -19,7 +19,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import load32, load64, store64
 
-__all__ = ["add_part", "lowest_other", "lowest_ready", "polls", "take"]
+__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "take"]
 
 
 def lowest_ready(state: int) -> int:
@@ -28,6 +28,18 @@ def lowest_ready(state: int) -> int:
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == READY:
+            block = load64(part + 8 * PART_BLOCK)
+            if low < 0 or block < low:
+                low = block
+    return low
+
+
+def lowest_parked(state: int) -> int:
+    """The lowest block in front of which lanes wait for others of their warp; -1 if there are none."""
+    low = -1
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        if load64(part + 8 * PART_STATUS) == PARKED:
             block = load64(part + 8 * PART_BLOCK)
             if low < 0 or block < low:
                 low = block

@@ -53,8 +53,10 @@ from sdpalab.sim.native.layout import (
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
+    FAULTS,
     FIRST,
     FIRST_PART,
+    FORCED,
     GRANULES,
     INDEX,
     ISSUED,
@@ -90,6 +92,7 @@ from sdpalab.sim.native.layout import (
     STUCK,
     TABLE,
     TARGET,
+    TOGETHER,
     TRAP,
     WARP_COUNT,
     WARP_CTA,
@@ -100,9 +103,10 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
-from sdpalab.sim.native.parts import add_part, lowest_other, lowest_ready, polls, take
+from sdpalab.sim.native.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
+from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit, trace_trap
 from sdpalab.sim.native.transfers.landing import drained, land_next
 from sdpalab.sim.native.waits import (
     arrive_in_cluster,
@@ -128,9 +132,11 @@ def run_clusters(context: int, first: int, last: int) -> int:
     """Run clusters one after the other, each from its beginning to its end; a status."""
     for cluster in range(first, last):
         reset_cluster(context, cluster)
-        status = run_cluster(context)
+        begin_trace(context, cluster)
+        status = run_together(context) if load64(context + 8 * ORDER) == TOGETHER else run_cluster(context)
         if status != 0:
             return status
+        end_trace(context)
     return 0
 
 
@@ -167,9 +173,67 @@ def run_cluster(context: int) -> int:
         idle = idle + 1 if load64(context + 8 * PROGRESS) == before else 0
         if ran == 0 or idle > most:
             idle = 0
-            status = land_next(context)
+            status = advance(context)
             if status != 0:
-                return STUCK if status < 0 else status
+                return status
+
+
+def run_together(context: int) -> int:
+    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    while True:
+        low = -1
+        left = 0
+        for number in range(warps):
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            if load64(state + 8 * PARTS) != 0:
+                left += 1
+                at = lowest_ready(state)
+                if at >= 0 and (low < 0 or at < low):
+                    low = at
+        if left == 0:
+            return drained(context)
+        if low < 0:
+            status = advance(context)
+            if status != 0:
+                return status
+            continue
+        for number in range(warps):
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            if lowest_ready(state) == low:
+                status = run_warp(context, state, number, 1)
+                if status != 0:
+                    return status
+
+
+def advance(context: int) -> int:
+    """Nothing else can run: copies in flight land, or lanes go on without those of their warp that they need; a
+    status."""
+    status = land_next(context)
+    return status if status >= 0 else force_parked(context)
+
+
+def force_parked(context: int) -> int:
+    """The lanes that wait for others of their warp in front of the lowest block run it without them, if faults are
+    noted; a status."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    low = -1
+    for number in range(warps if load64(context + 8 * FAULTS) != 0 else 0):
+        at = lowest_parked(load64(context + 8 * WARPS) + 8 * WARP_WORDS * number)
+        if at >= 0 and (low < 0 or at < low):
+            low = at
+    if low < 0:
+        return STUCK
+    for number in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+        if lowest_parked(state) == low and lowest_ready(state) < 0:
+            add_part(state, low, take(state, low), READY)
+            store64(context + 8 * FORCED, low + 1)
+            status = run_warp(context, state, number, 1)
+            store64(context + 8 * FORCED, 0)
+            if status != 0:
+                return status
+    return 0
 
 
 def run_warp(context: int, state: int, number: int, quantum: int) -> int:
@@ -202,7 +266,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
                     return 0
         mask = take(state, at)
         block = blocks + 4 * BLOCK_WORDS * at
-        if load32(block + 4 * COLLECTIVE) != 0:
+        if load32(block + 4 * COLLECTIVE) != 0 and load64(context + 8 * FORCED) != at + 1:
             met = together(state, registers, block, mask)
             if met != mask:
                 add_part(state, at, mask & ~met, PARKED)
@@ -296,6 +360,7 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end in (END_BARRIER, END_ARRIVE, END_REDUCE):
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
+        trace_trap(context, taken, at)
         return TRAP
     if end == END_REFUSED:
         return REFUSED
@@ -339,6 +404,7 @@ def leave(context: int, state: int, taken: int) -> int:
     live = load64(state + 8 * LIVE) & ~taken
     store64(state + 8 * LIVE, live)
     store64(context + 8 * CURRENT_LIVE, live)
+    trace_exit(context, taken)
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == PARKED:

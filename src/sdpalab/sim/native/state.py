@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_GPU
+from sdpalab.sim.checks.orders import SAME_GPU, is_communication
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
-from sdpalab.sim.memory import Space
+from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import is_communication, orders_blocks, reaches_all_blocks
+from sdpalab.sim.native.communication import orders_blocks, reaches_all_blocks
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
@@ -66,6 +67,8 @@ class State:
         The registers of a warp at first.
     ctas : ndarray of int64
         Linear indices of the launch's CTAs, by cluster.
+    words : dict, optional
+        Further words of the context, which take the place of those that the launch would have.
 
     Attributes
     ----------
@@ -84,7 +87,14 @@ class State:
     """
 
     def __init__(
-        self, setup: Setup, space: Space, decoded: Decoded, table: Array, template: Array, ctas: Array
+        self,
+        setup: Setup,
+        space: Space,
+        decoded: Decoded,
+        table: Array,
+        template: Array,
+        ctas: Array,
+        words: Mapping[int, int] | None = None,
     ) -> None:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
@@ -95,15 +105,17 @@ class State:
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
         self.context[layout.CTAS] = self._keep(ctas)
+        for word, value in (words or {}).items():
+            self.context[word] = value
 
     def _keep(self, array: Array) -> int:
         """The address of an array, which lives as long as the run."""
         self.alive.append(array)
         return int(array.ctypes.data)
 
-    def _room(self, size: int) -> int:
+    def _room(self, size: int, *, poisoned: bool = False) -> int:
         """The address of that many bytes, aligned to 64."""
-        raw = np.empty(size + 64, dtype=np.uint8)
+        raw = np.full(size + 64, POISON, np.uint8) if poisoned else np.empty(size + 64, np.uint8)
         return -(-self._keep(raw) // 64) * 64
 
     def _fill(self, table: Array, template: Array) -> None:
@@ -142,8 +154,9 @@ class State:
             layout.MOST_STEPS: setup.max_steps,
             layout.LANES_BY_BLOCK: self._keep(self.counted.lanes),
             layout.WARPS_BY_BLOCK: self._keep(self.counted.warps),
+            layout.UNWAITED: self._keep(self.counted.unwaited),
             layout.BARRIERS: self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
-            layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
+            layout.SCRATCH: self._room(layout.SCRATCH_BYTES, poisoned=True),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             layout.ORDER: ORDERS[setup.schedule],
             layout.SEED: setup.seed << 20 & (1 << 62) - 1,

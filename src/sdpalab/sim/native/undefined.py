@@ -17,10 +17,11 @@ from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
-from sdpalab.sim.native.lanes import Lanes, where
+from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.tracked import track_load, track_matrices, track_product, track_store
+from sdpalab.sim.native.suspects import note_fault
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.types import TYPES
 
@@ -51,7 +52,7 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
     asm.begin(instruction)
     if instruction.guard is not None and instruction.guard.register.name in reads:
         guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
-        _use(asm, instruction.guard.register, "pred")
+        _use(asm, instruction.guard.register, "pred", "as a predicate")
         asm.guard = guard
     if asm.tracking and _track(asm, instruction, reads, targets):
         return
@@ -85,7 +86,7 @@ def _track(asm: Assembler, instruction: Instruction, reads: frozenset[str], targ
         return True
     if instruction.opcode == "mma" and reads:
         for name in sorted(reads & unset):
-            _use(asm, Register(name), _bits(asm, name))
+            _use(asm, Register(name), _bits(asm, name), "as an operand")
         parts = [_shadow_rows(asm, operand) for operand in instruction.operands[:4]]
         if instruction.guard is not None or any(size != 4 for rows, size in parts if max(rows) >= 0):
             raise NotNative(instruction.text)
@@ -265,18 +266,20 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
                 continue
             if accumulates and place == 0:
                 continue
-            _use(asm, Register(name), f"b{width}" if width and not address else _bits(asm, name))
+            role = "as an address" if address else "as a stored value" if stores else "as an operand"
+            _use(asm, Register(name), f"b{width}" if width and not address else _bits(asm, name), role)
 
 
-def _use(asm: Assembler, register: Register, type_: str) -> None:
-    """Give up where a register is undefined."""
+def _use(asm: Assembler, register: Register, type_: str, role: str) -> None:
+    """Where a register is undefined, that is noted, or ends the run."""
     row = asm.source(Register(_SHADOW + register.name), type_)
 
     def build(code: OperationCode) -> None:
         shadow = code.source(0, type_)
-        bad = shadow if type_ == "pred" else shadow != 0
-        code.leave_if((bad & code.active).any(), layout.UNSET)
+        bad = (shadow if type_ == "pred" else shadow != 0) & code.active
+        code.note(code.builder.bitcast(bad.value, WORD32), note_fault, WORD64(layout.NEVER_SET), WORD64(0))
 
+    asm.uses[len(asm.records)] = register.name, role
     asm.record(NativeOperation(f"undefined.use.{type_}", build), [row])
 
 

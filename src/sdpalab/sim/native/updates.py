@@ -14,6 +14,7 @@ from sdpalab.sim.native.layout import (
     FLOORS,
     GRANULE_SHIFT,
     GRANULES,
+    IN_SHARED,
     PAGE_SHIFT,
     PAGE_UPDATED,
     PAGES,
@@ -23,6 +24,7 @@ from sdpalab.sim.native.layout import (
     UPDATERS,
     WARP_CTA,
 )
+from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.words import load32, load64, store32, store64
 
 __all__ = ["mark_updated", "page_updated", "updates_before"]
@@ -57,7 +59,9 @@ def updates_before(context: int, mask: int, low: int, high: int, width: int) -> 
                 granule = load64(places + 8 * lane) >> shift
                 for k in range(granule, granule + many):
                     if load32(plane + 4 * k) > known:
-                        return RACE
+                        status = suspect(context, IN_SHARED, granules * cta + k, RACE)
+                        if status != 0:
+                            return status
     return 0
 
 

@@ -18,7 +18,9 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from sdpalab.sim.checks.clocks import far
 from sdpalab.sim.checks.orders import (
+    BARRIER,
     SAME_CLUSTER,
     SAME_CTA,
     SAME_GPU,
@@ -29,7 +31,7 @@ from sdpalab.sim.checks.orders import (
 )
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
 from sdpalab.sim.weak.history import History, Release, Writes
@@ -416,12 +418,30 @@ class WeakMemory(Observer):
         _, first = np.unique(self._warp_of[lanes] * self.machine.n_cta + ctas, return_index=True)
         return [(self._warp(lane), cta) for lane, cta in zip(lanes[first].tolist(), ctas[first].tolist(), strict=True)]
 
-    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, order: MemoryOrder = BARRIER) -> None:
         """Warps arrive at a barrier."""
         for warp, cta in self._arrivals(sel, home):
-            view = warp.fenced[SAME_CLUSTER] if relaxed else self._present(warp)
+            view = self._present(warp) if order.release else warp.fenced[SAME_CLUSTER]
             if view is not None:
                 self._objects.setdefault((key, cta), View()).join(view)
+
+    def arrive(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """Warps arrive at an mbarrier; as :mod:`sdpalab.sim.checks.arrivals` has it without ``strict``."""
+        for warp, cta in self._arrivals(sel, barrier.home):
+            relation = self._relation(warp, int(self.machine.cta_ids[cta]))
+            view = self._present(warp) if order.release else warp.fenced[relation]
+            if view is not None and (order.implied or relation <= order.level):
+                self._objects.setdefault((_at(barrier, relation), cta), View()).join(view)
+
+    def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
+        """Warps have waited for a phase of an mbarrier."""
+        for warp, cta in self._arrivals(sel, barrier.home):
+            for relation in range((SAME_CLUSTER if order.implied else order.level) + 1):
+                view = self._objects.get(((_at(barrier, relation), "complete"), cta))
+                if view is not None and order.acquire:
+                    warp.view.join(view)
+                elif view is not None:
+                    _join(warp.observed, relation, view.copy())
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """Warps leave a barrier."""
@@ -432,9 +452,10 @@ class WeakMemory(Observer):
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """What was released to ``source`` can be acquired from ``target``."""
         for cta in np.flatnonzero(ctas).tolist():
-            view = self._objects.pop((source, cta), None)
-            if view is not None:
-                self._objects.setdefault((target, cta), View()).join(view)
+            for one, other in ((source, target), (far(source), (far(source), "complete"))):
+                view = self._objects.pop((one, cta), None)
+                if view is not None:
+                    self._objects.setdefault((other, cta), View()).join(view)
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """``key`` begins anew."""
@@ -444,6 +465,11 @@ class WeakMemory(Observer):
     def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
         """What late loads wait for."""
         return self.loads.before(instructions)
+
+
+def _at(barrier: CompletionBarrier, relation: int) -> Hashable:
+    """Where threads in this relation to an mbarrier's CTA release what they pass on there."""
+    return barrier.key if relation == SAME_CTA else far(barrier.key)
 
 
 def _sequential(instruction: Instruction) -> bool:

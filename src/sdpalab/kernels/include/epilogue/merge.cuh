@@ -26,9 +26,10 @@ struct Partial {
 
     float4* mine;  // this thread's first float4
 
-    // Each block has two places: one for a segment at the beginning of a tile of queries, one for any other.
-    __device__ __forceinline__ Partial(float4* partials, int block, bool at_beginning, int thread)
-        : mine(partials + (2ll * block + at_beginning) * FLOATS4 + thread) {}
+    // Each block has two places: one for a segment at the beginning of a tile of queries, one for any other. 32 bits
+    // number all float4 of 2^16 blocks (flash.py, MAX_CTAS).
+    __device__ __forceinline__ Partial(float4* partials, unsigned block, bool at_beginning, unsigned thread)
+        : mine(partials + ((2u * block + at_beginning) * FLOATS4 + thread)) {}
 
     __device__ __forceinline__ void store(const float (&o_frag)[COLS / 8][4], const SoftmaxRow (&softmax)[2]) const {
         mine[0] = make_float4(softmax[0].max, softmax[0].sum, softmax[1].max, softmax[1].sum);
@@ -69,6 +70,7 @@ __device__ __forceinline__ void merge_partials(float (&o_frag)[COLS / 8][4], Sof
         }
     }
     softmax[0] = softmax[1] = SoftmaxRow();
+    __builtin_assume(count > 0);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
         const float4 rows = *Partial<COLS, NUM_THREADS>(partials, first + i, i == 0, thread).mine;

@@ -1,34 +1,44 @@
 // From mma accumulators to rows in global memory.
 #pragma once
 
+#include "ptx/offsets.cuh"
 #include "tile/swizzle.cuh"
+
+// Stores rows of a warp's tile that lie in shared memory, those of a pass of the warp and of all passes after it.
+//
+// chunks: where this lane stores in the first pass. chunk_smem: from where it reads then.
+template <int COLS, int PASS = 0>
+__device__ __forceinline__ void store_passes(uint4* chunks, int rows_left, unsigned chunk_smem, int lane) {
+    constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    constexpr int pass_row = PASS * (32 / CHUNKS);
+    const unsigned pass_smem = chunk_smem ^ (swizzle_phase<COLS>(pass_row) * CHUNK_BYTES);
+    const uint4 chunk = ptx::ld_shared_v4_u32_at<pass_row * CHUNKS * CHUNK_BYTES>(pass_smem);
+    const int row = pass_row + lane / CHUNKS;
+    if (row < rows_left) {
+        chunks[PASS * 32] = chunk;
+    }
+    if constexpr (PASS + 1 < CHUNKS / 2) {
+        store_passes<COLS, PASS + 1>(chunks, rows_left, chunk_smem, lane);
+    }
+}
 
 // Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; through shared memory,
 // which only this warp uses here, they become 16-byte chunks, and each store instruction writes whole rows.
 //
 // o_pairs[n][h]: columns 8n + 2 (lane % 4), + 1 of row lane / 4 + 8h, packed. o: the warp's first row, [rows_left,
-// COLS].
+// COLS]. warp_smem: a multiple of 128 bytes.
 template <int COLS>
 __device__ __forceinline__ void store_warp_tile(Element* o, int rows_left, const unsigned (&o_pairs)[COLS / 8][2],
-                                                unsigned char* warp_smem, int lane) {
+                                                unsigned warp_smem, int lane) {
     constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
-    const unsigned lane_offset = swizzled_offset<COLS>(lane / 4, 0) + 4 * (lane % 4);
+    const unsigned pair_smem = warp_smem + swizzled_offset<COLS>(lane / 4, 0) + 4 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < COLS / 8; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const unsigned offset = (lane_offset ^ (n * CHUNK_BYTES)) + half * 8 * CHUNKS * CHUNK_BYTES;
-            *reinterpret_cast<unsigned*>(warp_smem + offset) = o_pairs[n][half];
-        }
+        const unsigned column_smem = pair_smem ^ (n * CHUNK_BYTES);
+        ptx::st_shared_u32_at<0>(column_smem, o_pairs[n][0]);
+        ptx::st_shared_u32_at<8 * CHUNKS * CHUNK_BYTES>(column_smem, o_pairs[n][1]);
     }
     __syncwarp();
-#pragma unroll
-    for (int pass = 0; pass < CHUNKS / 2; ++pass) {
-        const int i = pass * 32 + lane;
-        const int row = i / CHUNKS;
-        const uint4 chunk = *reinterpret_cast<const uint4*>(warp_smem + swizzled_offset<COLS>(row, i % CHUNKS));
-        if (row < rows_left) {
-            *reinterpret_cast<uint4*>(o + i * CHUNK_ELEMENTS) = chunk;
-        }
-    }
+    const unsigned chunk_smem = warp_smem + swizzled_offset<COLS>(lane / CHUNKS, lane % CHUNKS);
+    store_passes<COLS>(reinterpret_cast<uint4*>(o) + lane, rows_left, chunk_smem, lane);
 }

@@ -50,3 +50,8 @@ __device__ __forceinline__ float* lse_of_block(float* lse, int seq_q) {
 __device__ __forceinline__ int q_tile_of_block() {
     return CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
 }
+
+// A row of the block's query head, counted over the heads of all batches.
+__device__ __forceinline__ unsigned long long row_of_block(int row, int seq_q) {
+    return static_cast<unsigned long long>(q_head_of_block()) * seq_q + row;
+}

@@ -12,8 +12,9 @@
 
 // One tile of queries of one head, and the tiles of keys [first, end) of all those, `tiles`, that it sees.
 struct Segment {
-    unsigned head;  // of all query heads of all batches
-    int q_tile;
+    unsigned q_tile_of_all;  // its number among the tiles of all heads of all batches
+    unsigned head;           // of all query heads of all batches
+    int q_tile;              // in the head
     int first;
     int end;
     int tiles;
@@ -41,6 +42,7 @@ struct Divisor {
 
 // How a problem's units are dealt out: grid = (blocks), of which the first `longer` have one unit more than the others.
 struct Shares {
+    int q_tiles;  // of a head
     int units_per_head;
     int units_per_block;
     int longer;
@@ -51,9 +53,10 @@ struct Shares {
 
     __device__ __forceinline__ int begin(int block) const { return block * units_per_block + min(block, longer); }
 
+    // Behind the longer blocks, the units are those of shorter ones from the beginning, were each longer one a unit less.
     __device__ __forceinline__ int block_of(int unit) const {
-        const int in_longer = opaque(longer) * (units_per_block + 1);
-        return unit < in_longer ? by_longer.divide(unit) : longer + by_block.divide(unit - in_longer);
+        const bool in_longer = unit < opaque(longer) * (units_per_block + 1);
+        return (in_longer ? by_longer : by_block).divide(in_longer ? unit : unit - longer);
     }
 };
 
@@ -71,7 +74,8 @@ public:
 
     __device__ __forceinline__ Segment segment() const {
         const int tiles = key_tiles<QUERIES, KEYS>(q_tile_of_block(), seq_q, seq_kv);
-        return Segment{q_head_of_block(), q_tile_of_block(), 0, tiles, tiles};
+        const unsigned head = q_head_of_block();
+        return Segment{head * gridDim.x + q_tile_of_block(), head, q_tile_of_block(), 0, tiles, tiles};
     }
 
     __device__ __forceinline__ void forget() {}
@@ -91,19 +95,25 @@ public:
 
     __device__ __forceinline__ Segment segment() const {
         const int head = shares.by_head.divide(unit);
-        Segment found{static_cast<unsigned>(head), 0, unit - head * shares.units_per_head, 0};
+        const int head_tile = head * shares.q_tiles;
+        Segment found{0, static_cast<unsigned>(head), 0, 0, 0};
         int tiles = key_tiles<QUERIES, KEYS>(0, seq_q, seq_kv);
+        int begin;  // the first unit of the tile of queries
         if (CAUSAL) {
-            while (found.first >= tiles) {
-                found.first -= tiles;
+            begin = head * shares.units_per_head;
+            while (unit - begin >= tiles) {
+                begin += tiles;
                 tiles = key_tiles<QUERIES, KEYS>(++found.q_tile, seq_q, seq_kv);
             }
-        } else {
-            found.q_tile = shares.by_tile.divide(found.first);
-            found.first -= found.q_tile * tiles;
+            found.q_tile_of_all = head_tile + found.q_tile;
+        } else {  // the head is worked out only where it is used
+            found.q_tile_of_all = shares.by_tile.divide(unit);
+            begin = found.q_tile_of_all * tiles;
+            found.q_tile = found.q_tile_of_all - head_tile;
         }
+        found.first = unit - begin;
+        found.end = min(end() - begin, tiles);
         found.tiles = tiles;
-        found.end = min(found.first + end() - unit, tiles);
         return found;
     }
 

@@ -50,38 +50,3 @@ __device__ __forceinline__ unsigned block_address(unsigned lane_smem, int row_bl
     constexpr int ROW_BLOCK_BYTES = 16 * COLS * static_cast<int>(sizeof(Element));
     return (lane_smem ^ (col_block * 2 * CHUNK_BYTES)) + row_block * ROW_BLOCK_BYTES;
 }
-
-// One thread's share of copying a tile [ROWS, COLS] from global to shared memory. Neighbouring threads copy
-// neighbouring chunks; each pass of NUM_THREADS threads covers ROW_STEP whole rows. Of a pass's first row and a
-// thread's row in it no two bits meet, so that the phase of their sum is the XOR of their phases: 0 from 8 rows on.
-template <int ROWS, int COLS, int NUM_THREADS>
-struct TileCopy {
-    static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
-    static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
-    static constexpr int PASSES = ROWS / ROW_STEP;
-    static_assert((ROW_STEP & (ROW_STEP - 1)) == 0, "passes begin at multiples of a power of two");
-    static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
-
-    // Where in the tile this thread's chunk of the first pass is.
-    int row;
-    int global_offset;  // in elements
-    unsigned smem_offset;
-
-    __device__ __forceinline__ explicit TileCopy(int thread)
-        : row(thread / CHUNKS),
-          global_offset(thread * CHUNK_ELEMENTS),
-          smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
-
-    // dst_smem, src: of that chunk; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from its
-    // row on; those past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of 0,
-    // and 0 * NaN is not 0.
-    static __device__ __forceinline__ void start(unsigned dst_smem, const Element* src, int rows_left) {
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const int pass_row = pass * ROW_STEP;
-            const unsigned pass_smem = dst_smem ^ (swizzle_phase<COLS>(pass_row) * CHUNK_BYTES);
-            ptx::cp_async_cg_16(pass_smem + pass_row * CHUNKS * CHUNK_BYTES, src + pass_row * COLS,
-                                pass_row < rows_left ? CHUNK_BYTES : 0);
-        }
-    }
-};

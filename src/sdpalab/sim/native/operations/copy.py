@@ -69,14 +69,15 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def build(code: OperationCode) -> None:
         b = code.builder
         goal = addresses(code, located(code, 0, "shared", bits), "shared", width)
-        sizes = code.constant("s64", width)
         mask = code.mask
+        sizes = code.constant("s64", width)
         if rest:
             given = code.source(4, "u32")
             sizes = where(given > width, given.like(width), given).to("s64")
             # Where nothing is read, no address is wrong.
             code.mask = b.and_(mask, b.bitcast((sizes != 0).value, mask.type))
         origin = addresses(code, located(code, 2, "global", source_bits), "global", width, lengths=sizes)
+        sizes = where(code.active, sizes, 0)  # an illegal source is not read
         code.mask = mask
         number = b.load(code.state(layout.COPIES_FLYING), typ=WORD64)
         place = b.add(b.mul(code.context(layout.CURRENT), WORD64(layout.MOST_COPIES)), number)
@@ -87,6 +88,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
         b.store(b.zext(mask, WORD64), word(layout.COPY_MASK))
         b.store(WORD64(width), word(layout.COPY_WIDTH))
+        b.store(code.operand(5), word(layout.COPY_INSTRUCTION))
         groups = code.load(code.state(layout.COPY_GROUPS), "s32", align=8)
         for k, value in (
             (layout.COPY_GROUP, groups),
@@ -98,4 +100,4 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         b.ret(code.call(issue_copies, *(b.ptrtoint(each, WORD64) for each in (code.base, entry))))
 
     name = f"cp.async.{width}.{bits}.{source_bits}{'.sized' * bool(rest)}"
-    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths])
+    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths, instruction.pc])

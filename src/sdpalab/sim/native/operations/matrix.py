@@ -54,12 +54,12 @@ def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
     return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
 
 
-def _pointed(code: OperationCode, number: int, space: str, bits: int) -> Lanes:
+def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: bool) -> Lanes:
     """Where the rows of ``number`` matrices lie: those of matrix i are named by the lanes from 8 i on."""
     needs_whole_warp(code)
     if number < 4:  # the addresses of other lanes count for nothing
         code.mask = WORD32((1 << 8 * number) - 1)
-    return addresses(code, located(code, 0, space, bits), space, 16)
+    return addresses(code, located(code, 0, space, bits), space, 16, reads=reads)
 
 
 @native("ldmatrix")
@@ -75,7 +75,7 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=True))
         line = ir.VectorType(BYTE, 16)
         lines = [b.load(pointer, typ=line, align=16) for pointer in pointers[: 8 * number]]
         for k in range(number):
@@ -107,7 +107,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=False))
         parts: list[Lanes] = []
         for k in range(number):
             whole = code.source(2 + k, "u16", 64)
@@ -116,9 +116,10 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
                 parts.append(part)
-        for part, pointer in zip(parts if asm.checked else (), pointers, strict=False):
-            left = Lanes(b, b.load(pointer, typ=part.value.type, align=16), "u8")
-            code.leave_if((left != part).any(), layout.RACE)
+        for lane, part in enumerate(parts if asm.checked else ()):
+            left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
+            legal = b.trunc(b.lshr(code.mask, WORD32(lane)), ir.IntType(1))
+            code.leave_if(b.and_((left != part).any(), legal), layout.RACE)
 
     name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
     asm.record(NativeOperation(name, build), [row, offset, *sources])

@@ -14,7 +14,7 @@ from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.watched import strong_effect, watch_access
+from sdpalab.sim.native.operations.watched import check_step, strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
@@ -196,9 +196,8 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         _check_reach(address, len(items) * type_.bytes, variable)
         places = [asm.target(item, type_.name) for item in items]
         row, bits, offset = asm.address(address)
-        asm.record(
-            load_operation("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)]
-        )
+        operation = load_operation("local", bits, type_.bits, len(items), aligned=False)
+        asm.record(operation, [row, offset, *(place for place, _ in places)])
         for _, finish in places:
             finish()
         return
@@ -234,17 +233,20 @@ def local_store(element: int) -> NativeOperation:
     return store_operation("local", 64, element, 1, False)
 
 
-def load_operation(space: str, bits: int, element: int, vector: int) -> NativeOperation:
-    """A load: operands are the row of the addresses, an offset, and the rows of the results."""
-    width = element // 8 * vector
+def load_operation(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
+    """A load: operands are the row of the addresses, an offset, and the rows of the results. Of a parameter, from any
+    byte."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
-        place = addresses(code, located(code, 0, space, bits), space, width)
-        values = [gather(code, place + element // 8 * k, f"u{element}", element // 8) for k in range(vector)]
+        everyone = code.mask
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
+        values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
+        code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{'.unaligned' * (not aligned)}", build)
 
 
 @native("st")
@@ -268,24 +270,34 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
-        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong)
-    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local")
+        written = type_.bytes, sources
+        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
+    aligned = not any(mod.startswith("param") for mod in instruction.mods)
+    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local", aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
 
-def store_operation(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
-    """A store; ``checked``, no lane may find another lane's value in its place after it."""
-    width = element // 8 * vector
+def store_operation(
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
+) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it; if it is not ``aligned``, to
+    any byte of a parameter."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
-        place = addresses(code, located(code, 0, space, bits), space, width)
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
         for k in range(vector):
-            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
-        for k in range(vector if checked else 0):
-            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
-            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
+            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), align)
+        if checked:
+            differ = code.active & False
+            for k in range(vector):
+                left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+                differ = differ | ((left != code.source(2 + k, f"u{element}")) & code.active)
+            check_step(code, space, located(code, 0, space, bits), differ)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
+    return NativeOperation(
+        f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}{'.unaligned' * (not aligned)}", build
+    )
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------

@@ -9,18 +9,21 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.access import gather
+from sdpalab.sim.native.access import gather, note_lanes
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.clocks import lanes_meet
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.suspects import note_fault
+from sdpalab.sim.native.trace import trace_meeting
 
 __all__ = ["needs_whole_warp"]
 
 
 def _members(code: OperationCode, k: int) -> Lanes:
-    """For each lane the members of its group that take part, as bits; gives up where the mask is wrong.
+    """For each lane the members of its group that take part, as bits. Where the mask is wrong, that is noted, or ends
+    the run.
 
     A mask is wrong that names a thread which has not exited and is not here, or leaves out one that is.
     """
@@ -29,13 +32,18 @@ def _members(code: OperationCode, k: int) -> Lanes:
     live = b.trunc(code.context(layout.CURRENT_LIVE), WORD32)
     absent = code.spread(b.and_(live, b.not_(code.mask)), "u32")
     own = mask.each("u32", [1 << lane for lane in range(WARP)])
-    code.leave_if(((((mask & absent) != 0) | ((mask & own) == 0)) & active).any(), layout.DIVERGENT)
+    missing = mask & absent
+    for bad, kind in ((missing != 0, layout.NAMES_ABSENT), ((mask & own) == 0, layout.LEAVES_OUT)):
+        note_lanes(code, bad & active, mask.to("s64"), missing.to("s64"), kind, 0)
     return mask & code.spread(code.mask, "u32")
 
 
 def needs_whole_warp(code: OperationCode) -> None:
-    """Give up if a lane is missing."""
-    code.leave_if(code.builder.icmp_signed("!=", code.mask, WORD32(-1)), layout.DIVERGENT)
+    """If a lane is missing, that is noted and nothing else happens, or it ends the run."""
+    b = code.builder
+    with b.if_then(b.icmp_signed("!=", code.mask, WORD32(-1)), likely=False):
+        code.note(code.mask, note_fault, WORD64(layout.PARTIAL_WARP), WORD64(0))
+        b.ret(WORD64(layout.DONE))
 
 
 def _source_lane(mode: str, lane: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
@@ -221,13 +229,16 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("warp", "sync")
 
     def build(code: OperationCode) -> None:
-        _members(code, 0)
+        members = _members(code, 0)
         if asm.checked:
             b = code.builder
             whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
-            with b.if_then(whole):
+            groups = ((members != code.spread(code.mask, "u32")) & code.active).any()
+            with b.if_then(b.and_(whole, b.not_(groups))):
                 code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
 
-    asm.record(
-        NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [asm.source(instruction.operands[0], "u32")]
-    )
+    members = asm.source(instruction.operands[0], "u32")
+    asm.record(NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [members])
+    if asm.traced:
+        operation = NativeOperation("trace.meeting", lambda code: code.hand_over(trace_meeting))
+        asm.record(operation, [instruction.pc, members])

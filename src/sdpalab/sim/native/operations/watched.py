@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from llvmlite import ir
 
-from sdpalab.sim.checks.orders import SAME_GPU, memory_order
+from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
+from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import loads_shared
@@ -18,15 +19,17 @@ from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.communication import is_communication, orders_blocks
+from sdpalab.sim.native.communication import orders_blocks
 from sdpalab.sim.native.host import WatchedAccess, call_back
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.homes import keep_in_buffer
+from sdpalab.sim.native.suspects import suspect_lanes
+from sdpalab.sim.native.trace import trace_access
 from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
 
-__all__ = ["Place", "strong_effect", "watch_access", "watch_copy"]
+__all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
 _SHARED = {
@@ -62,12 +65,14 @@ def watch_access(
     lanes: int = WARP,
     lengths: int = -1,
     strong: int = -1,
+    written: tuple[int, Sequence[int]] = (0, ()),
 ) -> None:
-    """Append the records that check and count an access of each lane, by the first ``lanes`` lanes.
+    """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
     they differ; ``strong`` what a strong access to global memory does, as bits (:data:`..layout.ACQUIRES` and so on),
     or -1 if it is weak. In shared memory a strong load or store counts as a weak one: that may suspect more.
+    ``written`` are the bytes of an element that is written, and the rows that it comes from.
     """
     if space == "local":
         return
@@ -78,6 +83,8 @@ def watch_access(
         _check(asm, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
+    if asm.traced:
+        _trace(asm, place, does, instruction, *written)
     if instruction.pc in asm.recorded:
         _record(asm, place, instruction.pc)
 
@@ -141,7 +148,7 @@ class Place:
             if whole:
                 code.leave_if(((sizes != self.width) & code.active).any(), layout.SPREAD)
         located_at = located(code, 0, self.space, self.bits)
-        return addresses(code, located_at, self.space, self.width, lengths=sizes)
+        return addresses(code, located_at, self.space, self.width, lengths=sizes, reports=False)
 
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
@@ -233,11 +240,47 @@ def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
 
     def build(code: OperationCode) -> None:
         # A lane that names no place executes the instruction all the same.
-        present = code.builder.zext(code.mask, WORD64)
+        b = code.builder
+        present = b.zext(code.mask, WORD64)
+        b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
         place.in_space(code, place.put(code), partial(check, present))
 
     name = f"watch.{does}{'.strong' * (strong >= 0)}.{shift}.{place.name}"
     asm.record(NativeOperation(name, build), [*place.operands, strong])
+
+
+_DOES = {
+    "load": layout.READS_IT,
+    "store": layout.WRITES_IT,
+    "update": layout.UPDATES_IT,
+    "copy": layout.COPIES_TO_IT,
+}
+
+
+def _trace(
+    asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
+) -> None:
+    """Append the record that records an access to watched places; a strong one that may order threads, always."""
+    if place.space not in (*_SPACES, "generic"):
+        raise NotNative(f"events of accesses to .{place.space}")
+    if does == "store" and not rows:
+        raise NotNative("events of stores whose values are not in registers of the lanes")
+    always = memory_order(instruction).strong and synchronises(asm.entry)
+
+    def act(code: OperationCode, space: str, places: Lanes) -> Any:
+        if space == "shared::cluster":
+            return WORD64(layout.SPREAD)
+        b = code.builder
+        registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
+        where_it_is = layout.IN_SHARED if space == "shared" else layout.IN_GLOBAL
+        words = (where_it_is, place.width, _DOES[does], int(always), element, len(rows))
+        return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
+
+    def build(code: OperationCode) -> None:
+        place.in_space(code, place.put(code, whole=True), act)
+
+    name = f"trace.{does}{'.always' * always}.{element}x{len(rows)}.{place.name}"
+    asm.record(NativeOperation(name, build), [*place.operands, instruction.pc, *rows])
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
@@ -262,6 +305,19 @@ def _least(values: Lanes) -> Any:
     if function is None:
         function = ir.Function(module, ir.FunctionType(WORD64, [values.value.type]), name)
     return values.builder.call(function, [values.value])
+
+
+def check_step(code: OperationCode, space: str, address: Lanes, differ: Lanes) -> None:
+    """Lanes that ``differ`` find another lane's value in the place that they have just written: a race in one step.
+
+    Their offsets are still in the scratch, where the record before has put them that watches the access.
+    """
+    b = code.builder
+    where_it_is: Any = WORD64(layout.IN_GLOBAL if space == "global" else layout.IN_SHARED)
+    if space == "generic":
+        in_shared = ((address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS) & code.active).any()
+        where_it_is = b.select(in_shared, WORD64(layout.IN_SHARED), WORD64(layout.IN_GLOBAL))
+    code.note(b.bitcast(differ.value, WORD32), suspect_lanes, where_it_is)
 
 
 def watch_copy(

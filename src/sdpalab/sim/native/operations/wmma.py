@@ -120,19 +120,20 @@ def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
     return [_SIDE * column + row if flip else _SIDE * row + column for row, column in cells]
 
 
-def _pieces(code: OperationCode, turns: int, space: str) -> list[object]:
+def _pieces(code: OperationCode, turns: int, space: str, *, reads: bool) -> list[object]:
     """Pointers to the 16-byte pieces of a tile, in its order."""
     needs_whole_warp(code)
-    b, pointers = code.builder, []
+    b, pointers, everyone = code.builder, list[object](), code.mask
     for turn in range(turns):
-        place = addresses(code, code.source(turn, "s64"), space, 16)
+        code.mask = everyone
+        place = addresses(code, code.source(turn, "s64"), space, 16, reads=reads)
         pointers += [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
     return pointers
 
 
 def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     b, line = code.builder, llvm_type("u8", 16)
-    pieces = [Lanes(b, b.load(each, typ=line, align=16), "u8") for each in _pieces(code, turns, space)]
+    pieces = [Lanes(b, b.load(each, typ=line, align=16), "u8") for each in _pieces(code, turns, space, reads=True)]
     tile = stacked(pieces).as_type("u16" if size == 2 else "u32")
     for k, order in enumerate(orders):
         b.store(tile.shuffled(order).value, code.row(turns + k), align=64)
@@ -140,7 +141,7 @@ def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, s
 
 def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     b = code.builder
-    pointers = _pieces(code, turns, space)
+    pointers = _pieces(code, turns, space, reads=False)
     type_, many = ("u16", 64) if size == 2 else ("u32", WARP)
     whole = stacked([code.source(turns + k, type_, many) for k in range(len(orders))])
     place_of = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}

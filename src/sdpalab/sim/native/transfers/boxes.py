@@ -25,6 +25,7 @@ from sdpalab.sim.native.layout import (
     MAP_STEPS,
     MAP_STRIDES,
     MAP_SWIZZLE,
+    RACE,
     SCOPE_SHIFT,
     SCRATCH,
     SCRATCH_PLACES,
@@ -48,7 +49,7 @@ from sdpalab.sim.native.layout import (
     WITHIN,
 )
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
-from sdpalab.sim.native.watch import read_global, write_global, write_strong
+from sdpalab.sim.native.watch import read_global, write_global, write_strong, written_nearby
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
 
@@ -149,6 +150,8 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
 
     In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
     """
+    if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
+        return RACE
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     first, last = 0, 32
     if load64(context + 8 * STRICT) != 0:

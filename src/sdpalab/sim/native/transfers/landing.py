@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.clocks import completed, operation_time, release_to, warps_of_cluster
+from sdpalab.sim.native.copies import count_unwaited
 from sdpalab.sim.native.flights import copy_came, others_know, read_range, reads_range_complete
 from sdpalab.sim.native.layout import (
     ARRIVALS,
     ASYNC,
     BACKWARD,
     BULK_GROUPS,
+    BULK_WAITED,
     CAPTURED,
     CAPTURED_BYTES,
     CAPTURED_END,
@@ -26,6 +28,7 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FULL,
     LANDED,
+    NEEDS_FENCE,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -42,6 +45,7 @@ from sdpalab.sim.native.layout import (
     TR_OFFSET,
     TR_ORIGIN,
     TR_ORIGIN_CTA,
+    TR_PC,
     TR_READ_TIME,
     TR_SERIAL,
     TR_SOURCE,
@@ -52,6 +56,7 @@ from sdpalab.sim.native.layout import (
     TRANSFER_FIRST,
     TRANSFER_WORDS,
     TRANSFERS,
+    UNWAITED,
     WAITED_FOR,
     WARP_WORDS,
     WARPS,
@@ -124,7 +129,9 @@ def capture(context: int, entry: int) -> int:
 
 def commit_transfers(registers: int, record: int, mask: int, context: int) -> int:
     """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
-    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    state = load64(context + 8 * CURRENT_STATE)
+    groups = state + 8 * BULK_GROUPS
+    store64(state + 8 * BULK_WAITED, load64(state + 8 * BULK_WAITED) & ~mask)
     for lane in range(32):
         if mask >> lane & 1:
             store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
@@ -135,8 +142,9 @@ def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> 
     """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, as many as
     operand 0 says; or only their reading, by operand 1. A status."""
     keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    warp = load64(context + 8 * CURRENT)
-    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    warp, current = load64(context + 8 * CURRENT), load64(context + 8 * CURRENT_STATE)
+    groups = current + 8 * BULK_GROUPS
+    store64(current + 8 * BULK_WAITED, load64(current + 8 * BULK_WAITED) | mask)
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
@@ -265,13 +273,27 @@ def combine_words(context: int, entry: int) -> int:
 
 
 def drained(context: int) -> int:
-    """All threads have exited: what is in flight lands, and stores that nobody waited for are wrong; a status."""
+    """All threads have exited: what is in flight lands, and copies that nobody waited for are counted; a status.
+
+    Stores are wrong that are in no group that was committed, or that a wait behind them does not cover.
+    """
     status = 0
+    if load64(context + 8 * CHECKED) != 0:
+        count_unwaited(context)
     while status == 0:
         status = land_next(context)
     if status > 0:
         return status
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * k + TR_KIND)) != LANDED:
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_KIND) == LANDED:
+            continue
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(entry + 8 * TR_WARP)
+        lane = load64(entry + 8 * TR_LANE)
+        if load64(entry + 8 * TR_GROUP) >= load32(state + 8 * BULK_GROUPS + 4 * lane):
             return ASYNC
+        if load64(state + 8 * BULK_WAITED) >> lane & 1 or load64(context + 8 * NEEDS_FENCE) != 0:  # in the strict check
+            return ASYNC
+        place = load64(context + 8 * UNWAITED) + 8 * load64(entry + 8 * TR_PC)
+        store64(place, load64(place) + 1)
     return others_know(context)

@@ -5,12 +5,17 @@ grows with every release; for each granule of memory, the warp and the time of i
 read it; for each warp, up to which time every warp's accesses come before its own. A page of shared memory sums up what
 is known of its granules, so that most accesses need no look at them.
 
-Nothing is reported here. What might be a hazard ends the native run, and the reference engine decides and reports: so
-what is suspected may be more than what is wrong, but never less.
-
+Nothing is reported here. What might be a hazard ends the native run or is noted (:mod:`~..suspects`), and the checks of
+:mod:`sdpalab.sim.checks` decide: so what is suspected may be more than what is wrong, but never less.
 """
 
-from sdpalab.sim.native.watch.global_memory import read_global, read_strong, write_global, write_strong
+from sdpalab.sim.native.watch.global_memory import (
+    read_global,
+    read_strong,
+    write_global,
+    write_strong,
+    written_nearby,
+)
 from sdpalab.sim.native.watch.releases import fence_memory
 from sdpalab.sim.native.watch.shared_memory import (
     copies_landed,
@@ -45,4 +50,5 @@ __all__ = [
     "write_global",
     "write_shared",
     "write_strong",
+    "written_nearby",
 ]

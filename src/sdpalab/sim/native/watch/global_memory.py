@@ -26,6 +26,7 @@ from sdpalab.sim.native.layout import (
     GLOBAL_WRITE_MASKS,
     GLOBAL_WRITERS,
     GRID_ROWS,
+    IN_GLOBAL,
     OBSERVES,
     POSITIONS,
     RACE,
@@ -38,6 +39,7 @@ from sdpalab.sim.native.layout import (
     VECTORS,
     WARP_COUNT,
 )
+from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.watch.releases import (
     continue_chain,
     morally_strong,
@@ -48,7 +50,7 @@ from sdpalab.sim.native.watch.releases import (
 from sdpalab.sim.native.watch.scopes import keep_scope, relation_of, scope_at
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["read_global", "read_strong", "write_global", "write_strong"]
+__all__ = ["read_global", "read_strong", "write_global", "write_strong", "written_nearby"]
 
 
 def global_tag(context: int) -> int:
@@ -115,6 +117,23 @@ def mark_strong(context: int, marks: int, granule: int, many: int, lane: int) ->
         store64(marks + 8 * k, both(context, before) if several else mine)
 
 
+def written_nearby(context: int, begin: int, end: int) -> int:
+    """Whether the running cluster was the last to write anything in a stretch of global memory."""
+    shift, pages = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * GLOBAL_PAGES)
+    writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
+    for page in range(begin >> GLOBAL_PAGE_SHIFT, (end - 1 >> GLOBAL_PAGE_SHIFT) + 1):
+        if load8(pages + page) == 0:
+            continue
+        low = max(begin, page << GLOBAL_PAGE_SHIFT) >> shift
+        high = (min(end, page + 1 << GLOBAL_PAGE_SHIFT) - 1 >> shift) + 1
+        for k in range(low, high):
+            if of_cluster(context, load64(writers + 8 * k) >> 40):
+                return 1
+            if strong != 0 and of_cluster(context, load64(strong + 8 * k) >> 40):
+                return 1
+    return 0
+
+
 def read_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -133,10 +152,12 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
             if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
                 granule = offset >> shift
                 for k in range(granule, granule + many):
-                    if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
-                        return RACE
+                    race = conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k))
                     if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
-                        return RACE
+                        race = 1
+                    status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                    if status != 0:
+                        return status
             place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
             before = load64(place)
             if before >> 40 == mine >> 40 and before & 0xFF == mine & 0xFF:
@@ -165,16 +186,19 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             near = offset >> READ_SHIFT
-            if conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near)):
-                return RACE
+            read = conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near))
             granule = offset >> shift
             for k in range(granule, granule + many):
+                race = read
                 if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
-                    return RACE
+                    race = 1
                 if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
-                    return RACE
+                    race = 1
                 if watched != 0 and conflicts(context, load64(watched + 8 * k), lane, 0):
-                    return RACE
+                    race = 1
+                status = suspect(context, IN_GLOBAL, k, RACE) if race else 0
+                if status != 0:
+                    return status
                 store64(writers + 8 * k, mine)
                 store32(write_masks + 4 * k, lanes_with(there, lane))
                 if chains != 0:
@@ -197,10 +221,11 @@ def read_strong(context: int, mask: int, present: int, width: int, does: int) ->
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
-            if weakly_written(context, granule, many, lane):
-                return RACE
-            if too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT):
-                return RACE
+            status = weakly_written(context, granule, many, lane)
+            if status == 0:
+                status = too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT)
+            if status != 0:
+                return status
             mark_strong(context, load64(context + 8 * GLOBAL_WATCHED), granule, many, lane)
             status = observe(context, warp, granule, does) if chains != 0 else 0
             if status != 0:
@@ -224,12 +249,13 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             near, granule = offset >> READ_SHIFT, offset >> shift
-            if conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
-                return RACE
-            if weakly_written(context, granule, many, lane):
-                return RACE
-            if too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT):
-                return RACE
+            status = weakly_written(context, granule, many, lane)
+            if status == 0 and conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
+                status = suspect(context, IN_GLOBAL, granule, RACE)
+            if status == 0:
+                status = too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT)
+            if status != 0:
+                return status
             store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
             if chains != 0:
                 status = observe(context, warp, granule, does) if does & OBSERVES else 0
@@ -249,8 +275,8 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
 
 
 def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> int:
-    """Whether a strong access of the current warp meets a strong write that nothing orders, and the scope of one does
-    not include the thread of the other."""
+    """Whether the scopes of a strong access of the current warp and of strong writes that it meets, and that nothing
+    orders, include each other's threads; a status."""
     marks = load64(context + 8 * GLOBAL_STRONG)
     if load64(context + 8 * GLOBAL_SCOPES) == 0 or marks == 0:
         return 0
@@ -258,8 +284,9 @@ def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> 
         tag = load64(marks + 8 * k)
         if conflicts(context, tag, lane, EVERY_LANE):
             relation = relation_of(context, tag, of_cluster(context, tag >> 40))
-            if relation > min(scope, scope_at(context, k)):
-                return 1
+            status = suspect(context, IN_GLOBAL, k, RACE) if relation > min(scope, scope_at(context, k)) else 0
+            if status != 0:
+                return status
     return 0
 
 
@@ -272,9 +299,11 @@ def mark_scopes(context: int, granule: int, many: int, lane: int, scope: int) ->
 
 
 def weakly_written(context: int, granule: int, many: int, lane: int) -> int:
-    """Whether the last weak write of one of the granules may not come before the current warp's access by a lane."""
+    """Whether the last weak write of all of the granules comes before the current warp's access by a lane; a status."""
     writers, masks = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_WRITE_MASKS)
     for k in range(granule, granule + many):
         if conflicts(context, load64(writers + 8 * k), lane, load32(masks + 4 * k)):
-            return 1
+            status = suspect(context, IN_GLOBAL, k, RACE)
+            if status != 0:
+                return status
     return 0

@@ -18,6 +18,7 @@ from sdpalab.sim.native.layout import (
     FLYING,
     GRANULE_SHIFT,
     GRANULES,
+    IN_SHARED,
     LAST_READ,
     NOT_READABLE,
     PAGE_FLYING,
@@ -45,6 +46,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
@@ -116,15 +118,18 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + many):
                 if load32(flying + 4 * k) & forbidden:
-                    return ASYNC
+                    status = suspect(context, IN_SHARED, first + k, ASYNC)
+                    if status != 0:
+                        return status
                 tag = load64(writers + 8 * k)
                 if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
                     continue
                 lanes = load32(masks + 4 * k)
-                if tag & 0xFFFF != warp:
-                    return RACE
-                if lanes >> lane & 1 == 0 and lanes_before(context, warp, lanes, tag >> 16) == 0:
-                    return RACE
+                if tag & 0xFFFF == warp and (lanes >> lane & 1 or lanes_before(context, warp, lanes, tag >> 16)):
+                    continue
+                status = suspect(context, IN_SHARED, first + k, RACE)
+                if status != 0:
+                    return status
     return 0
 
 
@@ -162,7 +167,9 @@ def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: in
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = load64(tags + 8 * k)
                 if tag & 0xFFFF == warp and tag >> 16 > met and load32(masks + 4 * k) >> lane & 1 == 0:
-                    return RACE
+                    status = suspect(context, IN_SHARED, first + k, RACE)
+                    if status != 0:
+                        return status
     return 0
 
 
@@ -252,7 +259,9 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
                 granule = load64(places + 8 * lane) >> shift
                 for k in range(granule, granule + many):
                     if load32(plane + 4 * k) > known:
-                        return RACE
+                        status = suspect(context, IN_SHARED, granules * cta + k, RACE)
+                        if status != 0:
+                            return status
     return 0
 
 
@@ -281,17 +290,22 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
                     lanes = lanes & load32(masks + 4 * k)
                 store64(writers + 8 * k, tag)
                 store32(masks + 4 * k, lanes)
-            place = written + (offset >> 3)
-            if width == 16:
-                store8(place, 0xFF)
-                store8(place + 1, 0xFF)
-            else:
-                store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
+            mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
                 store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
                 store64(tags + 8 * last, 0)
+
+
+def mark_bytes(written: int, offset: int, width: int) -> None:
+    """Bytes count as written."""
+    place = written + (offset >> 3)
+    if width == 16:
+        store8(place, 0xFF)
+        store8(place + 1, 0xFF)
+    else:
+        store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------
@@ -308,19 +322,25 @@ def copy_begins(context: int, mask: int, present: int, low: int, high: int, widt
 
 
 def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
-    """Copies to the places in the scratch are in flight from now on (1), or no longer (0)."""
+    """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
+
+    What is in flight counts as written: who reads it is too early, which is another matter.
+    """
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
     flying = load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
     pages = load64(context + 8 * PAGE_FLYING) + 8 * load64(context + 8 * PAGES) * cta
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     by = 1 if flies else -1
     last = -1
     count = 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
+            if flies:
+                mark_bytes(written, offset, width)
             granule = flying + 4 * (offset >> shift)
             for k in range(many):
                 store32(granule + 4 * k, flies)

@@ -1,0 +1,55 @@
+// The copy of a tile [ROWS, COLS] of 16-bit elements from global to shared memory by cp.async, as tile/swizzle.cuh has
+// it there.
+#pragma once
+
+#include "ptx/offsets.cuh"
+#include "tile/swizzle.cuh"
+
+// One thread's share. Neighbouring threads copy neighbouring chunks; each pass of NUM_THREADS threads covers ROW_STEP
+// whole rows. Of a pass's first row and a thread's row in it no two bits meet, so that the phase of their sum is the XOR
+// of their phases: 0 from 8 rows on.
+//
+// In global memory a thread's chunks are addressed from that of its second pass, if there is one: the machine
+// instruction has offsets of -2,048 to 2,047 there, which reach the first pass of 128 threads, but not the third.
+template <int ROWS, int COLS, int NUM_THREADS>
+struct TileCopy {
+    static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
+    static constexpr int PASSES = ROWS / ROW_STEP;
+    static constexpr int CHUNKS_BEFORE = PASSES > 1 ? NUM_THREADS : 0;  // the addressed one
+    static_assert((ROW_STEP & (ROW_STEP - 1)) == 0, "passes begin at multiples of a power of two");
+    static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
+
+    // Where in the tile this thread's chunk of the first pass is; in global memory, where the addressed one is.
+    int row;
+    int global_chunk;   // counted from the tile's first
+    int global_offset;  // the same in elements
+    unsigned smem_offset;
+
+    __device__ __forceinline__ explicit TileCopy(int thread)
+        : row(thread / CHUNKS),
+          global_chunk(thread + CHUNKS_BEFORE),
+          global_offset(global_chunk * CHUNK_ELEMENTS),
+          smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
+
+    // global_offset in bytes from the beginning of a tensor, whose chunks 32 bits number, if the tile begins at
+    // tensor_row.
+    __device__ __forceinline__ unsigned long long bytes_from(unsigned tensor_row) const {
+        return static_cast<unsigned long long>(tensor_row * CHUNKS + global_chunk) * CHUNK_BYTES;
+    }
+
+    // dst_smem, src: of those chunks; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from
+    // `row` on; those past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of
+    // 0, and 0 * NaN is not 0. Begins with pass PASS.
+    template <int PASS = 0>
+    static __device__ __forceinline__ void start(unsigned dst_smem, const void* src, int rows_left) {
+        constexpr int pass_row = PASS * ROW_STEP;
+        constexpr int DST_OFFSET = pass_row * CHUNKS * CHUNK_BYTES;
+        constexpr int SRC_OFFSET = DST_OFFSET - CHUNKS_BEFORE * CHUNK_BYTES;
+        const unsigned pass_smem = dst_smem ^ (swizzle_phase<COLS>(pass_row) * CHUNK_BYTES);
+        ptx::cp_async_cg_16_at<DST_OFFSET, SRC_OFFSET>(pass_smem, src, pass_row < rows_left ? CHUNK_BYTES : 0);
+        if constexpr (PASS + 1 < PASSES) {
+            start<PASS + 1>(dst_smem, src, rows_left);
+        }
+    }
+};

@@ -1,0 +1,291 @@
+"""Hazards reported by native code.
+
+A launch in which native code suspects a hazard is run again, on one thread, and goes on behind each suspicion: illegal
+accesses and suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in the same
+order, and records what happens to them (:mod:`.trace`); the checks are given those events, and report (:mod:`.replay`).
+So the rules, the texts and the conflicting accesses are those of :mod:`sdpalab.sim.checks`.
+
+Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
+run it, and blocks end behind each access to memory. Clusters run one after the other, whereas the reference engine has
+several in lockstep.
+
+What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
+bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, the
+reference engine decides.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sdpalab.sim.checks.shadow import granule_of
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.ir import Entry, Instruction
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.engine import NativeCode, accesses_of
+from sdpalab.sim.native.replay import replay, replay_faults
+from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.program import Program, build_program
+from sdpalab.sim.selection import Array
+from sdpalab.sim.tally import Tally
+from sdpalab.sim.touched import Touched
+
+__all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
+
+_GRANULES_OF_PLACE = 48
+"""Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
+_CLUSTERS_OF_ARRIVALS = 8
+"""Of the clusters in which a rule of barriers may be broken, those whose events are all recorded."""
+_WITHOUT_EVENTS = {"mbarrier", "wgmma", "tensormap", "setmaxnreg", "stmatrix", "discard"}
+_fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
+
+
+@dataclass(frozen=True)
+class Suspicions:
+    """Where a launch may have hazards besides illegal accesses.
+
+    Attributes
+    ----------
+    rows : ndarray of int64 [n, words]
+        By the words of :mod:`~sdpalab.sim.native.layout`.
+    places : dict of int to int
+        By the number of a record, the pc of its instruction.
+    status : int
+        0, or with which the run has ended: a trap, or nothing could run any more.
+    last : int
+        The last cluster that ran.
+    """
+
+    rows: Array
+    places: dict[int, int]
+    status: int
+    last: int
+
+    @property
+    def pcs(self) -> set[int]:
+        """The instructions whose accesses are suspicious."""
+        accesses = self.rows[self.rows[:, layout.SU_SPACE] != layout.AT_ARRIVAL]
+        return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing to report besides what has been noted."""
+        return not len(self.rows) and not self.status
+
+    @property
+    def clusters(self) -> Array:
+        """Clusters in which a rule of barriers may be broken."""
+        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
+        return np.unique(arrivals[:, layout.SU_CLUSTER])
+
+
+def note_suspicions(
+    setup: Setup, space: Space, tally: Tally, log: HazardLog, why: str, touched: list[Touched] | None = None
+) -> Suspicions | None:
+    """Run a launch that may have hazards to its end.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory, as it was before the launch.
+    tally : Tally
+        Counts are added here if the launch ran to its end.
+    log : HazardLog
+        Illegal accesses are recorded here.
+    why : str
+        Why native code has left the launch to the reference engine.
+    touched : list of Touched, optional
+        As in :func:`~sdpalab.sim.native.choice.run_native`.
+
+    Returns
+    -------
+    Suspicions, optional
+        None if the reference engine must report.
+    """
+    if why not in REPORTED or setup.counters or setup.watchers or setup.heap is not None:
+        return None
+    followed = "race" in setup.checks and setup.ctas_together == 1 and _has_events(setup.entry)
+    if "memory" not in setup.checks or not (followed or why in _NOTED):
+        return None
+    fine, order = _in_order(setup)
+    try:
+        code = NativeCode(fine, space)
+    except NotNative:
+        return None
+    if code.decoded.host_calls:  # which have effects of their own
+        return None
+    records = len(code.decoded.records)
+    suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
+    arrivals = np.zeros(len(fine.program.blocks), np.int32)
+    counts, faults = np.zeros(records + 1, np.int32), np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    words = order | {layout.FAULTS: _address(faults)}
+    if followed:
+        words |= {
+            layout.SUSPECTS: _address(suspects),
+            layout.SUSPECTS_OF: _address(counts),
+            layout.ARRIVALS_OF: _address(arrivals),
+        }
+    state = code.state(words)
+    status = code.run(state, 0, code.clusters)
+    faults = faults[: int(state.context[layout.FAULT_COUNT])]
+    used = (faults[:, layout.FA_KIND] == layout.NEVER_SET).any()
+    ends = followed and (status == layout.TRAP or (status == layout.STUCK and not _polls(setup)))
+    if (status and not ends) or (setup.tracking and used):
+        return None  # where undefined bytes are followed, what is used may be one of them
+    if touched is not None:
+        touched.append(accesses_of([state]))
+    _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
+    replay_faults(setup, space, log, faults, code.decoded)
+    rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
+    suspicions = Suspicions(rows, code.decoded.places, status, int(state.context[layout.CLUSTER]))
+    return suspicions if log.hazards() or not suspicions.complete else None
+
+
+def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
+    """Run a launch with suspicious places once more, and report its hazards.
+
+    Parameters
+    ----------
+    setup, space : as for :func:`note_suspicions`
+    log : HazardLog
+        Hazards are recorded here.
+    suspicions : Suspicions
+
+    Returns
+    -------
+    bool
+        Whether that is all there is to report; else the reference engine must.
+
+    Raises
+    ------
+    Deadlock, KernelTrap
+        If the launch ends so.
+    """
+    fine, order = _in_order(setup)
+    try:
+        code = NativeCode(replace(fine, checks=()), space, traced=True)
+    except NotNative:
+        return False
+    clusters = np.zeros(code.clusters, np.uint8)
+    marks, shifts = {}, {}
+    for number, name, size in (
+        (layout.IN_SHARED, "shared", setup.symbols.shared_bytes),
+        (layout.IN_GLOBAL, "global", len(space.data)),
+    ):
+        granule = granule_of(setup.entry, (name,))
+        marks[number], shifts[number] = np.zeros(size // granule + 16, np.uint8), granule.bit_length() - 1
+    clusters[suspicions.clusters[:_CLUSTERS_OF_ARRIVALS]] = 2
+    if suspicions.status:
+        clusters[suspicions.last] = 2
+    for row in _watched(suspicions):
+        marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
+        if row[layout.SU_SPACE] == layout.IN_SHARED:
+            clusters[row[layout.SU_CLUSTER]] |= 1
+    events = np.empty(layout.TRACE_WORDS, np.int64)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    words = {
+        layout.FAULTS: _address(faults),
+        layout.TRACE: _address(events),
+        layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
+        layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
+        layout.WATCHED_SHARED: _address(marks[layout.IN_SHARED]),
+        layout.WATCHED_GLOBAL: _address(marks[layout.IN_GLOBAL]),
+        layout.WATCHED_CLUSTERS: _address(clusters),
+    }
+    state = code.state(order | words)
+    status, end = code.run(state, 0, code.clusters), int(state.context[layout.TRACE_END])
+    if status != suspicions.status or end > layout.TRACE_WORDS:
+        return False
+    together = int(state.context[layout.ORDER]) == layout.TOGETHER
+    try:
+        with log.attach_to_errors():
+            replay(fine, space, log, events[:end], together=together, stuck=status == layout.STUCK)
+    except NotNative:
+        return False
+    if status:  # threads wait for what is no barrier
+        return False
+    hazards = log.hazards()
+    if len(suspicions.clusters) > _CLUSTERS_OF_ARRIVALS and not any(each.kind == "barrier" for each in hazards):
+        return False
+    parties = {each.pc for each in hazards} | {each.other.pc for each in hazards if each.other is not None}
+    return bool(hazards) and suspicions.pcs <= parties
+
+
+def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
+    """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
+    if setup.schedule != "lockstep" or _polls(setup):
+        return setup, {}
+    key = id(setup.program)
+    known = _fine.get(key)
+    if known is None or known[0]() is not setup.program:
+        program = build_program(setup.entry, lockstep=True)
+        known = _fine[key] = weakref.ref(setup.program, lambda _: _fine.pop(key, None)), program
+    return replace(setup, program=known[1]), {layout.ORDER: layout.TOGETHER}
+
+
+def _polls(setup: Setup) -> bool:
+    """Whether threads may wait for others without a barrier."""
+    return bool(polling_blocks(setup.entry, setup.program))
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _watched(suspicions: Suspicions) -> Iterable[Array]:
+    """Rows of the places to watch: of each instruction and space some, in the first cluster that has any."""
+    rows = suspicions.rows
+    for record in np.unique(rows[:, layout.SU_RECORD]):
+        for space in (layout.IN_SHARED, layout.IN_GLOBAL):
+            mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]
+            if space == layout.IN_SHARED:
+                mine = mine[mine[:, layout.SU_CLUSTER] == mine[:1, layout.SU_CLUSTER]]
+            _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
+            some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
+            yield from mine[firsts[some]]
+
+
+def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: int) -> None:
+    """Add what the blocks of a launch have counted; a block has run as often as its first part."""
+    part = {block.first: number for number, block in enumerate(fine.program.blocks)}
+    parts = [part[block.first] for block in setup.program.blocks]
+    tally.lanes += counted.lanes[parts]
+    tally.warps += counted.warps[parts]
+    tally.unwaited += counted.unwaited
+    tally.steps += steps
+
+
+def _has_events(entry: Entry) -> bool:
+    """Whether everything that orders the threads of an entry leaves an event."""
+    return not any(map(_is_without_events, entry.instructions))
+
+
+def _is_without_events(instruction: Instruction) -> bool:
+    opcode, mods = instruction.opcode, set(instruction.mods)
+    if opcode in _WITHOUT_EVENTS or mods & {"bulk", "mbarrier", "proxy"}:
+        return True
+    return (opcode, "cluster" in mods) == ("barrier", True) or any(
+        opcode == name and mod in mods for name, mod in (("st", "async"), ("red", "async"), ("wmma", "store"))
+    )
+
+
+_NOTED = {
+    layout.WHY[status - layout.GIVE_UP] for status in (layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK)
+}
+"""Reasons to leave a launch to the reference engine which are reported as they are noted."""
+REPORTED = {
+    layout.WHY[status - layout.GIVE_UP]
+    for status in (
+        *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP),
+    )
+}
+"""Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

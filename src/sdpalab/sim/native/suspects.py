@@ -1,0 +1,144 @@
+"""What may be a hazard, noted while a launch goes on: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+A launch is run first without rooms for these rows: then the first suspicion ends it. Where hazards are to be reported
+(:mod:`~sdpalab.sim.native.reporting`) it is run again with them.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    ARRIVALS_OF,
+    AT_ARRIVAL,
+    BARRIER_RULE,
+    CLUSTER,
+    CURRENT,
+    CURRENT_RECORD,
+    CURRENT_STATE,
+    DIVERGENT,
+    FA_KIND,
+    FA_LINEAR,
+    FA_MASK,
+    FA_OFFSETS,
+    FA_RECORD,
+    FA_SPACE,
+    FA_WARP,
+    FA_WIDTH,
+    FAULT_COUNT,
+    FAULT_WORDS,
+    FAULTS,
+    GLOBAL_SHIFT,
+    GRANULE_SHIFT,
+    ILLEGAL,
+    IN_GLOBAL,
+    MOST_FAULTS,
+    MOST_SUSPECTS,
+    NEVER_SET,
+    RACE,
+    RECORDS,
+    SCRATCH,
+    SCRATCH_FAULTS,
+    SCRATCH_PLACES,
+    SCRATCH_WIDTHS,
+    SU_CLUSTER,
+    SU_GRANULE,
+    SU_RECORD,
+    SU_SPACE,
+    SUSPECT_COUNT,
+    SUSPECT_WORDS,
+    SUSPECTS,
+    SUSPECTS_OF,
+    SUSPECTS_OF_RECORD,
+    TRACE,
+    UNSET,
+    WARP_LINEAR,
+)
+from sdpalab.sim.native.words import copy, load32, load64, store32, store64
+
+__all__ = ["note_fault", "suspect", "suspect_arrival", "suspect_lanes"]
+
+
+def suspect(context: int, space: int, granule: int, status: int) -> int:
+    """The access that is checked may be a hazard at a granule: 0 if that has been noted, else the status, which ends
+    the run. So many granules of each instruction are noted; that there are more of them says nothing new."""
+    suspects = load64(context + 8 * SUSPECTS)
+    if suspects == 0:
+        return status
+    record = (load64(context + 8 * CURRENT_RECORD) - load64(context + 8 * RECORDS)) >> 6
+    many = load64(context + 8 * SUSPECTS_OF) + 4 * record
+    if load32(many) >= SUSPECTS_OF_RECORD:
+        return 0
+    count = load64(context + 8 * SUSPECT_COUNT)
+    if count >= MOST_SUSPECTS:
+        return status
+    store32(many, load32(many) + 1)
+    store64(context + 8 * SUSPECT_COUNT, count + 1)
+    row = suspects + 8 * SUSPECT_WORDS * count
+    store64(row + 8 * SU_RECORD, record)
+    store64(row + 8 * SU_SPACE, space)
+    store64(row + 8 * SU_GRANULE, granule)
+    store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
+    return 0
+
+
+def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
+    """Lanes have written different values to places in the scratch, in one step: as :func:`suspect`."""
+    store64(context + 8 * CURRENT_RECORD, record)
+    shift = load64(context + 8 * GLOBAL_SHIFT) if space == IN_GLOBAL else load64(context + 8 * GRANULE_SHIFT)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if mask >> lane & 1:
+            status = suspect(context, space, load64(places + 8 * lane) >> shift, RACE)
+            if status != 0:
+                return status
+    return 0
+
+
+def suspect_arrival(context: int, block: int) -> int:
+    """An arrival by the end of a block may break a rule of barriers: as :func:`suspect`."""
+    if load64(context + 8 * TRACE) != 0:
+        return 0
+    suspects, count = load64(context + 8 * SUSPECTS), load64(context + 8 * SUSPECT_COUNT)
+    if suspects == 0 or count >= MOST_SUSPECTS:
+        return BARRIER_RULE
+    place, number = load64(context + 8 * ARRIVALS_OF) + 4 * block, load64(context + 8 * CLUSTER) + 1
+    if load32(place) != number:
+        store32(place, number)
+        store64(context + 8 * SUSPECT_COUNT, count + 1)
+        row = suspects + 8 * SUSPECT_WORDS * count
+        store64(row + 8 * SU_RECORD, -1)
+        store64(row + 8 * SU_SPACE, AT_ARRIVAL)
+        store64(row + 8 * SU_GRANULE, block)
+        store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
+    return 0
+
+
+def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
+    """Lanes do what is wrong, in one of the ways from ``MISALIGNED`` on, with offsets and widths in the scratch: 0 if
+    that has been noted, else a status."""
+    faults = load64(context + 8 * FAULTS)
+    status = UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
+    if faults == 0:
+        return status
+    number = (record - load64(context + 8 * RECORDS)) >> 6
+    count = load64(context + 8 * FAULT_COUNT)
+    for k in range(count):
+        row = faults + 8 * FAULT_WORDS * k
+        if load64(row + 8 * FA_RECORD) == number and load64(row + 8 * FA_KIND) == kind:
+            return 0
+    if count >= MOST_FAULTS:
+        return status
+    store64(context + 8 * FAULT_COUNT, count + 1)
+    row = faults + 8 * FAULT_WORDS * count
+    first = 0
+    while mask >> first & 1 == 0:
+        first += 1
+    scratch = load64(context + 8 * SCRATCH)
+    store64(row + 8 * FA_RECORD, number)
+    store64(row + 8 * FA_KIND, kind)
+    store64(row + 8 * FA_SPACE, space)
+    store64(row + 8 * FA_WARP, load64(context + 8 * CURRENT))
+    store64(row + 8 * FA_LINEAR, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_LINEAR))
+    store64(row + 8 * FA_MASK, mask)
+    store64(row + 8 * FA_WIDTH, load64(scratch + SCRATCH_WIDTHS + 8 * first))
+    copy(row + 8 * FA_OFFSETS, scratch + SCRATCH_FAULTS, 8 * 32)
+    return 0

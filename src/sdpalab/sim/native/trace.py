@@ -1,0 +1,218 @@
+"""Events of a launch that is run again to report its hazards: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+Recorded are accesses to watched places, and everything that orders threads: arrivals at barriers, warps that meet,
+fences, copies that land, exits. Of an access to a watched place all lanes of its warp are recorded. The events of a
+cluster without such an access are dropped at its end. :mod:`~sdpalab.sim.native.replay` gives them to the checks.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    ACCESS_WORDS,
+    CLUSTER,
+    COPY_COUNT,
+    CURRENT,
+    CURRENT_SHARED,
+    END_ARRIVE,
+    EV_CHANGES,
+    EV_COPY,
+    EV_DOES,
+    EV_GROUPS,
+    EV_KIND,
+    EV_MASK,
+    EV_NAME,
+    EV_NUMBER,
+    EV_OFFSETS,
+    EV_PLACE,
+    EV_SPACE,
+    EV_THREADS,
+    EV_VALUED,
+    EV_VALUES,
+    EV_WAITS,
+    EV_WARP,
+    EV_WIDTH,
+    EV_WORDS,
+    EVENT_WORDS,
+    GLOBAL,
+    GLOBAL_SHIFT,
+    GRANULE_SHIFT,
+    IN_SHARED,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    TRACE,
+    TRACE_ACCESS,
+    TRACE_ARRIVAL,
+    TRACE_BEGAN,
+    TRACE_CLUSTER,
+    TRACE_END,
+    TRACE_EXIT,
+    TRACE_FENCE,
+    TRACE_LANDING,
+    TRACE_MEETING,
+    TRACE_TRAP,
+    TRACE_WORDS,
+    TRACED_ACCESSES,
+    WARP_LINEAR,
+    WARPS,
+    WATCHED_CLUSTERS,
+    WATCHED_GLOBAL,
+    WATCHED_SHARED,
+)
+from sdpalab.sim.native.words import copy, load8, load32, load64, store64
+
+__all__ = [
+    "begin_trace",
+    "end_trace",
+    "trace_access",
+    "trace_arrival",
+    "trace_exit",
+    "trace_fence",
+    "trace_landing",
+    "trace_meeting",
+    "trace_trap",
+]
+
+
+def begin_trace(context: int, cluster: int) -> None:
+    """A cluster begins."""
+    store64(context + 8 * CLUSTER, cluster)
+    if load64(context + 8 * TRACE) == 0:
+        return
+    store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
+    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster) >> 1)
+    linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
+    new_event(context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
+
+
+def end_trace(context: int) -> None:
+    """A cluster has run to its end: without an access to a watched place, what it did says nothing."""
+    if load64(context + 8 * TRACE) != 0 and load64(context + 8 * TRACED_ACCESSES) == 0:
+        store64(context + 8 * TRACE_END, load64(context + 8 * TRACE_BEGAN))
+
+
+def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
+    """The address of an event of the current warp; 0 without a place for it: then the end is beyond the last word."""
+    end = load64(context + 8 * TRACE_END)
+    if end + words > TRACE_WORDS:
+        store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
+        return 0
+    store64(context + 8 * TRACE_END, end + words)
+    event = load64(context + 8 * TRACE) + 8 * end
+    store64(event + 8 * EV_KIND, kind)
+    store64(event + 8 * EV_WORDS, words)
+    store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
+    store64(event + 8 * EV_MASK, mask)
+    store64(event + 8 * EV_PLACE, place)
+    store64(event + 8 * EV_NAME, 0)
+    store64(event + 8 * EV_THREADS, 0)
+    return event
+
+
+def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int) -> None:
+    """Lanes arrive at a barrier, by the end of a block."""
+    if load64(context + 8 * TRACE) == 0:
+        return
+    event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    if event != 0:
+        store64(event + 8 * EV_NAME, name)
+        store64(event + 8 * EV_THREADS, threads)
+        store64(event + 8 * EV_WAITS, end != END_ARRIVE)
+
+
+def trace_exit(context: int, mask: int) -> None:
+    """Lanes exit."""
+    if load64(context + 8 * TRACE) != 0:
+        new_event(context, TRACE_EXIT, EVENT_WORDS, mask, 0)
+
+
+def trace_trap(context: int, mask: int, block: int) -> None:
+    """Lanes end the launch, by the end of a block."""
+    if load64(context + 8 * TRACE) != 0:
+        new_event(context, TRACE_TRAP, EVENT_WORDS, mask, block)
+
+
+def trace_landing(context: int, mask: int, number: int) -> None:
+    """Lanes have waited for their part of what an instruction copies."""
+    if load64(context + 8 * TRACE) != 0:
+        event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
+        if event != 0:
+            store64(event + 8 * EV_COPY, number)
+
+
+def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes have met; operands are the pc and the row of the member masks."""
+    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
+    row = registers + load32(record + 4 * (OPERANDS + 1))
+    for lane in range(32 if event != 0 else 0):
+        store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
+    return 0
+
+
+def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes execute a fence; the operand is the pc."""
+    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+    return 0
+
+
+# ---- accesses --------------------------------------------------------------------------------------------------------
+
+
+def watched(context: int, mask: int, space: int, width: int) -> int:
+    """Whether any of the places in the scratch is watched."""
+    shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
+    if space == IN_SHARED:
+        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
+            return 0
+        shift, marks = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * WATCHED_SHARED)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                if load8(marks + k):
+                    return 1
+    return 0
+
+
+def trace_access(
+    registers: int,
+    record: int,
+    mask: int,
+    context: int,
+    space: int,
+    width: int,
+    does: int,
+    always: int,
+    element: int,
+    many: int,
+) -> int:
+    """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
+    written, ``many`` elements of so many bytes for each lane. A status."""
+    if mask == 0 or (always == 0 and watched(context, mask, space, width) == 0):
+        return 0
+    event = new_event(context, TRACE_ACCESS, ACCESS_WORDS, mask, load32(record + 4 * (OPERANDS + 3)))
+    if event == 0:
+        return 0
+    store64(context + 8 * TRACED_ACCESSES, 1)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    base = load64(context + 8 * CURRENT_SHARED) if space == IN_SHARED else load64(context + 8 * GLOBAL)
+    store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
+    store64(event + 8 * EV_SPACE, space)
+    store64(event + 8 * EV_DOES, does)
+    store64(event + 8 * EV_WIDTH, width)
+    store64(event + 8 * EV_VALUED, many > 0)
+    copy(event + 8 * EV_OFFSETS, places, 8 * 32)
+    changes = 0
+    for lane in range(32 if many > 0 else 0):
+        if mask >> lane & 1:
+            value = event + 8 * EV_VALUES + 16 * lane
+            for k in range(many):
+                row = registers + load32(record + 4 * (OPERANDS + 4 + k))
+                copy(value + element * k, row + element * lane, element)
+            before = base + load64(places + 8 * lane)
+            for j in range(width):
+                if load8(value + j) != load8(before + j):
+                    changes |= 1 << lane
+    store64(event + 8 * EV_CHANGES, changes)
+    return 0

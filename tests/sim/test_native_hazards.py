@@ -1,0 +1,269 @@
+"""Hazards that the native engine reports itself: the same as the reference engine's, for any number of threads.
+
+Two reports agree if they have the same set of (kind, instruction, conflicting instruction, advice). Threads, addresses
+and counts may differ: the engines order warps and blocks differently.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hazard_bugs import PAIRS, Pair
+from source_bugs import BUGS, Edit
+from source_programs import PROGRAMS
+
+from sdpalab import sim
+from sdpalab.bugs import replace_once
+from sdpalab.compile import build
+from sdpalab.kernels.plan import Module
+
+pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
+THREADS = 64
+EXCHANGE = (
+    HEAD
+    + """.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<3>; .shared .b32 s[{words}];
+    mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; setp.lt.u32 %p1, %r1, 40;
+    {write}
+    {between}
+    xor.b32 %r5, %r2, {other}; add.u32 %r6, %r3, %r5; ld.shared.u32 %r7, [%r6];
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; {store} ret; }}"""
+)
+LEFT = {
+    *("part of the tile not filled", "missing zero fill", "counters not zeroed"),  # bytes that nobody wrote
+    "a reduction and a wait at one barrier",
+}
+"""Bugs whose launches native code leaves to the reference engine."""
+OF_BLOCKS = {"result of other blocks without an atomic"}
+"""Bugs by which a value that races decides what a block executes: blocks of the reference engine are in lockstep, those
+of the native one come one after the other. The kinds agree."""
+_LAUNCH = importlib.import_module("sdpalab.sim.launch")
+
+Agreement = set[tuple[str, int, int | None, str]]
+
+
+def agreement(report: sim.Report) -> Agreement:
+    """What two engines must report alike."""
+    return {(each.kind, each.pc, each.other and each.other.pc, each.advice) for each in report.hazards}
+
+
+def places(report: sim.Report) -> list[tuple[object, ...]]:
+    """Everything about hazards but how many lanes were there."""
+    return [(each.kind, each.pc, each.block, each.thread, each.other, each.advice) for each in report.hazards]
+
+
+@contextmanager
+def engine(name: str, *, alone: bool = False) -> Iterator[None]:
+    """Launches run on one engine; ``alone``, it must not leave any to the other."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the launch is left to the reference engine")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDPALAB_SIM_ENGINE", name)
+        if alone:
+            patch.setattr(_LAUNCH, "_on_reference", refuse)
+        yield
+
+
+def exchange(
+    *,
+    write: str = "st.shared.u32 [%r4], %r1;",
+    between: str = "bar.sync 0;",
+    other: int = 252,
+    store: str = "st.global.u32 [%rd3], %r7;",
+    words: int = THREADS,
+    size: int = THREADS,
+    grid: int = 1,
+    **options: object,
+) -> tuple[np.ndarray, sim.Report]:
+    """Each thread passes its number to the one on the other side of the block."""
+    out = np.zeros(size, np.uint32)
+    ptx = EXCHANGE.format(write=write, between=between, other=other, store=store, words=words)
+    return out, sim.launch(ptx, "k", grid, THREADS, [out], **options)  # type: ignore[arg-type]
+
+
+ILLEGAL = {
+    "a tile that is too short": {"words": THREADS // 2},
+    "an output that is too short": {"size": THREADS // 2},
+    "reads that are misaligned": {"other": 2},
+    "stores that are misaligned": {"store": "st.global.u32 [%rd3+1], %r7;"},
+    "a vector beyond the end": {
+        "store": "mul.wide.u32 %rd2, %r1, 16; add.u64 %rd3, %rd1, %rd2; st.global.v4.u32 [%rd3], {%r7, %r7, %r7, %r7};"
+    },
+    "a null pointer": {"store": "st.global.u32 [%rd2], %r7;"},
+    "a wild pointer": {"store": "shl.b64 %rd3, %rd3, 8; st.global.u32 [%rd3], %r7;"},
+    "a generic address": {"size": 40, "store": "st.u32 [%rd3], %r7;"},
+    "an atomic operation": {"size": 40, "store": "red.global.add.u32 [%rd3], %r7;"},
+    "a copy": {
+        "size": 40,
+        "store": "cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.wait_all; bar.sync 0; ld.shared.u32 %r8, [%r4];"
+        "@%p1 st.global.u32 [%rd3], %r8;",
+    },
+}
+RACES = {
+    "no barrier": {"between": ""},
+    "a barrier for one warp": {"between": "bar.warp.sync -1;"},
+    "a write behind the barrier": {"between": "bar.sync 0; st.shared.u32 [%r4], 7;"},
+    "all threads write a place": {"between": "bar.sync 0; st.shared.u32 [s+128], %r1; bar.sync 0;"},
+    "all threads write their number": {"store": "st.global.u32 [%rd1], %r7;"},
+    "blocks write a place": {"store": "mov.u32 %r8, %ctaid.x; st.global.u32 [%rd3], %r8;", "grid": 3},
+    "an atomic operation after a write": {"between": "bar.sync 0; atom.shared.add.u32 %r8, [s+4], 1;"},
+    "lanes that have diverged": {
+        "between": "bar.sync 0; @%p1 bra L; st.shared.u32 [s+160], %r1; L: setp.eq.u32 %p2, %r1, 32;"
+        "@%p2 ld.shared.u32 %r8, [s+160];",
+    },
+    "a copy that nobody waits for": {
+        "between": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; bar.sync 0;"
+        "cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.commit_group; cp.async.wait_group 1; bar.sync 0;",
+    },
+    "a copy without a barrier": {
+        "write": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;"
+        "cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.wait_all;",
+        "between": "",
+        "store": "add.u32 %r7, %r7, 5;",
+    },
+}
+
+
+RULES = {
+    "a predicate that was never set": {"between": "@%p2 bar.sync 0; bar.sync 0;"},
+    "a value that was never set": {"store": "st.global.u32 [%rd3], %r8;"},
+    "a shuffle in a branch": {
+        "between": "bar.sync 0; @!%p1 bra L; shfl.sync.bfly.b32 %r8, %r1, 1, 31, -1; L: bar.sync 0;"
+    },
+    "a vote without its own lane": {"between": "bar.sync 0; vote.sync.any.pred %p2, %p1, 1;"},
+    "a matrix in a branch": {
+        "between": "bar.sync 0; @!%p1 bra L; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r8}, [%r3]; L: bar.sync 0;"
+    },
+    "part of a warp in the number of a barrier": {"between": "bar.sync 0; bar.sync 1, 48;"},
+    "a barrier in a branch": {
+        "between": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bra L; bar.sync 0; bra M; L: bar.sync 0; M:"
+    },
+    "a barrier behind a return": {"between": "setp.lt.u32 %p2, %r1, 32; bar.sync 0; @%p2 ret; bar.sync 0;"},
+    "an arrival too many": {
+        "between": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bar.arrive 1, 64; @%p2 bar.arrive 1, 64; bar.sync 0;"
+    },
+}
+ENDS = {
+    "a barrier that nobody else comes to": "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 bar.sync 1, 64;",
+    "a trap": "bar.sync 0; setp.eq.u32 %p2, %r1, 35; @%p2 trap;",
+    "a trap behind a race": "setp.eq.u32 %p2, %r1, 35; st.shared.u32 [s+8], %r1; bar.sync 0; @%p2 trap;",
+}
+
+
+@pytest.mark.parametrize(
+    "change", [*ILLEGAL.values(), *RACES.values(), *RULES.values()], ids=[*ILLEGAL, *RACES, *RULES]
+)
+def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change: dict[str, object]) -> None:
+    with engine("reference"):
+        expected, reference = exchange(**change)  # type: ignore[arg-type]
+    assert reference.hazards
+    with engine("native", alone=True):
+        out, report = exchange(**change)  # type: ignore[arg-type]
+    assert report.lane_instructions == reference.lane_instructions
+    assert agreement(report) == agreement(reference)
+    assert places(report) == places(reference)
+    assert (out == expected).all()
+
+
+@pytest.mark.parametrize("between", ENDS.values(), ids=ENDS)
+def test_an_exception_of_the_native_engine_is_that_of_the_reference_engine(between: str) -> None:
+    errors = []
+    for name in ("reference", "native"):
+        with engine(name, alone=name == "native"), pytest.raises(sim.SimError) as caught:
+            exchange(between=between)
+        errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+    assert str(errors[0]) == str(errors[1])
+    assert errors[0].hazards == errors[1].hazards
+
+
+@pytest.mark.parametrize("change", [ILLEGAL["an output that is too short"], RACES["blocks write a place"]])
+def test_the_report_is_the_same_for_any_number_of_threads(change: dict[str, object]) -> None:
+    runs = []
+    for workers in (1, 2, 3):
+        with engine("native", alone=True):
+            runs.append(exchange(**{**change, "grid": 7}, workers=workers))  # type: ignore[arg-type]
+    for out, report in runs[1:]:
+        assert report == runs[0][1]
+        assert (out == runs[0][0]).all()
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("change", [ILLEGAL["a copy"], RACES["a write behind the barrier"]], ids=["illegal", "race"])
+def test_every_schedule_reports_natively(schedule: str, change: dict[str, object]) -> None:
+    with engine("reference"):
+        _, reference = exchange(**change, schedule=schedule)  # type: ignore[arg-type]
+    with engine("native", alone=True):
+        _, report = exchange(**change, schedule=schedule)  # type: ignore[arg-type]
+    assert {each.kind for each in report.hazards} == {each.kind for each in reference.hazards}
+
+
+def test_a_suspicion_that_is_no_hazard_is_left_to_the_reference_engine() -> None:
+    with engine("native"):
+        out, report = exchange(between="bar.sync 0; st.shared.u32 [s+252], 63; bar.sync 0;")
+    assert report.hazards == []  # every thread writes what is there already
+    assert (out == THREADS - 1 - np.arange(THREADS)).all()
+
+
+# ---- the corpus of planted bugs --------------------------------------------------------------------------------------
+
+
+def compare(
+    ptx: str, grid: int, block: int, arrays: Callable[[], list[object]], *, kinds: bool = False, **options: object
+) -> str:
+    """Run a launch on both engines; ``native``, ``reference`` or ``raised``, by who has reported it. With ``kinds``, no
+    more than those must agree.
+
+    Raises
+    ------
+    AssertionError
+        If native code reports it, and the reports do not agree.
+    """
+    with engine("reference"):
+        try:
+            reference = sim.launch(ptx, "entry", grid, block, arrays(), max_steps=2_000, **options)  # type: ignore[arg-type]
+        except sim.SimError:
+            return "raised"
+    with engine("native", alone=True):
+        try:
+            report = sim.launch(ptx, "entry", grid, block, arrays(), max_steps=2_000, **options)  # type: ignore[arg-type]
+        except AssertionError:
+            return "reference"
+    assert {each.kind for each in report.hazards} == {each.kind for each in reference.hazards}
+    assert kinds or agreement(report) == agreement(reference)
+    return "native"
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.program}: {bug.name}")
+def test_planted_bugs_are_reported_alike(bug: Edit) -> None:
+    program = PROGRAMS[bug.program]
+    ptx = build(Module("program.cu", replace_once(program.source, *bug.edits, where=bug.program), "entry")).ptx.decode()
+    given = np.random.default_rng(program.n).integers(0, 1 << 32, program.n, dtype=np.uint32)
+    smem = program.dynamic_smem if bug.dynamic_smem is None else bug.dynamic_smem
+    for checks in (sim.CHECKS, (*sim.CHECKS, "lanes")):
+        outcome = compare(
+            *(ptx, program.grid, program.block),
+            lambda: [given.copy(), np.full(program.n, 0xFFFFFFFF, np.uint32), program.n],
+            kinds=bug.name in OF_BLOCKS,
+            dynamic_smem=smem,
+            checks=checks,
+        )
+        assert outcome != "reference" or bug.name in LEFT
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_broken_twins_are_reported_alike(pair: Pair) -> None:
+    ptx = build(Module("program.cu", pair.source(broken=True), "entry"), pair.arch).ptx.decode()
+    outcome = compare(
+        ptx, 2, pair.threads, lambda: [np.arange(512, dtype=np.uint32) % 100, np.zeros(1024, np.uint32), 40]
+    )
+    assert outcome != "reference" or pair.name in LEFT
