@@ -153,7 +153,7 @@ CONTEXT_WORDS = 192
     PAGE_FLYING,  # ... granules that nobody may read: copies in flight write them, or there is an mbarrier
     PAGE_FULL,  # ... whether all of it has been written
     GLOBAL_SHIFT,  # granules of global memory
-    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
+    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | number of the warp in the CTA
     GLOBAL_READERS,  # of each 16 bytes
     GLOBAL_PAGES,  # whether anything in a page has been written
     MBARRIERS,  # of each CTA, MOST_MBARRIERS
@@ -207,7 +207,7 @@ CONTEXT_WORDS = 192
     CHAINS,  # of each granule of global memory, the list of its releases from the last one back; 0: none
     GLOBAL_WATCHED,  # of each granule, the last strong read
     ROW_STATES,  # of each row
-    ROW_PAIRS,  # for each two warps, the version of the second's row that the first has taken over
+    ROW_PAIRS,  # for each two warps, the version of the second's row that the first has taken over; then of its fences
     POOL,  # room for releases, their lists and copies of rows
     POOL_WORDS,
     POOL_END,
@@ -223,6 +223,7 @@ CONTEXT_WORDS = 192
     HOST_SPACE,  # of an access that Python gets: whether it is to global memory
     STACK,  # of functions that call themselves
     STACK_BYTES,  # of one warp
+    POSITIONS,  # for each CTA of the grid, its place plus one among those that run together; 0 if it does not run
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
     NEEDS_FENCE,  # in the strict check an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
@@ -244,7 +245,7 @@ CONTEXT_WORDS = 192
     WATCHED_GLOBAL,
     WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
     FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
-) = range(162)
+) = range(163)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -269,7 +270,7 @@ READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
 EVERY_WARP = 0xFF
-"""In place of a warp: any of its cluster."""
+"""In place of a warp's number: any of its cluster."""
 
 FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 """The order of a cluster's warps; together, all warps in front of the lowest block run that, one after the other."""
@@ -315,11 +316,14 @@ ACQUIRES, RELEASES, OBSERVES, CONTINUES, SCOPE_SHIFT = 1, 2, 4, 8, 4
 """What a strong operation does, as bits: a reduction observes nothing, a write continues nothing. From SCOPE_SHIFT on,
 its scope as one of :data:`sdpalab.sim.checks.orders.LEVELS`, that of the GPU at most."""
 
-ROW_WORDS = 8
+ROW_WORDS = 12
 ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED, ROW_NEAR, ROW_REACH = range(8)
+ROW_FENCES, ROW_OBSERVED, ROW_FENCES_AT = range(8, 11)
 """Of a warp's row: when the warp last joined a release, and when it last took over the row of another; how often it has
 changed; its copy in the pool (0: none since then). Lists of releases that the warp has read since its last fence; and
-what came before its last fence whose scope is the GPU, and before the last narrower one since then, with its scope."""
+what came before its last fence whose scope is the GPU, and before the last narrower one since then, with its scope. The
+list of ``fence.sc`` of the GPU's scope that come before the warp, a list of such lists that it has observed, and when
+one of the two has changed."""
 
 RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
 """A release: its time, its warp in the cluster, a copy of that warp's row (0: it was empty), whether a list has it;
@@ -329,6 +333,8 @@ NODE_WORDS = 4
 NODE_ITEM, NODE_BEFORE, NODE_SCOPE, NODE_REACH = range(4)
 """An element of a list, and the rest of it; the scope of the operation that added it, and that of the fence in front of
 it, to which the element reaches."""
+OF_FENCES = -1
+"""In place of the latter: the element is no release, but a list of ``fence.sc`` that come before the operation."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from sdpalab.sim.native.layout import (
     PART_MASK,
     PART_STATUS,
     PARTS,
+    POSITIONS,
     READY,
     REGISTER_BYTES,
     REGISTERS,
@@ -91,6 +92,10 @@ def reset_cluster(context: int, cluster: int) -> None:
     store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
     begin_clocks(context)
     begin_rows(context)
+    positions = load64(context + 8 * POSITIONS)
+    for cta in range(ctas if positions != 0 else 0):  # those that ran before do not run any more
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
+        store32(positions + 4 * load64(state + 8 * WARP_LINEAR), 0)
     # What is drawn depends on the cluster, and not on the thread that runs it.
     store64(context + 8 * DRAW, load64(context + 8 * SEED) ^ load64(load64(context + 8 * CTAS) + 8 * cluster * ctas))
     for _ in range(4):
@@ -114,6 +119,8 @@ def reset_cluster(context: int, cluster: int) -> None:
         copy(registers, template, size)
         linear = load64(load64(context + 8 * CTAS) + 8 * (cluster * ctas + cta))
         store64(state + 8 * WARP_LINEAR, linear)
+        if positions != 0:
+            store32(positions + 4 * linear, cta + 1)
         specials = load64(context + 8 * SPECIALS)
         for k in range(load64(context + 8 * SPECIAL_COUNT)):
             kind, row = load32(specials + 8 * k), load32(specials + 8 * k + 4)

@@ -32,16 +32,22 @@ ORDERS = {
     "random": layout.DRAWN,
 }
 """The order of a cluster's warps under each schedule."""
-_UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
-"""What the names of operations of asynchronous units begin with."""
-_QUEUED = ("mbarrier.copies", "red.shared::cluster.async", "red.shared::cluster.bulk")
-"""Further operations that are in flight as bulk copies are."""
+_QUEUED = (
+    *("tensor.", "bulk.", "st.async", "mbarrier.copies"),
+    *("red.shared::cluster.async", "red.shared::cluster.bulk"),
+)
+"""What the names of operations begin with that are in flight as bulk copies are."""
+_UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
+"""What those of all operations of asynchronous units begin with."""
 _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
 _FIRST_TIME = 64
 """Of the checks: an operation's time, or a status, is a number of which those below are statuses."""
 _MOST_ROWS = 1 << 22
 """Words of the rows that hold the order of a grid's warps: one for each warp of the grid and warp of a cluster."""
+_MOST_ACTORS, _MOST_READERS = 1 << 20, 1 << 32
+"""Warps, their operations and mbarriers that may be there at once, times CTAs; bytes in which their reads of shared
+memory are."""
 _POOL = 1 << 23
 """Words of the room for releases."""
 
@@ -190,7 +196,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st", "bulk"} or any(each.name in _QUEUED for each in self.decoded.operations):
+        if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -218,8 +224,8 @@ class State:
         geometry, entry = self.setup.geometry, self.setup.entry
         ctas = self.setup.ctas_together
         warps = geometry.warps * ctas
-        if geometry.ctas >= layout.SEVERAL or warps > layout.EVERY_WARP:
-            raise NotNative("too many blocks or warps for the race check")
+        if geometry.ctas >= layout.SEVERAL:
+            raise NotNative("too many blocks for the race check")
         shared = self.setup.symbols.shared_bytes
         shift, global_shift = (granule_of(entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
         pages = (shared >> layout.PAGE_SHIFT) + 2
@@ -238,6 +244,8 @@ class State:
         apart = self._is_asynchronous()
         columns, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
         actors = 2 * columns if apart else columns
+        if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
+            raise NotNative("too many warps for the race check")
         ends = self.decoded.blocks[:, layout.END]
         relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
@@ -284,13 +292,14 @@ class State:
             layout.GLOBAL_READ_MASKS: zeros(len(self.readers), np.int32),
             **self._strong_accesses(everything),
             layout.GLOBAL_PAGES: self._keep(self.pages),
+            layout.POSITIONS: zeros(geometry.ctas, np.int32),
         }
 
     def _is_asynchronous(self) -> bool:
         """Whether there are instructions for mbarriers, bulk copies or wgmma."""
         ends = (layout.END_TRY_WAIT, layout.END_WGMMA, layout.END_WGMMA_WAIT)
-        names = {each.name.split(".")[0] for each in self.decoded.operations}
-        return bool(names & _UNITS or np.isin(self.decoded.blocks[:, layout.END], ends).any())
+        units = any(each.name.startswith(_UNITS) for each in self.decoded.operations)
+        return units or bool(np.isin(self.decoded.blocks[:, layout.END], ends).any())
 
     def _updates(self, space: str) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
@@ -320,7 +329,7 @@ class State:
             layout.GRID_ROWS: self._keep(np.zeros(warps * everyone, np.int64)),
             layout.GRID_WARPS: everyone,
             layout.ROW_STATES: self._keep(np.zeros(layout.ROW_WORDS * warps, np.int64)),
-            layout.ROW_PAIRS: self._keep(np.zeros(warps * warps, np.int64)),
+            layout.ROW_PAIRS: self._keep(np.zeros(2 * warps * warps, np.int64)),
             layout.POOL: self._keep(np.zeros(_POOL, np.int64)),
             layout.POOL_WORDS: _POOL,
         }

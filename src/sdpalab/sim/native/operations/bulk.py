@@ -74,8 +74,8 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         if relaxed_arrivals(asm.entry) and order.release and order.level >= SAME_CLUSTER:
             _handed(asm, "fence", fence_warp, [])
         if communicates(asm.entry):
-            operands = [int(order.acquire), int(order.release), min(order.level, SAME_GPU)]
-            _handed(asm, "fence.memory", fence_memory, operands)
+            operands = [order.acquire, order.release, min(order.level, SAME_GPU), order.sequential]
+            _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
     if asm.traced and "proxy" not in instruction.mods:

@@ -110,7 +110,7 @@ def strong_effect(asm: Assembler, mods: Mods) -> int:
 def _excuse(asm: Assembler) -> None:
     """Append the record that makes a volatile load of data acquire what its warp has seen released: no cache holds that
     data (:meth:`sdpalab.sim.checks.scopes.Synchronisation.excuse`)."""
-    asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU])
+    asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU, 0])
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from sdpalab.sim.native.layout import (
     GRID_ROWS,
     IN_GLOBAL,
     OBSERVES,
+    POSITIONS,
     RACE,
     READ_SHIFT,
     RELEASES,
@@ -41,7 +42,6 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.suspects import suspect
 from sdpalab.sim.native.watch.releases import (
     continue_chain,
-    linear_of,
     morally_strong,
     observe,
     release_for,
@@ -54,9 +54,10 @@ __all__ = ["read_constant", "read_global", "read_strong", "write_global", "write
 
 
 def global_tag(context: int) -> int:
-    """What an access of the current warp leaves in global memory."""
+    """What an access of the current warp leaves in global memory: its CTA, its time, and its number in the CTA."""
     warp = load64(context + 8 * CURRENT)
-    return load64(context + 8 * CURRENT_CTA) << 40 | load64(load64(context + 8 * CLOCKS) + 8 * warp) << 8 | warp
+    time = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    return load64(context + 8 * CURRENT_CTA) << 40 | time << 8 | warp % load64(context + 8 * WARP_COUNT)
 
 
 def conflicts(context: int, tag: int, lane: int, there: int) -> int:
@@ -64,26 +65,23 @@ def conflicts(context: int, tag: int, lane: int, there: int) -> int:
     it is a warp's that is not ordered, or one of lanes that had diverged."""
     if tag == 0:
         return 0
-    cta, other, time = tag >> 40, tag & 0xFF, tag >> 8 & 0xFFFFFFFF
+    cta, number, time = tag >> 40, tag & 0xFF, tag >> 8 & 0xFFFFFFFF
     if cta == SEVERAL:
         return 1
-    warp = load64(context + 8 * CURRENT)
-    near = cta == linear_of(context, other) + 1 if other != EVERY_WARP else of_cluster(context, cta)
-    if not near:
-        return 0 if comes_after(context, warp, cta, other, time) else 1
-    if other == EVERY_WARP:
+    warp, place = load64(context + 8 * CURRENT), of_cluster(context, cta)
+    if place == 0:
+        return 0 if comes_after(context, warp, cta, number, time) else 1
+    if number == EVERY_WARP:
         return 1 if time > load64(load64(context + 8 * FLOORS) + 8 * warp) else 0
+    other = load64(context + 8 * WARP_COUNT) * (place - 1) + number
     if time <= load64(vector_of(context, warp) + 8 * other):
         return 0
     return 1 if warp != other or there >> lane & 1 == 0 else 0
 
 
 def of_cluster(context: int, cta: int) -> int:
-    """Whether a CTA, by its linear index plus one, is of the cluster that runs."""
-    for k in range(load64(context + 8 * CTA_COUNT)):
-        if cta == linear_of(context, load64(context + 8 * WARP_COUNT) * k) + 1:
-            return 1
-    return 0
+    """The rank, plus one, of a CTA of those that run, by its linear index plus one; 0 of any other."""
+    return 0 if cta == SEVERAL else load32(load64(context + 8 * POSITIONS) + 4 * (cta - 1))
 
 
 def comes_after(context: int, warp: int, cta: int, other: int, time: int) -> int:
@@ -93,7 +91,7 @@ def comes_after(context: int, warp: int, cta: int, other: int, time: int) -> int
     warps = load64(context + 8 * WARP_COUNT)
     row = row_of(context, warp) + 8 * warps * (cta - 1)
     if other != EVERY_WARP:
-        return time <= load64(row + 8 * (other % warps))
+        return time <= load64(row + 8 * other)
     if load64(context + 8 * CTA_COUNT) > 1:  # which of its CTAs they are of is not kept
         return 0
     for k in range(warps):
@@ -182,7 +180,7 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
                         return status
             place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
             before = load64(place)
-            if before >> 40 == mine >> 40 and before & 0xFF == warp:
+            if before >> 40 == mine >> 40 and before & 0xFF == mine & 0xFF:
                 lanes = load32(masks) if (before >> 8 & 0xFFFFFFFF) > met else EVERY_LANE
                 store64(place, mine)
                 store32(masks, lanes & lanes_with(there, lane))

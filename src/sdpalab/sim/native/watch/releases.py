@@ -9,8 +9,6 @@ A release is a record of the warp's vector and row at that time. The releases of
 writes, are a list from the last one back: a strong write begins it anew, a read-modify-write continues it, a weak write
 ends it. A warp that acquires from a place joins all of them. At a barrier, warps take over the rows of those who have
 arrived there.
-
-The records lie in one pool. Where there is no room left, the launch is left to the reference engine.
 """
 
 from __future__ import annotations
@@ -31,11 +29,8 @@ from sdpalab.sim.native.layout import (
     NODE_ITEM,
     NODE_REACH,
     NODE_SCOPE,
-    NODE_WORDS,
+    OF_FENCES,
     OPERANDS,
-    POOL,
-    POOL_END,
-    POOL_WORDS,
     RELEASE_LINEAR,
     RELEASE_ROW,
     RELEASE_TIME,
@@ -43,14 +38,16 @@ from sdpalab.sim.native.layout import (
     RELEASE_WARP,
     RELEASES,
     ROW_FENCED,
+    ROW_FENCES,
+    ROW_FENCES_AT,
     ROW_JOINED,
     ROW_MERGED,
     ROW_NEAR,
+    ROW_OBSERVED,
     ROW_PAIRS,
     ROW_REACH,
     ROW_SEEN,
     ROW_SNAPSHOT,
-    ROW_STATES,
     ROW_VERSION,
     ROW_WORDS,
     SCOPE_SHIFT,
@@ -59,6 +56,8 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.watch.fence_order import observe_fences, of_others, take_fences
+from sdpalab.sim.native.watch.lists import has_item, new_node, row_state, take_room, use_items
 from sdpalab.sim.native.watch.scopes import relation_in_cluster
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
@@ -88,11 +87,6 @@ def row_of(context: int, warp: int) -> int:
     return load64(context + 8 * GRID_ROWS) + 8 * load64(context + 8 * GRID_WARPS) * warp
 
 
-def row_state(context: int, warp: int) -> int:
-    """The words about a warp's row."""
-    return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
-
-
 def begin_rows(context: int) -> None:
     """A cluster begins: nothing of other clusters comes before it."""
     if load64(context + 8 * GRID_ROWS) == 0:
@@ -103,7 +97,7 @@ def begin_rows(context: int) -> None:
         if load64(state + 8 * ROW_VERSION) != 0:
             fill(row_of(context, warp), 0, 8 * load64(context + 8 * GRID_WARPS))
         fill(state, 0, 8 * ROW_WORDS)
-    fill(load64(context + 8 * ROW_PAIRS), 0, 8 * warps * warps)
+    fill(load64(context + 8 * ROW_PAIRS), 0, 16 * warps * warps)
 
 
 def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
@@ -133,6 +127,7 @@ def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
         return
     warps = warps_of_cluster(context)
     pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * warp
+    take_fences(context, warp, vector, meeting)
     for other in range(warps):
         state = row_state(context, other)
         version, known = load64(state + 8 * ROW_VERSION), load64(vector + 8 * other)
@@ -145,29 +140,6 @@ def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
             now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
             store64(row_state(context, warp) + 8 * ROW_MERGED, meeting if meeting else now)
         store64(pairs + 8 * other, version)
-
-
-# ---- the pool --------------------------------------------------------------------------------------------------------
-
-
-def take_room(context: int, words: int) -> int:
-    """The address of so many words; 0 if there is no room."""
-    end = load64(context + 8 * POOL_END)
-    if end + words > load64(context + 8 * POOL_WORDS):
-        return 0
-    store64(context + 8 * POOL_END, end + words)
-    return load64(context + 8 * POOL) + 8 * end
-
-
-def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
-    """A list that begins with an item; 0 if there is no room."""
-    node = take_room(context, NODE_WORDS)
-    if node != 0:
-        store64(node + 8 * NODE_ITEM, item)
-        store64(node + 8 * NODE_BEFORE, before)
-        store64(node + 8 * NODE_SCOPE, scope)
-        store64(node + 8 * NODE_REACH, reach)
-    return node
 
 
 # ---- releases --------------------------------------------------------------------------------------------------------
@@ -227,6 +199,11 @@ def continue_chain(context: int, warp: int, granule: int, release: int, before: 
     scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
     near = 0 if does & RELEASES else load64(state + 8 * ROW_NEAR)
     node = before
+    if scope >= SAME_GPU and of_others(context, warp):
+        use_items(load64(state + 8 * ROW_FENCES))
+        node = new_node(context, load64(state + 8 * ROW_FENCES), node, scope, OF_FENCES)
+        if node == 0:
+            return FULL
     if release != 0:
         node = new_node(context, release, node, scope, SAME_GPU)
         if node == 0:
@@ -245,7 +222,10 @@ def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
     include the other thread."""
     node = chain
     while node != 0:
-        if relation(context, warp, load64(node + 8 * NODE_ITEM)) > min(scope, load64(node + 8 * NODE_SCOPE)):
+        near = SAME_GPU  # whose fences they are is not kept
+        if load64(node + 8 * NODE_REACH) != OF_FENCES:
+            near = relation(context, warp, load64(node + 8 * NODE_ITEM))
+        if near > min(scope, load64(node + 8 * NODE_SCOPE)):
             return 0
         node = load64(node + 8 * NODE_BEFORE)
     return chain
@@ -302,7 +282,7 @@ def join_all(context: int, warp: int, node: int, scope: int) -> None:
     while node != 0:
         release = load64(node + 8 * NODE_ITEM)
         reach = min(scope, min(load64(node + 8 * NODE_SCOPE), load64(node + 8 * NODE_REACH)))
-        if reach >= SAME_GPU or relation(context, warp, release) <= reach:
+        if reach >= SAME_GPU or (reach != OF_FENCES and relation(context, warp, release) <= reach):
             join(context, warp, release)
         node = load64(node + 8 * NODE_BEFORE)
 
@@ -312,6 +292,8 @@ def observe(context: int, warp: int, granule: int, does: int) -> int:
     chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
     if chain == 0:
         return 0
+    if scope >= SAME_GPU:
+        observe_fences(context, warp, chain)
     if does & ACQUIRES:
         join_all(context, warp, chain, scope)
         return 0
@@ -325,9 +307,11 @@ def observe(context: int, warp: int, granule: int, does: int) -> int:
 
 
 def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence: operands are whether it acquires, whether it releases, and its scope. A status."""
+    """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``. A
+    status."""
     warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
     state = row_state(context, warp)
+    sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
     if load32(record + 4 * OPERANDS):
         seen = load64(state + 8 * ROW_SEEN)
         while seen != 0:
@@ -335,10 +319,15 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
             seen = load64(seen + 8 * NODE_BEFORE)
         if scope >= SAME_GPU:  # a wider fence has nothing to add
             store64(state + 8 * ROW_SEEN, 0)
+    if sequential:
+        come_after_fences(context, warp)
     if load32(record + 4 * (OPERANDS + 1)):
         word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
         last = load64(state + 8 * word)
+        fences = load64(state + 8 * ROW_FENCES)
         if last != 0 and load64(last + 8 * RELEASE_USED) != 0:
+            last = 0
+        if last != 0 and sequential == 0 and has_item(fences, last):
             last = 0
         release = new_release(context, warp, last)
         if release == 0:
@@ -346,4 +335,21 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
         store64(state + 8 * ROW_NEAR, 0)
         store64(state + 8 * word, release)
         store64(state + 8 * ROW_REACH, scope)
+        if sequential:
+            if fences == 0 or last == 0 or of_others(context, warp):
+                fences = new_node(context, release, 0, SAME_GPU, SAME_GPU)
+            store64(state + 8 * ROW_FENCES, fences)
+            store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+            if fences == 0:
+                return FULL
     return 0
+
+
+def come_after_fences(context: int, warp: int) -> None:
+    """A warp executes a ``fence.sc``: those that come before what it has observed precede it in Fence-SC order."""
+    state = row_state(context, warp)
+    observed = load64(state + 8 * ROW_OBSERVED)
+    while observed != 0:
+        join_all(context, warp, load64(observed + 8 * NODE_ITEM), SAME_GPU)
+        observed = load64(observed + 8 * NODE_BEFORE)
+    store64(state + 8 * ROW_OBSERVED, 0)
