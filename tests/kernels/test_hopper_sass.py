@@ -21,10 +21,12 @@ from sdpalab.model.turn import short_turn
 from sdpalab.problem import Problem
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 WIDE = TWO.but(BLOCK_N=128)
 CLUSTER_2 = ONE.but(SPLIT=2)
+GROUPS_2 = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
+GROUPS_4 = GROUPS_2.but(KEY_GROUPS=4)
 PERSISTENT = WIDE.but(SCHEDULE="persistent", NUM_CTAS=2)
 FP8_WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
 FP8_SMALL = FP8_WIDE.but(BLOCK_M=64, BLOCK_N=64)
@@ -40,6 +42,10 @@ HOPPER_CODES = [
     (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256, causal=True), TWO.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 64, causal=True), GROUPS_2),
+    (Problem(1, 8, 512, 64, causal=True), GROUPS_4),
+    (Problem(1, 8, 512, 128, causal=True), GROUPS_2.but(SPLIT=2)),
+    (Problem(1, 8, 512, 256), GROUPS_2.but(NUM_STAGES=2)),
     (Problem(1, 8, 512, 64), PERSISTENT.but(BLOCK_M=64)),
     (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), PERSISTENT),
     (Problem(1, 8, 512, 64, causal=True), PERSISTENT.but(BLOCK_M=192)),
@@ -111,7 +117,8 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
             size = int(instruction.operands.rpartition(" ")[2], 16)
             assert max(map(int, names)) < size
             sizes.append(size)
-    consumers = macros_of(kernel, problem, config)["BLOCK_M"] // 64
+    macros = macros_of(kernel, problem, config)
+    consumers = macros["BLOCK_M"] // 64 * macros.get("KEY_GROUPS", 1)
     launched = resources_of(kernel, problem, config).registers
     assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
@@ -158,7 +165,7 @@ def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: P
     assert count["STSM"] == problem.head_dim // 16
     assert count["USETMAXREG"] == 2
     assert count["STG"] >= 2  # the log-sum-exp of two rows; more where lanes that diverge have code of their own
-    assert not {"STS", "LDSM", "LDL", "STL"} & set(count)
+    assert not {"LDSM", "LDL", "STL"} & set(count)
 
 
 @pytest.mark.sample(4)
@@ -170,8 +177,10 @@ def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Co
     assert count["UTMALDG"] == of_q + 2 + 2 + (of_q + 2 if macros["PERSISTENT"] else 0)
     assert count["LDG"] == 0
     partial, split = problem.head_dim // 8 + 1, macros["SPLIT"]
-    assert count["LDS"] == (split - 1) * partial
+    groups = macros["KEY_GROUPS"]
+    assert count["LDS"] == (split + groups - 2) * partial
     assert count["STAS"] == (partial if split > 1 else 0)
+    assert count["STS"] == (partial if groups > 1 else 0)
 
 
 @pytest.mark.sample(2)
@@ -181,7 +190,7 @@ def test_what_hopper_fp8_loads(problem: Problem, config: Config) -> None:
     # Q, the tiles that are under way before all else, and those as a place is free.
     assert count["UTMALDG"] == config.int("BLOCK_M") // 64 + 2 + 2
     assert count["LDG"] == 3  # the scale of Q, and the first scales of K and V; those of a tile
-    assert count["LDS"] == 0
+    assert count["LDS"] == count["STS"] == 0
 
 
 def assert_pipelined(ptx: str) -> None:

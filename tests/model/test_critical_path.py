@@ -17,7 +17,7 @@ from sdpalab.problem import Problem
 
 H200 = gpu_named("H200")
 PROBLEM = Problem(1, 1, 128, 64, seq_kv=512)
-WHOLE = HOPPER.default_config.but(BLOCK_M=64, BLOCK_N=128, SPLIT=1)
+WHOLE = HOPPER.default_config.but(BLOCK_M=64, BLOCK_N=128, SPLIT=1, KEY_GROUPS=1)
 
 
 def counted(config: Config, problem: Problem = PROBLEM) -> CountedLaunch:

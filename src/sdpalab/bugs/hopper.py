@@ -12,9 +12,17 @@ from sdpalab.problem import Problem
 
 __all__ = ["BUGS"]
 
-_TWO: Mapping[str, Knob] = {"BLOCK_M": 128, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1, "SCHEDULE": "tiles"}
+_TWO: Mapping[str, Knob] = {
+    "BLOCK_M": 128,
+    "BLOCK_N": 64,
+    "NUM_STAGES": 2,
+    "SPLIT": 1,
+    "KEY_GROUPS": 1,
+    "SCHEDULE": "tiles",
+}
 _ONE_BLOCK = {**_TWO, "SCHEDULE": "persistent", "NUM_CTAS": 1}
 _CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
+_GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2}
 _RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
 """One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
 _SHARED = Problem(1, 1, 40, 64, seq_kv=313)
@@ -41,6 +49,7 @@ def _bug(
 
 
 _cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
+_groups = partial(_bug, problem=_SHARED, knobs=_GROUPS)
 _next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
 
 _ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
@@ -158,6 +167,13 @@ BUGS: tuple[Bug, ...] = (
         ),
         problem=_ONE_KEY,
     ),
+    # Groups of consumers with the same rows.
+    *_groups(
+        "no wait for what the other group writes", "race", ("        ptx::bar_sync(GROUP_BARRIER, THREADS);\n", "")
+    ),
+    *_groups("one place for the partial results of two groups' warps", "race", ("- 1][rows], lane);", "- 1][0], lane);")),
+    *_groups("both groups begin with the first tile", "deadlock", ("        Position at{group, 0};\n", "        Position at;\n")),
+    *_groups("a group counts its tiles from the first one", "", ("first_tile = work.first_tile + group;", "first_tile = work.first_tile;")),
     # Persistent blocks.
     *_next_tile(
         "the last V is not released",

@@ -87,7 +87,7 @@ class CountedLaunch:
         if resident > self.resources.blocks_per_sm:
             return None
         try:
-            return critical_path(self.code, self.counters, self._memory, gpu, resident)
+            return critical_path(self.code, self.counters, self._memory, gpu, resident, min(ctas, gpu.sms))
         except UserError:
             return None
 

@@ -13,7 +13,7 @@ from sdpalab.compile.sass import SassInstruction, classify
 from sdpalab.model.pipes import Pipes
 from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 
-__all__ = ["Act", "Memory", "Operation", "operations"]
+__all__ = ["Act", "Memory", "Operation", "bytes_of_warp", "operations"]
 
 WAVEFRONT = 128
 """Bytes that shared memory serves a clock."""
@@ -123,18 +123,18 @@ def _operation(one: SassInstruction, pipes: Pipes, memory: Memory) -> Operation:
     if is_tensor(one):
         return _tensor(one, control, pipes)
     if base in ("LDSM", "LDS", "STS", "STSM", "ATOMS") and not one.operands.startswith("RZ"):
-        clocks = _bytes_of_warp(one) / WAVEFRONT * memory.conflicts
+        clocks = bytes_of_warp(one) / WAVEFRONT * memory.conflicts
         return Operation(Act.SHARED, control, "shared", clocks, late["shared"])
     if base in ("LDL", "STL"):  # spills are in L1, which is the same memory
-        return Operation(Act.SHARED, control, "shared", _bytes_of_warp(one) / WAVEFRONT, late["shared"])
+        return Operation(Act.SHARED, control, "shared", bytes_of_warp(one) / WAVEFRONT, late["shared"])
     if base in ("SHFL", "MOVM"):
         return Operation(Act.SHARED, control, "shared", 1.0, late["shuffle"])
     if base in ("LDG", "LD", "ATOM", "ATOMG", "RED", "REDG", "STG", "ST"):
-        moved = _bytes_of_warp(one) * memory.scatter
+        moved = bytes_of_warp(one) * memory.scatter
         done = 0.0 if base in ("STG", "ST", "RED", "REDG") else late["l2"]
         return Operation(Act.LOAD, control, "l2", moved, done)
     if base == "LDGSTS":
-        return Operation(Act.COPY, control, "l2", _bytes_of_warp(one) * memory.scatter, late["l2"])
+        return Operation(Act.COPY, control, "l2", bytes_of_warp(one) * memory.scatter, late["l2"])
     if base in ("UTMALDG", "UBLKCP"):
         return Operation(Act.COPY, control, "l2", memory.bulk_bytes, late["tma"])
     if base == "LDGDEPBAR":
@@ -191,7 +191,7 @@ def _barrier(one: SassInstruction, control: Control, latency: float) -> Operatio
     return Operation(act, control, latency=latency, group=int(named[1], 0), threads=threads)
 
 
-def _bytes_of_warp(one: SassInstruction) -> float:
+def bytes_of_warp(one: SassInstruction) -> float:
     """Bytes that the lanes of a warp access together."""
     if one.base in ("LDSM", "STSM"):
         return 128.0 * (int(one.opcode[-1]) if one.opcode[-1] in "24" else 1)

@@ -1,9 +1,10 @@
 // How tiles get from TMA to warpgroups on sm_90a: what the Hopper kernels share, whatever the type of the elements.
 //
 // One thread, the producer, has TMA fill a ring of stages, a tile of K and one of V in each. Every tile is read by all
-// consumers, warpgroups with 64 query rows each. Its way, with mbarriers in the place of the block's barrier:
+// consumers, warpgroups with 64 query rows each, or by those of one group where groups of consumers share out the keys.
+// Its way, with mbarriers in the place of the block's barrier:
 //
-//   producer   waits until all consumers have read what was there before (empty); in the first pass it need not;
+//   producer   waits until its readers have read what was there before (empty); in the first pass it need not;
 //              has the tile's mbarrier (full) expect its bytes, and TMA load them;
 //   consumers  wait for the bytes (full), issue a product, wait for that, and say that they have read (empty).
 //
@@ -25,17 +26,17 @@ constexpr int WARP_M = 16;
 // what a thread has at launch, which ptxas refuses.
 template <int CONSUMERS>
 struct Registers {
-    static constexpr int AT_LAUNCH = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
+    static constexpr int AT_LAUNCH = CONSUMERS == 4 ? 96 : CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
     static constexpr int PRODUCER = CONSUMERS == 3 ? 32 : 24;
-    static constexpr int CONSUMER = CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
+    static constexpr int CONSUMER = CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
     static_assert(PRODUCER + CONSUMERS * CONSUMER <= (1 + CONSUMERS) * AT_LAUNCH,
                   "setmaxnreg.inc waits forever for registers that the block does not have");
 };
 
 enum Operand { K, V };
 
-// In shared memory. Of each pair, [0] is K's and [1] V's.
-template <int CONSUMERS, int STAGES>
+// In shared memory. Of each pair, [0] is K's and [1] V's. READERS: consumers that read a tile.
+template <int READERS, int STAGES>
 struct TileBarriers {
     unsigned long long q_full;
     unsigned long long full[STAGES][2];
@@ -47,16 +48,16 @@ struct TileBarriers {
 #pragma unroll
         for (int i = 0; i < 2 * STAGES; ++i) {
             ptx::mbarrier_init(ptx::smem_address(&full[i / 2][i % 2]), 1);
-            ptx::mbarrier_init(ptx::smem_address(&empty[i / 2][i % 2]), CONSUMERS);
+            ptx::mbarrier_init(ptx::smem_address(&empty[i / 2][i % 2]), READERS);
         }
     }
 };
 
 // The ring, [STAGES][K, V], from smem on.
-template <int CONSUMERS, int STAGES, int TILE_BYTES>
+template <int READERS, int STAGES, int TILE_BYTES>
 struct TileRing {
     using Position = RingPosition<STAGES>;
-    using Barriers = TileBarriers<CONSUMERS, STAGES>;
+    using Barriers = TileBarriers<READERS, STAGES>;
 
     unsigned smem;
     Barriers& barriers;
@@ -70,7 +71,7 @@ struct TileRing {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);
     }
 
-    // Returns when all consumers have read the tile that the producer has had loaded there.
+    // Returns when its readers have read the tile that the producer has had loaded there.
     __device__ __forceinline__ void wait_read(const Position& at, Operand operand) const {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity);
     }

@@ -67,6 +67,12 @@ __device__ __forceinline__ void row_bounds(float (&bound)[2], const float (&s_fr
     }
 }
 
+// Of a lane's two rows, the sums over their own columns made those of whole rows.
+__device__ __forceinline__ void sum_over_quads(SoftmaxRow (&rows)[2]) {
+    rows[0].sum = quad_sum(rows[0].sum);
+    rows[1].sum = quad_sum(rows[1].sum);
+}
+
 // How a tile's maximum has changed the units of what was accumulated before.
 struct Rescale {
     bool needed = false;             // the same in the whole warp
