@@ -172,8 +172,8 @@ BUGS: tuple[Bug, ...] = (
         "no wait for what the other group writes", "race", ("        ptx::bar_sync(GROUP_BARRIER, THREADS);\n", "")
     ),
     *_groups("one place for the partial results of two groups' warps", "race", ("- 1][rows], lane);", "- 1][0], lane);")),
-    *_groups("both groups begin with the first tile", "deadlock", ("        Position at{group, 0};\n", "        Position at;\n")),
-    *_groups("a group counts its tiles from the first one", "", ("first_tile = work.first_tile + group;", "first_tile = work.first_tile;")),
+    *_groups("both groups begin with the first tile", "deadlock", ("        Position at{key_group, 0};\n", "        Position at;\n")),
+    *_groups("a group counts its tiles from the first one", "", ("first_tile = work.first_tile + key_group;", "first_tile = work.first_tile;")),
     # Persistent blocks.
     *_next_tile(
         "the last V is not released",

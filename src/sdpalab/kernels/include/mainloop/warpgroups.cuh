@@ -92,16 +92,16 @@ public:
         const int consumer = threadIdx.x / WARPGROUP - 1;
         const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
         const int lane = threadIdx.x % 32;
-        const int group = KEY_GROUPS == 1 ? 0 : consumer / READERS;
+        const int key_group = KEY_GROUPS == 1 ? 0 : consumer / READERS;
         const int own = KEY_GROUPS == 1 ? consumer : consumer % READERS;  // whose 64 rows of the tile of queries
         const int own_warp = KEY_GROUPS == 1 ? warp : warp % (ROWS / WARP_M);
         const ScoreScale score_scale(scale);
-        Position at{group, 0};
+        Position at{key_group, 0};
         unsigned q_parity = 0;
         for (;;) {
             Products products(tensors, work, score_scale);
-            if ((Scheduler::CTAS == 1 && KEY_GROUPS == 1) || work.tiles > group) {
-                attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, group, own, seq_kv);
+            if ((Scheduler::CTAS == 1 && KEY_GROUPS == 1) || work.tiles > key_group) {
+                attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, key_group, own, seq_kv);
             }
             if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
                                   score_scale.log2)) {
@@ -223,11 +223,11 @@ private:
     // One warpgroup's 64 rows of a tile of queries, with the tiles of keys of its group, of which there is one at least.
     // at: of its first tile; afterwards of the one behind the last.
     static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
-                                                  unsigned q_parity, const Ring& ring, Position& at, int group,
+                                                  unsigned q_parity, const Ring& ring, Position& at, int key_group,
                                                   int consumer, int seq_kv) {
         const int first_row = work.first_row + consumer * WARPGROUP_M;
-        const int first_tile = work.first_tile + group;
-        const int tiles = work.tiles - group;  // from that one on
+        const int first_tile = work.first_tile + key_group;
+        const int tiles = work.tiles - key_group;  // from that one on
         typename Seen::template Columns<KEYS> columns(first_row, first_tile, seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
         const auto k = [&](const Position& at) { return Products::k_tile(ring.tile(at, K)); };
