@@ -25,8 +25,7 @@ ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHE
 TWO = ONE.but(BLOCK_M=128)
 WIDE = TWO.but(BLOCK_N=128)
 CLUSTER_2 = ONE.but(SPLIT=2)
-GROUPS_2 = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
-GROUPS_4 = GROUPS_2.but(KEY_GROUPS=4)
+GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
 PERSISTENT = WIDE.but(SCHEDULE="persistent", NUM_CTAS=2)
 FP8_WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
 FP8_SMALL = FP8_WIDE.but(BLOCK_M=64, BLOCK_N=64)
@@ -42,10 +41,8 @@ HOPPER_CODES = [
     (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256, causal=True), TWO.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
-    (Problem(1, 8, 512, 64, causal=True), GROUPS_2),
-    (Problem(1, 8, 512, 64, causal=True), GROUPS_4),
-    (Problem(1, 8, 512, 128, causal=True), GROUPS_2.but(SPLIT=2)),
-    (Problem(1, 8, 512, 256), GROUPS_2.but(NUM_STAGES=2)),
+    (Problem(1, 8, 512, 64, causal=True), GROUPS.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 128, causal=True), GROUPS.but(BLOCK_N=80, SPLIT=2)),
     (Problem(1, 8, 512, 64), PERSISTENT.but(BLOCK_M=64)),
     (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), PERSISTENT),
     (Problem(1, 8, 512, 64, causal=True), PERSISTENT.but(BLOCK_M=192)),

@@ -12,7 +12,8 @@ from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import get
 from sdpalab.model.counted import CountedLaunch, count
-from sdpalab.model.critical_path import CLUSTER_CLOCKS, CriticalPath
+from sdpalab.model.critical_path import CLUSTER_BYTES_PER_CLOCK, CriticalPath, critical_path
+from sdpalab.model.operations import CLUSTER_CLOCKS
 from sdpalab.problem import Problem
 
 H200 = gpu_named("H200")
@@ -62,11 +63,29 @@ def test_a_softmax_takes_no_less_than_its_exponentials(whole: CriticalPath) -> N
 def test_a_split_sends_merges_and_has_fewer_tiles(whole: CriticalPath, split: CriticalPath) -> None:
     names = [phase.name for phase in split.phases]
     assert names[-3:] == ["send", "to the other SM", "merge and store"]
-    assert split.phases[-2].clocks == CLUSTER_CLOCKS
+    send, network = (phase.clocks for phase in split.phases[-3:-1])
+    sent = 2 * 16 * (PROBLEM.head_dim + 8) * 4  # of two warps: 16 rows of O, and 16 bytes a lane for the softmax
+    assert send + network == pytest.approx(max(send, sent / CLUSTER_BYTES_PER_CLOCK) + CLUSTER_CLOCKS)
     assert Counter(names)["softmax beside a product"] == 1
     turns = whole.clocks - split.clocks
     assert 0 < turns < whole.clocks / 2
     assert split.microseconds == pytest.approx(split.clocks / H200.clock_mhz)
+
+
+def test_groups_have_a_tile_each_and_merge_before_they_store(whole: CriticalPath) -> None:
+    groups = path_of(WHOLE.but(BLOCK_N=64, KEY_GROUPS=2, NUM_STAGES=4))
+    names = [phase.name for phase in groups.phases]
+    assert Counter(names)["softmax beside a product"] == PROBLEM.seq_kv // 64 // 2 - 1
+    assert names[-1] == "store"
+    assert groups.clocks < whole.clocks
+
+
+def test_few_ctas_have_more_of_l2_each(whole: CriticalPath) -> None:
+    launch = counted(WHOLE)
+    everywhere = critical_path(launch.code, launch.counters, launch._memory, H200)
+    assert everywhere is not None
+    assert whole.phases[1].name == "first copies"
+    assert whole.phases[1].clocks < everywhere.phases[1].clocks
 
 
 def test_without_wgmma_or_with_more_blocks_than_fit_there_is_none() -> None:

@@ -22,7 +22,7 @@ _TWO: Mapping[str, Knob] = {
 }
 _ONE_BLOCK = {**_TWO, "SCHEDULE": "persistent", "NUM_CTAS": 1}
 _CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
-_GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2}
+_GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2, "NUM_STAGES": 4}
 _RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
 """One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
 _SHARED = Problem(1, 1, 40, 64, seq_kv=313)

@@ -29,7 +29,7 @@ static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
 static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
 static_assert(!PERSISTENT || SPLIT == 1, "persistent CTAs split no keys");
-static_assert(KEY_GROUPS == 1 || KEY_GROUPS == 2 || KEY_GROUPS == 4, "KEY_GROUPS is 1, 2 or 4");
+static_assert(KEY_GROUPS == 1 || KEY_GROUPS == 2, "KEY_GROUPS is 1 or 2");
 static_assert(KEY_GROUPS == 1 || BLOCK_M == WARPGROUP_M, "groups have the same 64 rows");
 
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M * KEY_GROUPS;

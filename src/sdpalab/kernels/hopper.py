@@ -32,7 +32,7 @@ VALUES = {
     "BLOCK_N": (64, 80, 128, 176),
     "NUM_STAGES": (2, 3, 4),
     "SPLIT": (1, 2, 4),
-    "KEY_GROUPS": (1, 2, 4),
+    "KEY_GROUPS": (1, 2),
 }
 SCHEDULES = ("tiles", "persistent")
 EXP_ON_FMA = (0, 1, 2)
@@ -50,8 +50,9 @@ CLUSTER_BYTES_PER_CLOCK = 14
 """What an SM sends to another at most; an estimate, not yet run on hardware."""
 BLOCK_CLOCKS = 1500
 """Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
-SHARED_BYTES_PER_CLOCK = 128
-"""That shared memory serves: what groups of consumers merge is written and read."""
+GROUP_CLOCKS = 2000
+"""Of a second group of consumers: its first K comes later, both begin with exponentials, and they merge; by the modelled
+critical path, not yet run on hardware."""
 L2_BYTES = 50 * 2**20
 """Of an H100 or an H200, half of it for K and V that persistent blocks read."""
 SHARERS = 4
@@ -72,9 +73,8 @@ def modelled_clocks(
     products = 4 * scores * problem.head_dim / FLOPS_PER_CLOCK
     exponentials = scores / EXPONENTIALS_PER_CLOCK
     work = products + exponentials if block_m * groups == WARPGROUP_M else max(products, exponentials)
-    merged = 2 * (groups - 1) * block_m * problem.head_dim * 4
     sent = block_m * (split - 1) / split * problem.head_dim * 4
-    work += merged / SHARED_BYTES_PER_CLOCK + sent / CLUSTER_BYTES_PER_CLOCK
+    work += (groups - 1) * GROUP_CLOCKS + sent / CLUSTER_BYTES_PER_CLOCK
     waves = -(-_tiles(problem, block_m) * split // sms)
     return (1 if persistent else waves) * BLOCK_CLOCKS + waves * work
 
@@ -128,15 +128,16 @@ def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
 def _sized(problem: Problem, config: Config) -> Config:
     """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
     keys, groups = -(-problem.seq_kv // config.int("SPLIT")), config.int("KEY_GROUPS")
-    few = keys <= 64 * groups or groups > 1 or problem.softcap > 0.0
-    block_n = config.int("BLOCK_N") or (64 if few else 80 if problem.head_dim == 256 else 128)
+    few = keys <= 64 * groups or problem.softcap > 0.0
+    crowded = problem.head_dim == 256 or (problem.head_dim == 128 and groups > 1)
+    block_n = config.int("BLOCK_N") or (64 if few else 80 if crowded else 128)
     sized = config.but(BLOCK_N=block_n)
-    least = max(2, groups)
+    least = 2 * groups
     most = min(4, max(least, -(-keys // block_n)))
     stages = config.int("NUM_STAGES") or next(
         (
             many
-            for many in range(most - most % groups, least, -groups)
+            for many in range(most, least, -1)
             if smem_bytes(problem, sized.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES
         ),
         least,
@@ -178,8 +179,8 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
             f"KEY_GROUPS={groups} has consumers that share the {WARPGROUP_M} rows of a block: BLOCK_M must be 0 or "
             f"{WARPGROUP_M}, and SCHEDULE auto or tiles"
         )
-    if stages % groups:
-        return f"KEY_GROUPS={groups} fills as many stages at a time, and NUM_STAGES={stages} is no multiple of that"
+    if groups > 1 and stages != 2 * groups:
+        return f"KEY_GROUPS={groups} has two stages for each group: NUM_STAGES must be 0 or {2 * groups}, not {stages}"
     if problem.softcap and block_n > MOST_CAPPED_KEYS:
         return f"a soft cap needs registers of its own: with it BLOCK_N is at most {MOST_CAPPED_KEYS}, not {block_n}"
     accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
@@ -269,7 +270,7 @@ HOPPER = CudaKernel(
         _AUTO,
         _TILES.but(BLOCK_M=128, SPLIT=1),
         _TILES.but(BLOCK_M=64, SPLIT=2),
-        _TILES.but(BLOCK_M=64, SPLIT=2, KEY_GROUPS=2),
+        _TILES.but(BLOCK_M=64, SPLIT=2, KEY_GROUPS=2, NUM_STAGES=4),
         _TILES.but(BLOCK_M=128, SPLIT=1, SCHEDULE="persistent", NUM_CTAS=1),
     ),
     supports=_supports,

@@ -37,7 +37,7 @@ LIMITS = MISSION_LIMITS.but(
     registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
 )
 
-_CONSUMER_REGISTERS = {1: 232, 2: 240, 3: 160, 4: 112}
+_CONSUMER_REGISTERS = {1: 232, 2: 240, 3: 160}
 """Of a thread, by the consumers of a block, for any head dimension."""
 _OTHER_REGISTERS = 32
 """Of these, for what is neither an accumulator nor a weight."""

@@ -14,6 +14,7 @@ The clocks of launch and store outside the SM are not on the path: they are in w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,19 +22,17 @@ from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.model.matching import roles_of
-from sdpalab.model.operations import Act, Memory, Operation, bytes_of_warp, operations
+from sdpalab.model.operations import CLUSTER_CLOCKS, Act, Memory, Operation, operations
 from sdpalab.model.pipes import Pipes, pipes_of
 from sdpalab.model.replay import replay
 from sdpalab.sim.counters import Counters
 
 __all__ = ["CLUSTER_BYTES_PER_CLOCK", "CLUSTER_CLOCKS", "CriticalPath", "Phase", "critical_path"]
 
-CLUSTER_CLOCKS = 180.0
-"""From a store to another SM's shared memory until it is there; published: the latency of distributed shared memory on
-an H800 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
 CLUSTER_BYTES_PER_CLOCK = 14.1
 """That an SM sends to another one, all SMs sending in clusters of two; published: 3.27 TB/s on an H800, 132 SMs at 1.755
-GHz (the same paper, "SM-to-SM network")."""
+GHz (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
+_SEND = re.compile(r"st\.async\S*?(?:\.v(\d))?\.[bfus](\d+)")
 _SENDS = ("STAS",)
 _STORES = ("UTMASTG",)
 _Trace = list[tuple[float, int, int]]
@@ -108,7 +107,7 @@ def critical_path(
     if not sends:
         return CriticalPath(tuple(keeper), gpu.clock_mhz)
     phases = way.phases(sends[:1], "send")
-    in_network = max(0.0, way.sent_bytes(sends) / CLUSTER_BYTES_PER_CLOCK - phases[-1].clocks)
+    in_network = max(0.0, ctas * _sent_bytes(counters) / CLUSTER_BYTES_PER_CLOCK - phases[-1].clocks)
     phases += [Phase("to the other SM", in_network + CLUSTER_CLOCKS), Phase("merge and store", keeper[-1].clocks)]
     return CriticalPath(tuple(phases), gpu.clock_mhz)
 
@@ -118,6 +117,12 @@ def _pipes(gpu: Gpu, sms: int) -> Pipes:
     pipes = pipes_of(gpu)
     share = pipes.l2_bytes_per_clk_sm * gpu.sms / min(sms, gpu.sms)
     return replace(pipes, l2_bytes_per_clk_sm=min(float(gpu.l2_bytes_per_clk_sm), share))
+
+
+def _sent_bytes(counters: Counters) -> float:
+    """Bytes that a CTA sends to others, on average."""
+    sent = ((_SEND.match(each.text), each.lanes) for each in counters.by_instruction)
+    return sum(int(send[1] or 1) * int(send[2]) / 8 * lanes for send, lanes in sent if send) / len(counters.by_cta)
 
 
 def _together(one: SassInstruction) -> SassInstruction:
@@ -138,15 +143,6 @@ class _Way:
         self.code, self.counters, self.pipes, self.ctas = code, counters, pipes, ctas
         self.operations: tuple[Operation, ...] = operations(code, pipes, memory)
         self.shared_bytes = memory.shared_bytes
-
-    def sent_bytes(self, sends: Sequence[int]) -> float:
-        """What all resident CTAs send, by the paths of their warps."""
-        roles = roles_of(self.code, self.counters, sends[:1])
-        of_cta = sum(
-            len(role.warps) * sum(bytes_of_warp(self.code[place]) for place in role.path if place in sends)
-            for role in roles
-        )
-        return self.ctas * of_cta
 
     def phases(self, through: Sequence[int], end: str) -> list[Phase]:
         """The phases of the warp that ends last, of those that pass these places; ``end`` is the name of the last."""

@@ -26,9 +26,9 @@ constexpr int WARP_M = 16;
 // what a thread has at launch, which ptxas refuses.
 template <int CONSUMERS>
 struct Registers {
-    static constexpr int AT_LAUNCH = CONSUMERS == 4 ? 96 : CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
+    static constexpr int AT_LAUNCH = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
     static constexpr int PRODUCER = CONSUMERS == 3 ? 32 : 24;
-    static constexpr int CONSUMER = CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
+    static constexpr int CONSUMER = CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
     static_assert(PRODUCER + CONSUMERS * CONSUMER <= (1 + CONSUMERS) * AT_LAUNCH,
                   "setmaxnreg.inc waits forever for registers that the block does not have");
 };

@@ -7,7 +7,7 @@
 // Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
 // requested before the block's first barrier: their places are free.
 //
-// Where a CTA has few rows, KEY_GROUPS groups of consumers have the same ones, and take the tiles of keys in turn: one
+// Where a CTA has few rows, GROUPS groups of consumers have the same ones, and take the tiles of keys in turn: one
 // group's softmax overlaps the other's products without further synchronisation, and GroupMerge
 // (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
 // all K first.
@@ -28,24 +28,25 @@
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"
 
-template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int KEY_GROUPS = 1>
+template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1>
 class WarpgroupAttention {
 public:
     using Budget = Registers<CONSUMERS>;
     using Tensors = typename Products::Tensors;
 
     static constexpr int KEYS = Products::KEYS;
-    static constexpr int READERS = CONSUMERS / KEY_GROUPS;  // of a tile of keys: the consumers of a group
+    static constexpr int READERS = CONSUMERS / GROUPS;  // of a tile of keys: the consumers of a group
     static constexpr int ROWS = READERS * WARPGROUP_M;
-    static constexpr int TURNS = KEY_GROUPS == 1 ? CONSUMERS : 1;
+    static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
     static constexpr int O_PLACE = Scheduler::STAYS ? 1 : 0;  // otherwise O takes the place of Q in the end
 
     static_assert(STAGES >= 2 && STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
-    static_assert(CONSUMERS % KEY_GROUPS == 0 && STAGES % KEY_GROUPS == 0, "whole groups, and a ring of whole rounds");
-    static_assert(KEY_GROUPS == 1 || !Scheduler::STAYS, "what groups merge has a place for one tile of queries");
+    static_assert(CONSUMERS % GROUPS == 0 && STAGES % GROUPS == 0, "whole groups, and a ring of whole rounds");
+    static_assert(STAGES >= 2 * GROUPS, "a consumer waits for its next V before it releases the one before");
+    static_assert(GROUPS == 1 || !Scheduler::STAYS, "what groups merge has a place for one tile of queries");
     static_assert(Products::REGISTERS <= Budget::CONSUMER - 32,
                   "accumulators and weights leave a consumer registers for the rest");
 
@@ -92,15 +93,15 @@ public:
         const int consumer = threadIdx.x / WARPGROUP - 1;
         const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
         const int lane = threadIdx.x % 32;
-        const int key_group = KEY_GROUPS == 1 ? 0 : consumer / READERS;
-        const int own = KEY_GROUPS == 1 ? consumer : consumer % READERS;  // whose 64 rows of the tile of queries
-        const int own_warp = KEY_GROUPS == 1 ? warp : warp % (ROWS / WARP_M);
+        const int key_group = GROUPS == 1 ? 0 : consumer / READERS;
+        const int own = GROUPS == 1 ? consumer : consumer % READERS;  // whose 64 rows of the tile of queries
+        const int own_warp = GROUPS == 1 ? warp : warp % (ROWS / WARP_M);
         const ScoreScale score_scale(scale);
         Position at{key_group, 0};
         unsigned q_parity = 0;
         for (;;) {
             Products products(tensors, work, score_scale);
-            if ((Scheduler::CTAS == 1 && KEY_GROUPS == 1) || work.tiles > key_group) {
+            if ((Scheduler::CTAS == 1 && GROUPS == 1) || work.tiles > key_group) {
                 attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, key_group, own, seq_kv);
             }
             if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
@@ -150,7 +151,7 @@ private:
     // Has TMA load the next tile of each group, as far as there are any. refills: a place is not free from the start.
     static __device__ __forceinline__ void load_round(const Tensors& tensors, const Work& work, int tile, Position& at,
                                                       const Ring& ring, bool refills) {
-        const int many = KEY_GROUPS == 1 ? 1 : min(KEY_GROUPS, work.tiles - tile);
+        const int many = GROUPS == 1 ? 1 : min(GROUPS, work.tiles - tile);
         Position k_at = at;
 #pragma unroll 1
         for (int i = 0; i < many; ++i) {
@@ -185,7 +186,7 @@ private:
         }
         Position at;
 #pragma unroll 1
-        for (int tile = 0; tile < min(STAGES, work.tiles); tile += KEY_GROUPS) {
+        for (int tile = 0; tile < min(STAGES, work.tiles); tile += GROUPS) {
             load_round(tensors, work, tile, at, ring, false);
         }
     }
@@ -202,7 +203,7 @@ private:
         }
         for (;;) {
 #pragma unroll 1
-            for (; tile < work.tiles; tile += KEY_GROUPS) {
+            for (; tile < work.tiles; tile += GROUPS) {
                 load_round(tensors, work, tile, at, ring, true);
             }
             if (!queries.next()) {
@@ -246,11 +247,11 @@ private:
         ring.wait_full(at, V);
 
 #pragma unroll 1
-        for (int tile = KEY_GROUPS; tile < tiles; tile += KEY_GROUPS) {
+        for (int tile = GROUPS; tile < tiles; tile += GROUPS) {
             const Position before = at;
             products.start_tile(first_tile + tile);
 #pragma unroll
-            for (int i = 0; i < KEY_GROUPS; ++i) {
+            for (int i = 0; i < GROUPS; ++i) {
                 at.advance();
                 columns.advance();
             }
