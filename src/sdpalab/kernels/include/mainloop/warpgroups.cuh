@@ -38,6 +38,9 @@ public:
     static constexpr int READERS = CONSUMERS / GROUPS;  // of a tile of keys: the consumers of a group
     static constexpr int ROWS = READERS * WARPGROUP_M;
     static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
+    // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
+    // lie beside. On small problems it has no more than two tiles.
+    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
@@ -221,6 +224,50 @@ private:
         }
     }
 
+    // The scores of a tile and the product of the one before with V, and the softmax of the one beside the other. ISSUED: its
+    // scores have been. at: of the tile before; afterwards of this one.
+    template <bool ISSUED, class Columns>
+    static __device__ __forceinline__ void turn(Products& products, Columns& columns, unsigned long long q,
+                                                const Ring& ring, Position& at, int tile, int tiles, int consumer) {
+        const Position before = at;
+#pragma unroll
+        for (int i = 0; i < GROUPS; ++i) {
+            at.advance();
+            columns.advance();
+        }
+        if (!ISSUED) {
+            ring.wait_full(at, K);
+            wait_for_turn<TURNS>(consumer, tile);
+            products.hold_scores();  // those of the tile before: none is copied behind the fence
+        }
+        ptx::wgmma_fence();
+        if (!ISSUED) {
+            products.issue_scores(q, Products::k_tile(ring.tile(at, K)));
+        }
+        products.issue_output(Products::v_tile(ring.tile(before, V)));
+        pass_turn<TURNS>(consumer, tile, tiles);
+
+        ptx::wgmma_wait_group<1>();
+        if constexpr (ISSUED) {
+            products.take_next_scores();
+        }
+        products.hold_scores();
+        ring.release(at, K);
+        const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
+        products.hold_unpacked();
+        // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
+        // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
+        // after the product instead of beside it.
+        ring.wait_full(at, V, products.never());
+
+        ptx::wgmma_wait_group<0>();
+        products.hold_output();
+        products.hold_weights();
+        ring.release(before, V);
+        products.pack_weights();
+        products.join_output(rescale);
+    }
+
     // One warpgroup's 64 rows of a tile of queries, with the tiles of keys of its group, of which there is one at least.
     // at: of its first tile; afterwards of the one behind the last.
     static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
@@ -242,43 +289,28 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_scores();
         ring.release(at, K);
-        products.template weigh<true>(columns.at_edge(0), columns);
-        products.pack_weights();
-        ring.wait_full(at, V);
-
-#pragma unroll 1
-        for (int tile = GROUPS; tile < tiles; tile += GROUPS) {
-            const Position before = at;
-            products.start_tile(first_tile + tile);
-#pragma unroll
-            for (int i = 0; i < GROUPS; ++i) {
-                at.advance();
-                columns.advance();
-            }
-            ring.wait_full(at, K);
-            wait_for_turn<TURNS>(consumer, tile);
-            products.hold_scores();  // those of the tile before: none is copied behind the fence
-            ptx::wgmma_fence();
-            products.issue_scores(q, k(at));
-            products.issue_output(v(before));
-            pass_turn<TURNS>(consumer, tile, tiles);
-
-            ptx::wgmma_wait_group<1>();
-            products.hold_scores();
-            ring.release(at, K);
-            const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
-            products.hold_unpacked();
-            // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
-            // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
-            // after the product instead of beside it.
-            ring.wait_full(at, V, products.never());
-
-            ptx::wgmma_wait_group<0>();
-            products.hold_output();
-            products.hold_weights();
-            ring.release(before, V);
+        int tile = GROUPS;
+        if (AHEAD && tiles > 1) {
+            const Position next = at.after();
+            products.template weigh<true>(columns.at_edge(0), columns, [&] {
+                ring.wait_full(next, K);
+                products.hold_output();  // zeros so far: ptxas would set them behind the fence
+                ptx::wgmma_fence();
+                products.issue_next_scores(q, k(next));
+            });
             products.pack_weights();
-            products.join_output(rescale);
+            ring.wait_full(at, V);
+            products.start_tile(first_tile + tile);
+            turn<AHEAD>(products, columns, q, ring, at, tile++, tiles, consumer);
+        } else {
+            products.template weigh<true>(columns.at_edge(0), columns, [] {});
+            products.pack_weights();
+            ring.wait_full(at, V);
+        }
+#pragma unroll 1
+        for (; tile < tiles; tile += GROUPS) {
+            products.start_tile(first_tile + tile);
+            turn<false>(products, columns, q, ring, at, tile, tiles, consumer);
         }
         ptx::wgmma_fence();
         products.issue_output(v(at));

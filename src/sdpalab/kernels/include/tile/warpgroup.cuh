@@ -112,6 +112,7 @@ public:
     static constexpr int ELEMENT_BYTES = 2;
     static constexpr int REGISTERS = HEAD_DIM / 2 + KEYS / 2 + KEYS / 4;  // accumulators and weights of a thread
     static constexpr bool CHECKS_SUMS = REGISTERS + KEYS / 2 <= FREE_REGISTERS;
+    static constexpr bool AHEAD = CHECKS_SUMS;  // there are registers for the scores of a second tile
     static constexpr float WEIGHT_UNIT = 1.0f;                            // of the sums
 
     // Maps of q [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and of k, v [K/V heads, panels, seq_kv, 64]
@@ -150,13 +151,19 @@ public:
     __device__ __forceinline__ void start_tile(int) {}
 
     // Issues S[64, KEYS] = Q K^T as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM] and [KEYS, HEAD_DIM].
-    __device__ __forceinline__ void issue_scores(unsigned long long q, unsigned long long k) {
-        ptx::wgmma_mma_async_ss<false>(s_frag, q, k);
+    __device__ __forceinline__ void issue_scores(unsigned long long q, unsigned long long k) { issue(s_frag, q, k); }
+
+    // The same of the next tile, beside those of this one. take_next_scores(): once they have been waited for.
+    __device__ __forceinline__ void issue_next_scores(unsigned long long q, unsigned long long k) {
+        issue(next_s_frag, q, k);
+    }
+
+    __device__ __forceinline__ void take_next_scores() {
+        hold(next_s_frag);
 #pragma unroll
-        for (int d = 1; d < HEAD_DIM / 16; ++d) {
-            ptx::wgmma_mma_async_ss<true>(s_frag, q + column_step<WARPGROUP_M>(d), k + column_step<KEYS>(d));
+        for (int i = 0; i < KEYS / 2; ++i) {
+            s_frag[i] = next_s_frag[i];
         }
-        ptx::wgmma_commit_group();
     }
 
     // Issues O[64, HEAD_DIM] += P V as a group of its own. v: descriptor of a tile [KEYS, HEAD_DIM].
@@ -179,8 +186,14 @@ public:
     }
 
     // Computes weights of the scores, and takes them into the softmax. columns: as for mask_scores.
-    template <bool FIRST = false, class Columns>
+    template <class Columns>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
+        return weigh<false>(masked, columns, [] {});
+    }
+
+    // The same, of the FIRST tile or another; before_exponentials() is called where that says.
+    template <bool FIRST, class Columns, class Call>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call& before_exponentials) {
         mask_scores(s_frag, scale, masked, columns);
         Rescale rescale;
         if (!FIRST) {
@@ -200,8 +213,9 @@ public:
             of_tile = advance_rows(softmax, rescale, s_frag, scale.log2);
             exponents = FusedExponents(softmax, scale.log2);
             exponents.forbid_out_of_range();
+            before_exponentials();
             if (CHECKS_SUMS) {
-                exponentiate<0>(of_tile);
+                exponentiate<FIRST && AHEAD ? ON_FMA : 0>(of_tile);
             }
         }
         if (!CHECKS_SUMS) {
@@ -237,9 +251,20 @@ private:
     const ScoreScale& scale;
     FusedExponents exponents;  // from the maxima so far
     float s_frag[KEYS / 2];
+    float next_s_frag[KEYS / 2];
     float w_frag[KEYS / 2];
     float sum[2];  // of the tile's weights, in either row
     unsigned p_frag[KEYS / 4];
+
+    static __device__ __forceinline__ void issue(float (&scores)[KEYS / 2], unsigned long long q,
+                                                 unsigned long long k) {
+        ptx::wgmma_mma_async_ss<false>(scores, q, k);
+#pragma unroll
+        for (int d = 1; d < HEAD_DIM / 16; ++d) {
+            ptx::wgmma_mma_async_ss<true>(scores, q + column_step<WARPGROUP_M>(d), k + column_step<KEYS>(d));
+        }
+        ptx::wgmma_commit_group();
+    }
 
     template <int EIGHTHS>
     __device__ __forceinline__ void exponentiate(const FusedExponents& exponents) {
