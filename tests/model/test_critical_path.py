@@ -25,10 +25,14 @@ def counted(config: Config, problem: Problem = PROBLEM) -> CountedLaunch:
     return count(HOPPER, problem, "sm_90a", config, sms=H200.sms).main
 
 
-def path_of(config: Config) -> CriticalPath:
-    path = counted(config).critical_path(H200)
+def critical(launch: CountedLaunch) -> CriticalPath:
+    path = launch.critical_path(H200)
     assert path is not None
     return path
+
+
+def path_of(config: Config) -> CriticalPath:
+    return critical(counted(config))
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +76,14 @@ def test_a_split_sends_merges_and_has_fewer_tiles(whole: CriticalPath, split: Cr
     assert split.microseconds == pytest.approx(split.clocks / H200.clock_mhz)
 
 
-def test_groups_have_a_tile_each_and_merge_before_they_store(whole: CriticalPath) -> None:
-    groups = path_of(WHOLE.but(BLOCK_N=64, KEY_GROUPS=2, NUM_STAGES=4))
-    names = [phase.name for phase in groups.phases]
-    assert Counter(names)["softmax beside a product"] == PROBLEM.seq_kv // 64 // 2 - 1
-    assert names[-1] == "store"
-    assert groups.clocks < 1.1 * whole.clocks
+def test_groups_take_tiles_in_turn_and_merge_before_they_store() -> None:
+    long = PROBLEM.with_(seq_q=64, seq_kv=1536)
+    alone = critical(counted(WHOLE, long))
+    groups = critical(counted(WHOLE.but(KEY_GROUPS=2, NUM_STAGES=4), long))
+    assert Counter(phase.name for phase in groups.phases)["softmax beside a product"] == 1536 // 128 // 2 - 1
+    assert groups.phases[-1].name == "store"
+    assert groups.phases[-1].clocks > alone.phases[-1].clocks
+    assert groups.clocks < 0.9 * alone.clocks
 
 
 def test_few_ctas_have_more_of_l2_each(whole: CriticalPath) -> None:

@@ -155,7 +155,7 @@ def _held(problem: Problem, resolved: Config, sms: int) -> int:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: what all such blocks have, and partial results of groups and a cluster.
+    """Dynamic shared memory of a block in bytes: what all such blocks have, and partial results of groups and clusters.
 
     ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
     for the softmax; one mbarrier counts those of a cluster.
