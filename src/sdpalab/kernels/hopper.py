@@ -51,8 +51,8 @@ CLUSTER_BYTES_PER_CLOCK = 14
 BLOCK_CLOCKS = 1500
 """Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
 GROUP_CLOCKS = 2000
-"""Of a second group of consumers: its first K comes later, both begin with exponentials, and they merge; by the modelled
-critical path, not yet run on hardware."""
+"""Of a second group of consumers: its first K comes later, both begin with exponentials, and they merge; by the
+modelled critical path, not yet run on hardware."""
 L2_BYTES = 50 * 2**20
 """Of an H100 or an H200, half of it for K and V that persistent blocks read."""
 SHARERS = 4
@@ -90,11 +90,11 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
 
     Problems with a window, a soft cap or lengths have a block for each tile of queries.
 
-    BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
-    does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
-    registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
-    memory allows, but no more than a block has tiles. EXP_ON_FMA is 1 at head_dim 64, where the special function unit
-    would take as long as the tensor cores, and 0 above, where it takes half as long.
+    BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
+    where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is
+    what the registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what
+    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 1 at head_dim 64, where the special function
+    unit would take as long as the tensor cores, and 0 above, where it takes half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=int(problem.head_dim == min(HEAD_DIMS)))
@@ -128,9 +128,8 @@ def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
 def _sized(problem: Problem, config: Config) -> Config:
     """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
     keys, groups = -(-problem.seq_kv // config.int("SPLIT")), config.int("KEY_GROUPS")
-    few = keys <= 64 * groups or problem.softcap > 0.0
-    crowded = problem.head_dim == 256 or (problem.head_dim == 128 and groups > 1)
-    block_n = config.int("BLOCK_N") or (64 if few else 80 if crowded else 128)
+    few = keys <= 64 * groups or (groups > 1 and problem.head_dim > 64) or problem.softcap > 0.0
+    block_n = config.int("BLOCK_N") or (64 if few else 80 if problem.head_dim == 256 else 128)
     sized = config.but(BLOCK_N=block_n)
     least = 2 * groups
     most = min(4, max(least, -(-keys // block_n)))
