@@ -179,9 +179,9 @@ def timing_tests() -> Part:
     return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")
 
 
-def comparison_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
-    """The parts that may run in parallel: the tests of the GPU path, each kernel against the simulator, and the
-    replays."""
+def comparison_parts(work: Workspace, kernels: Sequence[str], patience: float, replay: str) -> list[Part]:
+    """The parts that may run in parallel: the tests of the GPU path, each kernel against the simulator, and the replays
+    of the simulator's test files with the word ``replay`` in their names."""
     # A process for each file: after a fault in one, the others still have a GPU.
     parts = [
         _tests(f"tests_{Path(name).stem.removeprefix('test_')}", 120, TESTS / name, "-m", "gpu") for name in GPU_TESTS
@@ -190,13 +190,18 @@ def comparison_parts(work: Workspace, kernels: Sequence[str], patience: float) -
         records = work.evidence / f"parity_{Path(name).stem}.jsonl"
         command = _python(TESTS / "gpu" / "parity.py", name, records, "--case-seconds", str(CASE_SECONDS * patience))
         parts.append(Part(f"parity_{Path(name).stem}", 300, command))
-    return parts + [replay_part(work, shard) for shard in range(REPLAY_SHARDS)]
+    return parts + replay_parts(work, replay)
 
 
-def replay_part(work: Workspace, shard: int) -> Part:
-    """Every ``REPLAY_SHARDS``-th file of the simulator's tests, its launches repeated on the GPU."""
-    files = sorted((TESTS / "sim").glob("test_*.py"))[shard::REPLAY_SHARDS]
-    return _tests(f"replay_{shard}", 420, *files, "--replay-on-gpu", work.replay(shard))
+def replay_parts(work: Workspace, word: str) -> list[Part]:
+    """The simulator's tests, every ``REPLAY_SHARDS``-th file in one part, their launches repeated on the GPU."""
+    files = sorted((TESTS / "sim").glob(f"test_*{word}*.py"))
+    shards = [files[shard::REPLAY_SHARDS] for shard in range(REPLAY_SHARDS)]
+    return [
+        _tests(f"replay_{shard}", 420, *part, "--replay-on-gpu", work.replay(shard))
+        for shard, part in enumerate(shards)
+        if part
+    ]
 
 
 def prepare_parts(arch: str) -> list[Part]:

@@ -54,6 +54,7 @@ class Suite:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
         self.runner = PartRunner(work, ROOT, options.patience)
         self._seconds, self._patience, self._large = options.seconds, options.patience, options.large
+        self._replay: str = options.replay
         self._packed_at = time.monotonic()
 
     def run(self) -> int:
@@ -97,7 +98,8 @@ class Suite:
         for shard in range(gpu_parts.REPLAY_SHARDS):
             share_golden(self.work, shard)
         kernels = self.gpu["kernels"]
-        self._go(gpu_parts.comparison_parts(self.work, kernels, self._patience), gpu_parts.workers())
+        parts = gpu_parts.comparison_parts(self.work, kernels, self._patience, self._replay)
+        self._go(parts, gpu_parts.workers())
         for part in gpu_parts.tune_parts(self.work, fast):
             self._go([part])
 
@@ -172,6 +174,7 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kernel", action="append", help="only this kernel; may be repeated (default: all)")
     shapes = "shape of the part `large`; may be repeated (default: prefill-4k and 2,16,4096,128)"
     parser.add_argument("--large", action="append", metavar="SHAPE", help=shapes)
+    parser.add_argument("--replay", default="", metavar="WORD", help="repeat only launches of test files so named")
     parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
     parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
     parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")

@@ -146,13 +146,15 @@ def opcodes() -> str:
     for name, record in OPCODES.items():
         ends = "always" if "" in record.ends else ", ".join(f"`.{form}`" for form in record.ends)
         unit = _PIPES.get(record.pipe, record.pipe)
-        facts = record.section, unit, _LANES[record.lanes], record.memory, ends
+        proxy = "always" if "" in record.async_proxy else ", ".join(f"`.{form}`" for form in record.async_proxy)
+        facts = record.section, unit, _LANES[record.lanes], record.memory, proxy, ends
         groups.setdefault(facts, []).append(f"`{name}`")
     lines = [
         "## Opcodes\n",
         "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an "
-        "instruction to, who executes it together, how each lane accesses memory, and which forms end a basic block.\n",
-        "| section | opcodes | unit | executed by | memory | ends a block |\n|---|---|---|---|---|---|",
+        "instruction to, who executes it together, how each lane accesses memory, and which forms access shared memory "
+        "in the async proxy or end a basic block.\n",
+        "| section | opcodes | unit | executed by | memory | async proxy | ends a block |\n" + "|---" * 7 + "|",
     ]
     for (section, *facts), names in sorted(groups.items()):
         lines.append(f"| {section} | {', '.join(sorted(names))} | {' | '.join(facts)} |")

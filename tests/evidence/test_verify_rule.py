@@ -13,7 +13,7 @@ from standalone import verify
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
-from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
+from sdpalab.inputs import E4M3_KINDS, INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.limits import limits_for, measure
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
@@ -107,6 +107,26 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
             statuses.add(status)
     assert statuses >= {"PASSED", "NOT_FINITE"}
     assert "INCORRECT" in statuses or problem.seq_kv == 1
+
+
+@pytest.mark.parametrize("kind", [*E4M3_KINDS, "uniform", "needle", "onehot"])
+def test_what_is_exact_of_a_kernel_that_quantises_agrees(kind: str) -> None:
+    counts = []
+    for problem in (problem for problem in PROBLEMS if problem.dtype != "float32"):
+        try:
+            inputs = make_inputs(problem, kind, 11)
+        except UserError:
+            continue
+        q, k, v = (decoded(array, problem.dtype) for array in inputs.qkv)
+        for rows in (0, 7):
+            fixed = exact_elements(
+                *inputs.qkv, **inputs.scoring(problem), any_count=True, quantised=Quantisation(rows=rows)
+            )
+            own = verify.fixed_elements(q, k, v, with_arrays(problem, inputs), any_count=True, block=rows)
+            np.testing.assert_array_equal(own[1], fixed.mask)
+            np.testing.assert_array_equal(own[0], decoded(fixed.expected, problem.dtype))
+            counts.append(fixed.count)
+    assert sum(counts) > 100
 
 
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
@@ -264,7 +284,12 @@ def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_la
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra", "covers"], "rule": ["advisory"]}
+    lacking = {
+        "attempt": ["sources"],
+        "verdict": ["unjudged", "algebra", "covers"],
+        "algebra": ["config"],
+        "rule": ["advisory"],
+    }
     assert sparse == {**lacking, "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]

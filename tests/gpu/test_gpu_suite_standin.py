@@ -119,7 +119,7 @@ def test_both_halves_from_the_first_line_to_the_last(standin: StandIn, root: Pat
     """Two kernels. Their outputs are the simulator's, so everything agrees bit for bit; a shape that is large on a GPU
     takes the simulator too long."""
     out = tmp_path / "out"
-    words = (out, "--kernel", "flash", "--kernel", "hopper", "--large", "1,8,256,128")
+    words = (out, "--kernel", "flash", "--kernel", "hopper", "--large", "1,8,256,128", "--replay", "arguments")
     done = suite(standin, root, *words)
     ended = states(out)
     wanted = ("doctor", "environment", "smoke_flash", "smoke_hopper", "verdict_flash", "verdict_hopper", "mission")

@@ -43,6 +43,8 @@ extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, 
 
 def one_head_of_32(problem: Problem) -> str | None:
     """The kernel's requirements on a problem."""
+    if problem.dtype != "float16":
+        return f"dtype must be float16, not {problem.dtype}"
     if problem.head_dim != 32:
         return f"head_dim must be 32, not {problem.head_dim}"
     return None if (problem.batch, problem.heads, problem.causal) == (1, 1, False) else "one head, no mask"

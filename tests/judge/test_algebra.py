@@ -42,7 +42,7 @@ def in_ring(
 ) -> AlgebraCase:
     """The stage's record of a kernel, perhaps with one edit of its PTX."""
     config = kernel.default_config.but(**(knobs or {}))
-    plan = kernel.launch_plan(problem, config)
+    plan = kernel.launch_plan(problem, config, lse=kernel.lse)
     arch = kernel.default_arch
     builds = [build(step.module, arch) for step in plan.launches]
     if mutate is not None:

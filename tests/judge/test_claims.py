@@ -36,7 +36,12 @@ def test_every_claim_has_cases_at_level_quick_and_none_was_asked_for() -> None:
     assert {spec.problem.dtype for spec in specs if spec.claim == "dtype"} == {"bfloat16"}
     assert {spec.problem.head_dim for spec in specs if spec.claim == "head_dim"} == {*CLAIMED_HEAD_DIMS} - {32}
     assert all(spec.problem.extras == (spec.claim,) for spec in specs if spec.claim in EXTRAS)
-    assert {spec.inputs for spec in specs if spec.claim == "causal"} == {"normal", "forbidden", "uniform"}
+    assert {spec.inputs for spec in specs if spec.claim == "causal"} == {
+        "normal",
+        "forbidden",
+        "uniform",
+        "uniform_e4m3",
+    }
     assert len(specs) < 36
 
 

@@ -47,7 +47,7 @@ def test_what_is_called_exact_is_the_reference_rounded(kind: str, dtype: str) ->
             if kind == "needle":
                 assert elements.mask.all()
             if problem.causal and kind != "nan_heads":
-                assert (elements.key[:, :, 0] == 0).all() or kind in ("uniform", "tiny", "onehot")
+                assert (elements.key[:, :, 0] == 0).all() or kind in ("uniform", "uniform_e4m3", "tiny", "onehot")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -143,7 +143,8 @@ def test_where_it_cannot_be_asked_it_is_not() -> None:
     problem = Problem(1, 2, 32, 64)
     inputs = make_inputs(problem, "needle", 0)
     out = online(problem, inputs)
-    for numerics in (Numerics(accumulate="float16"), Numerics(quantised=Quantisation(rows=16))):
+    for quantised in (None, Quantisation(rows=16)):
+        numerics = Numerics(accumulate="float16", quantised=quantised)
         assert not has_exact_elements(numerics)
         assert judge_output(problem, inputs, out, numerics).errors.exact == 0
     for numerics in (Numerics(), Numerics(probabilities="float8_e4m3fn", probability_scale=448.0)):

@@ -33,7 +33,7 @@ def recorders() -> dict[int, AccessRecorder]:
 
 @pytest.fixture(scope="module")
 def strided(recorders: dict[int, AccessRecorder]) -> SimulatedProfile:
-    watchers = [recorder.watch for recorder in recorders.values()]
+    watchers = tuple(recorders.values())
     return simulated_profile(count(STRIDED, SMALL, "sm_89", sms=L4.sms, watchers=watchers), L4, "sm_89")
 
 

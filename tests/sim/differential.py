@@ -1,4 +1,5 @@
-"""Runs launches on both engines and compares them: memory bit for bit, hazards, what each block counted.
+"""Runs launches on both engines and compares them: memory bit for bit, hazards, what each block counted, what was
+printed (in any order of the warps).
 
     with differential() as outcomes:
         sim.launch(...)
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,12 +46,16 @@ def differential() -> Iterator[list[str]]:
         tally: Tally,
         workers: int | None = None,
         touched: list[Touched] | None = None,
+        printed: list[str] | None = None,
     ) -> str:
-        before, counts = space.data.copy(), copy.deepcopy(tally)
-        why = run(setup, space, tally, workers, touched)
+        reference = Space("global", len(space.data), len(space.data), list(space.extents), space.data.copy())
+        heap, counts, texts = copy.deepcopy(setup.heap), copy.deepcopy(tally), list[str]()
+        why = run(setup, space, tally, workers, touched, texts)
         outcomes.append(why)
+        if printed is not None:
+            printed += texts
         if not why:
-            _compare(setup, before, space, counts, tally)
+            _compare(replace(setup, heap=heap), reference, space, counts, tally, texts)
         return why
 
     with pytest.MonkeyPatch.context() as patch:
@@ -58,11 +64,10 @@ def differential() -> Iterator[list[str]]:
         yield outcomes
 
 
-def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tally: Tally) -> None:
+def _compare(setup: Setup, reference: Space, space: Space, counts: Tally, tally: Tally, printed: Sequence[str]) -> None:
     """Run the reference engine on the memory as it was before, and compare what both left."""
-    reference = Space("global", len(before), len(before), space.extents, before)
-    log = HazardLog()
-    history = GlobalHistory(setup.entry, len(before), setup.geometry.ctas) if "race" in setup.checks else None
+    log, size = HazardLog(), len(space.data)
+    history = GlobalHistory(setup.entry, size, setup.geometry.ctas) if "race" in setup.checks else None
     chunks = Chunks(setup, reference, counts, log, history)
     name = setup.entry.name
     for number in range(len(setup.chunks)):
@@ -71,6 +76,7 @@ def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tall
         except SimError as error:
             raise AssertionError(f"{name}: the reference engine raises {error!r}") from error
     assert log.hazards() == [], f"{name}: the reference engine reports {log.hazards()[0].message}"
+    assert sorted(printed) == sorted(chunks.printed)
     mine, other = space.data.view(np.uint32), reference.data.view(np.uint32)
     places = np.flatnonzero(mine != other)
     pairs = [(f"{4 * at:#x}", f"{mine[at]:#x}", f"{other[at]:#x}") for at in places[:8]]

@@ -15,6 +15,7 @@ import test_async_store as stores
 import test_cluster as clusters
 import test_tensor_copy as copies
 import test_wgmma as products
+import wgmma_kernels as wgmma
 from differential import differential
 from hopper_snippets import CTA_WAIT, MODES
 
@@ -43,6 +44,28 @@ def test_no_mistake_with_products_is_missed(name: str) -> None:
     with differential() as outcomes:
         products.run_chained(products.chained(**products.MUTATIONS[name]))
     assert outcomes == ["wgmma rules"]
+
+
+@pytest.mark.parametrize(("changed", "outcome"), [(None, ""), (3, "wgmma rules"), (39, "wgmma rules")])
+def test_forty_sets_of_registers_in_flight_run_natively(changed: int | None, outcome: str) -> None:
+    """More sets than a word has bits, as in FlashAttention-3: A of each product in registers of its own."""
+    sets, columns = 40, np.ones((8, 16), np.float16)
+    addresses, matrix = wgmma.lay_out(columns, 0, "none", True)
+    form = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    issued = "".join(
+        f"{form} {wgmma.registers('d', 0, 4)}, {wgmma.registers('w', 4 * each, 4)}, %b, %yes, 1, 1, 0;\n"
+        for each in range(sets)
+    )
+    change = "" if changed is None else f"mov.b32 %w{4 * changed}, 0;\n"
+    zeros = "".join(f"mov.b32 %d{i}, 0;\n" for i in range(4))
+    body = f"{zeros}wgmma.fence.sync.aligned;\n{issued}wgmma.commit_group.sync.aligned;\n{change}"
+    memory = wgmma.image(4096, (columns, addresses))
+    ones = np.ones((128, 8 * sets), np.float16)
+    with differential() as outcomes:
+        _, out = wgmma.run(f"{body}wgmma.wait_group.sync.aligned 0;", memory, ones, 4, b=matrix)
+    assert outcomes == [outcome]
+    if not outcome:
+        assert (out.view(np.float32) == 16 * sets).all()
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)

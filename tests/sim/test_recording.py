@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from differential import differential
 
 from sdpalab import sim
 from sdpalab.sim.recording import AccessRecorder
@@ -37,9 +39,21 @@ ret;
 """Warp 0 stores words next to each other and warp 1 every other word; block 0 does not get there."""
 
 
+@pytest.fixture(params=["native", "reference"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of the launches."""
+    monkeypatch.setenv("SDPALAB_SIM_ENGINE", request.param)
+
+
+def test_a_launch_with_a_recorder_runs_natively() -> None:
+    with differential() as outcomes:
+        run(AccessRecorder("k.cu:7"), 1)
+    assert outcomes == [""]
+
+
 def run(recorder: AccessRecorder | None, workers: int) -> sim.Report:
     data = np.zeros((4, 64), np.uint32)
-    watchers = () if recorder is None else (recorder.watch,)
+    watchers = () if recorder is None else (recorder,)
     report = sim.launch(
         PTX, "k", 4, 64, [data], checks=(), counters=True, workers=workers, names=["p"], watchers=watchers
     )

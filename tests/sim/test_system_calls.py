@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from differential import differential
 
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
@@ -41,7 +42,9 @@ def compiled(source):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_printf_writes_what_c_writes(schedule):
-    report = sim.launch(compiled(PRINTING), "kernel", 3, 2, [42], schedule=schedule)
+    with differential() as outcomes:
+        report = sim.launch(compiled(PRINTING), "kernel", 3, 2, [42], schedule=schedule)
+    assert outcomes == [""]
     assert sorted(report.printed) == sorted(WRITTEN)
     assert report.hazards == []
 
@@ -52,7 +55,9 @@ def test_printf_returns_how_many_arguments_it_took_and_keeps_the_order_of_the_la
         ' out[threadIdx.x] += 10 * printf("end"); }'
     )
     out = np.zeros(4, np.int32)
-    report = sim.launch(compiled(source), "kernel", 1, 4, [out])
+    with differential() as outcomes:
+        report = sim.launch(compiled(source), "kernel", 1, 4, [out])
+    assert outcomes == [""]
     assert out.tolist() == [2] * 4
     assert report.printed == tuple(f"{t} 7\n" for t in range(4)) + ("end",) * 4
 

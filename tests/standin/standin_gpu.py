@@ -13,7 +13,7 @@ from typing import Any
 
 from standin_faults import read_log
 
-__all__ = ["StandIn", "compile_library", "prepended"]
+__all__ = ["StandIn", "compile_library", "complaints", "prepended"]
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -32,6 +32,11 @@ def compile_library(folder: Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ""
+
+
+def complaints(stderr: str) -> list[str]:
+    """The lines that a command wrote to stderr, without those by which a slow one shows that it goes on."""
+    return [line for line in stderr.splitlines() if not line.startswith("judging ")]
 
 
 def prepended(name: str, *folders: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from standin_gpu import HERE, ROOT, StandIn, prepended
+from standin_gpu import HERE, ROOT, StandIn, complaints, prepended
 
 from proof_sample import proof_times
 from sdpalab.bugs import replace_once
@@ -237,8 +237,8 @@ def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path,
 def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandIn, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shape = ("--shape", "1,1,16,32")
-    done = l4.cli("prove", "scalar", *shape, "--time", "--seconds", "0.2", SDPALAB_DATA_DIR=str(data))
-    assert (done.returncode, done.stderr) == (0, "")
+    done = l4.cli("prove", "scalar", *shape, "--time", "--seconds", "0.01", SDPALAB_DATA_DIR=str(data))
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
     records = sorted(path.name.partition("-")[0] for path in (data / "proofs" / "l4").iterdir())
     assert records == ["scalar", "times"]
     assert "scaled_dot_product_attention runs torch: scalar is proven for 1x1x16x32" in done.stdout

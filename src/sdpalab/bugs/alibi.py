@@ -85,7 +85,7 @@ class _OwnSlopes(_Slopes):
         return 2.0 ** (-8.0 * torch.arange(1, len(slopes) + 1) / len(slopes))
 
 
-@_alibi("slopes are rounded to 8 bits", SLOPED, cause=None)
+@_alibi("slopes are rounded to 8 bits", SLOPED)
 class _SlopeRounded(_Slopes):
     def other(self, slopes: Tensor, group: int) -> Tensor:
         import torch
@@ -118,25 +118,25 @@ class _DistanceBottomRight(TiledAttention):
         return (rows + shift - columns).abs()
 
 
-@_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL, cause=None)
+@_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL)
 class _InTile(TiledAttention):
     def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows - columns % self.tile).abs()
 
 
-@_alibi("ALiBi's rows are counted from the start of their tile", SLOPED, cause=None)
+@_alibi("ALiBi's rows are counted from the start of their tile", SLOPED)
 class _RowInTile(TiledAttention):
     def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows % self.tile - columns).abs()
 
 
-@_alibi("ALiBi's distance is squared", SLOPED, cause=None)
+@_alibi("ALiBi's distance is squared", SLOPED)
 class _Squared(TiledAttention):
     def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
         return (rows - columns).square()
 
 
-@_alibi("ALiBi is under the soft cap", SLOPED_CAPPED, cause=None)
+@_alibi("ALiBi is under the soft cap", SLOPED_CAPPED)
 class _Capped(TiledAttention):
     def capped(self, scores: Tensor, cap: float) -> Tensor:
         return scores

@@ -62,19 +62,19 @@ class _Clipped(TiledAttention):
         return scores.clamp(-cap, cap)
 
 
-@_cap("the soft cap is taken for one to base 2", CAPPED, cause=None)
+@_cap("the soft cap is taken for one to base 2", CAPPED)
 class _CapBaseTwo(TiledAttention):
     def capped(self, scores: Tensor, cap: float) -> Tensor:
         return super().capped(scores, cap * math.log(2.0))
 
 
-@_cap("a soft cap of its own in place of the one given", CAPPED.with_(softcap=20.0), cause=None)
+@_cap("a soft cap of its own in place of the one given", CAPPED.with_(softcap=20.0))
 class _OwnCap(TiledAttention):
     def capped(self, scores: Tensor, cap: float) -> Tensor:
         return super().capped(scores, 50.0 * math.log2(math.e))
 
 
-@_cap("tanh by x / (1 + |x|)", CAPPED, cause=None)
+@_cap("tanh by x / (1 + |x|)", CAPPED)
 class _Softsign(TiledAttention):
     def capped(self, scores: Tensor, cap: float) -> Tensor:
         return scores / (1.0 + (scores / cap).abs())

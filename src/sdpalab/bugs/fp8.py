@@ -12,7 +12,7 @@ from sdpalab.bugs.source import EVEN, RAGGED, SEVERAL_TILES, in_source
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
-__all__ = ["BUGS"]
+__all__ = ["BUGS", "SHOWN_BY_EXACT_PROBES"]
 
 _BOTH = "fp8_simulated fp8"
 _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
@@ -23,8 +23,47 @@ _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
 _in_hopper = partial(in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64})
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
 _ONE_BLOCK = RAGGED.with_(seq_q=60, seq_kv=60)
+_NORMALISER = "return row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum);"
+
+
+def _cut(number: str) -> str:
+    """A float32 expression cut to the bits of bfloat16."""
+    return f"__uint_as_float(__float_as_uint({number}) & 0xffff0000u)"
+
+
+_CUT_NORMALISER = (
+    _NORMALISER,
+    f"return row_sum == 0.0f ? 0.0f : {_cut('ptx::rcp_approx_ftz_f32(row_sum)')};",
+)
+_SHORT_RANGE = ("constexpr float E4M3_MAX = 448.0f;", "constexpr float E4M3_MAX = 240.0f;")
+
+SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
+    *in_source(_BOTH, "240 for the largest number of e4m3", _SHORT_RANGE),
+    *_in_hopper("240 for the largest number of e4m3", _SHORT_RANGE),
+    *in_source(_BOTH, "the normaliser in bfloat16", _CUT_NORMALISER, problem=RAGGED, harmless=EVEN),
+    *_in_hopper("the normaliser in bfloat16", _CUT_NORMALISER, harmless=_BLOCKS.with_(seq_kv=256)),
+    *in_source(
+        "fp8_simulated",
+        "the scale of V in bfloat16",
+        ("score_scale, v_scales[kv_head]);", f"score_scale, {_cut('v_scales[kv_head]')});"),
+    ),
+    *in_source(
+        "fp8",
+        "the scale of V in bfloat16",
+        ("score_scale.log2, scales.y,", f"score_scale.log2, {_cut('scales.y')},"),
+    ),
+    *_in_hopper(
+        "the scale of V in bfloat16",
+        ("unit[row] = factor * tile_scales.y;", f"unit[row] = factor * {_cut('tile_scales.y')};"),
+    ),
+    *_in_widened(
+        "the unit of the scores in bfloat16", ("unit(q_scale * k_scale)", f"unit({_cut('q_scale * k_scale')})")
+    ),
+)
+"""Off by less than the rounding to e4m3: no other inputs than those that e4m3 holds exactly show them."""
 
 BUGS: tuple[Bug, ...] = (
+    *SHOWN_BY_EXACT_PROBES,
     *in_source(
         _BOTH, "the scale of K left out", ("unit(q_scale * k_scale)", "unit(q_scale)"), harmless=EVEN.with_(scale=0.0)
     ),

@@ -100,7 +100,7 @@ class _PaddingZero(TiledAttention):
         return scores.masked_fill(self._padding, 0.0)
 
 
-@_padding("padding is left out of the product, and counts in the sum", PADDED, cause=None)
+@_padding("padding is left out of the product, and counts in the sum", PADDED)
 class _PaddingInSum(TiledAttention):
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
         self._padding = super().padding(columns, lengths, rows)
@@ -116,7 +116,7 @@ class _RowsToo(TiledAttention):
         return super().padding(columns, lengths, rows) | (rows >= lengths[:, None, None, None])
 
 
-@_padding("the causal mask is aligned to the last valid key", PADDED_CAUSAL, cause=None)
+@_padding("the causal mask is aligned to the last valid key", PADDED_CAUSAL)
 class _AlignedToLength(TiledAttention):
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
         shift = len(rows) - lengths[:, None, None, None]
@@ -129,7 +129,7 @@ class _EmptyEntryNan(TiledAttention):
         return out / total
 
 
-@_padding("a batch entry without keys is the mean of V", PADDED, cause=None)
+@_padding("a batch entry without keys is the mean of V", PADDED)
 class _EmptyEntryMean(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._mean = v.mean(dim=2, keepdim=True)
@@ -139,7 +139,7 @@ class _EmptyEntryMean(TiledAttention):
         return super().finish(out, total, maximum, seq_kv).where(total != 0.0, self._mean)
 
 
-@_padding("a length of 0 is taken for no padding", PADDED, cause=None)
+@_padding("a length of 0 is taken for no padding", PADDED)
 class _ZeroIsAll(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.masked_fill(lengths == 0, 1 << 30)

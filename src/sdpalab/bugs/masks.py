@@ -62,7 +62,7 @@ class _Transposed(_Otherwise):
         return mask.mT if mask.shape[2] == mask.shape[3] else mask
 
 
-@_mask("the mask is that of the row before", ADDITIVE, cause=None)
+@_mask("the mask is that of the row before", ADDITIVE)
 class _RowBefore(_Otherwise):
     def other(self, mask: Tensor, group: int) -> Tensor:
         return mask.roll(1, 2)
@@ -74,13 +74,13 @@ class _NextKey(_Otherwise):
         return mask.roll(-1, 3)
 
 
-@_mask("every tile of keys has the mask of the first", ADDITIVE, cause=None)
+@_mask("every tile of keys has the mask of the first", ADDITIVE)
 class _FirstTile(TiledAttention):
     def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
         return mask[..., : chosen.stop - chosen.start]
 
 
-@_mask("the last, ragged tile is not masked", BOOLEAN, cause=None)
+@_mask("the last, ragged tile is not masked", BOOLEAN)
 class _RaggedTile(TiledAttention):
     def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
         tile = super().mask_tile(mask, chosen, group)
@@ -111,13 +111,13 @@ class _MaskOfNextHead(_Otherwise):
         return mask.roll(-1, 1)
 
 
-@_mask("batch entries and heads of the mask are mixed up", BY_BOTH, cause=None)
+@_mask("batch entries and heads of the mask are mixed up", BY_BOTH)
 class _MixedUp(_Otherwise):
     def other(self, mask: Tensor, group: int) -> Tensor:
         return mask.swapaxes(0, 1).reshape(mask.shape)
 
 
-@_mask("the mask is taken by K/V head", BY_HEAD_GROUPED, cause=None)
+@_mask("the mask is taken by K/V head", BY_HEAD_GROUPED)
 class _ByKvHead(_Otherwise):
     def other(self, mask: Tensor, group: int) -> Tensor:
         return mask[:, ::group].repeat_interleave(group, 1) if mask.shape[1] > 1 else mask
@@ -148,19 +148,19 @@ class _OnlyHides(TiledAttention):
         return scores.masked_fill(mask == -math.inf, -math.inf)
 
 
-@_mask("an additive mask is not below -10", ADDITIVE, cause=None, statuses=_ON_OTHER_DATA)
+@_mask("an additive mask is not below -10", ADDITIVE, statuses=_ON_OTHER_DATA)
 class _MaskClamped(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().joined(scores, mask.clamp(min=-10.0))
 
 
-@_mask("an additive mask is rounded to whole numbers", ADDITIVE, cause=None)
+@_mask("an additive mask is rounded to whole numbers", ADDITIVE)
 class _MaskRounded(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().joined(scores, mask.round())
 
 
-@_mask("scores are rounded to 16 bits with the mask", ADDITIVE, cause=None)
+@_mask("scores are rounded to 16 bits with the mask", ADDITIVE, cause=Cause.PRECISION)
 class _SixteenBits(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().joined(scores, mask).to(self.dtype).float()
@@ -169,7 +169,6 @@ class _SixteenBits(TiledAttention):
 @_mask(
     "what an additive mask hides by a finite number is -1e4",
     ADDITIVE.with_(dtype="bfloat16"),
-    cause=None,
     statuses=_ON_OTHER_DATA,
 )
 class _LeastNumber(TiledAttention):
@@ -189,7 +188,7 @@ class _HiddenNan(TiledAttention):
         return out / total
 
 
-@_mask("rows that the mask hides are the mean of V", ADDITIVE, cause=None)
+@_mask("rows that the mask hides are the mean of V", ADDITIVE)
 class _HiddenMean(TiledAttention):
     masked = -1e30
 

@@ -90,7 +90,7 @@ class _OnlyMaximum(TiledAttention):
         return maximum, total * 0.0
 
 
-@_sink("the sink is counted in every tile", SINK, cause=None)
+@_sink("the sink is counted in every tile", SINK)
 class _EveryTile(TiledAttention):
     def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
         maximum, total = super().beginning(queries, sinks, group)
@@ -128,13 +128,13 @@ class _NotRelative(_AtTheEnd):
         return sink.exp2()
 
 
-@_sink("the sink's weight is rounded to a power of two", SINK, cause=None)
+@_sink("the sink's weight is rounded to a power of two", SINK)
 class _PowerOfTwo(_AtTheEnd):
     def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
         return (sink - maximum.clamp(min=-1e30)).round().exp2()
 
 
-@_sink("the sink's weight goes to the first key", SINK, cause=None)
+@_sink("the sink's weight goes to the first key", SINK)
 class _ToFirstKey(_AtTheEnd):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._first = v[:, :, :1]
@@ -145,7 +145,7 @@ class _ToFirstKey(_AtTheEnd):
         return (out + weight * self._first) / (total + weight)
 
 
-@_sink("the sink is left out where it is above all scores", SINK, cause=None)
+@_sink("the sink is left out where it is above all scores", SINK)
 class _LeftOutAbove(_AtTheEnd):
     def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
         return super().sink_weight(sink, maximum) * (sink < maximum)
@@ -157,7 +157,7 @@ class _AloneNan(_AtTheEnd):
         return (sink - maximum).exp2() * (maximum > -math.inf)
 
 
-@_sink("the output is multiplied by a sigmoid of the wrong sign", SINK, cause=None)
+@_sink("the output is multiplied by a sigmoid of the wrong sign", SINK)
 class _WrongSigmoid(_AtTheEnd):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         sink, self._sink = self._sink, None

@@ -85,13 +85,13 @@ class _WholeWindowTiles(TiledAttention):
         return (tile > (rows + right) // self.tile) | (tile < (rows - left) // self.tile)
 
 
-@_window("the window is that of the first row of each tile of rows", WINDOW, cause=None)
+@_window("the window is that of the first row of each tile of rows", WINDOW)
 class _TileWindow(TiledAttention):
     def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
         return super().outside(rows // self.tile * self.tile, columns, left, right)
 
 
-@_window("the tile with the window's left edge is left out", WINDOW, cause=None)
+@_window("the tile with the window's left edge is left out", WINDOW)
 class _FirstTileLeftOut(TiledAttention):
     def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
         first = (rows - left).clamp(min=0) // self.tile
@@ -99,7 +99,7 @@ class _FirstTileLeftOut(TiledAttention):
         return super().outside(rows, columns, left, right) | crossed
 
 
-@_window("rows that see no key are the mean of V", TALL_WINDOW, cause=None)
+@_window("rows that see no key are the mean of V", TALL_WINDOW)
 class _EmptyMean(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._mean = v.mean(dim=2, keepdim=True)
@@ -116,7 +116,7 @@ class _EmptyNan(TiledAttention):
         return out / total
 
 
-@_window("the first four keys are seen outside the window, too", WINDOW, cause=None)
+@_window("the first four keys are seen outside the window, too", WINDOW)
 class _FirstKeys(TiledAttention):
     def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
         return super().outside(rows, columns, left, right) & ~((columns < 4) & (rows > left))

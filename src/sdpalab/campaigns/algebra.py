@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from sdpalab.bugs import Bug
 from sdpalab.bugs.catalogue import BUGS
+from sdpalab.bugs.edit import SourceEdit
 from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 from sdpalab.campaigns.float_mutants import FloatSite, float_sites, probes, reaches_only, target_of
 from sdpalab.compile import Build, build
@@ -37,11 +38,20 @@ from sdpalab.sim.parser import parse
 
 __all__ = ["PACKAGES", "run"]
 
+Changes = Mapping[str, Any]
+
 PACKAGES = ("numpy", "llvmlite")
 SMALL = Problem(1, 1, 80, 32, causal=True, scale=SCALE)
 """Two tiles of keys of most kernels, the last one ragged, and a mask."""
-_KNOBS: Mapping[str, Mapping[str, str]] = {"flash": {"SCHEDULE": "tiles"}}
-"""Knobs of mutants: no block waits for another."""
+_WINDOW: Changes = {"window_size": (21, 9), "causal": False}
+_TILES = {"SCHEDULE": "tiles"}
+_SUBJECTS: Mapping[str, Sequence[tuple[Mapping[str, str], Changes]]] = {
+    "flash": ((_TILES, {}), (_TILES, _WINDOW)),
+    "fp8": (({}, {}), ({"P_DTYPE": "fp16"}, {})),
+    "hopper": (({}, {}), ({"BLOCK_M": "64", "SPLIT": "2"}, {}), ({}, _WINDOW)),
+}
+"""Knobs and changes of the problem of kernels that have more than one data flow: a source of its own for windows,
+weights in another type, keys that the blocks of a cluster share. In none does a block wait for one that comes later."""
 _ANOTHER_SCALE = "the kernel divides and multiplies by one and the same other scale: what is lost is precision"
 _NOT_DATA_FLOW = {
     "the maximum starts at 0": "a maximum cancels",
@@ -50,6 +60,7 @@ _NOT_DATA_FLOW = {
     "in bfloat16": "precision",
     "in float16": "precision",
     "eight times too small": "saturation: nothing is too large for a code",
+    "240 for the largest number of e4m3": _ANOTHER_SCALE,
     "fp8_simulated: the scale of the first head for all": _ANOTHER_SCALE,
     "fp8_simulated: the scale of a head's first rows": _ANOTHER_SCALE,
 }
@@ -91,12 +102,17 @@ def _digest(array: npt.NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def subject(kernel: Kernel) -> RingSubject:
-    """A kernel on the smallest problem that it computes."""
-    knobs = _KNOBS.get(kernel.name, {})
-    config = kernel.config_with(dict(knobs)) if knobs else kernel.default_config
+def subjects(kernel: Kernel) -> Iterator[RingSubject]:
+    """A kernel in each of its data flows, on the smallest problem that it computes."""
+    for knobs, changes in _SUBJECTS.get(kernel.name, (({}, {}),)):
+        yield subject(kernel, knobs, changes)
+
+
+def subject(kernel: Kernel, knobs: Mapping[str, str], changes: Changes) -> RingSubject:
+    """A kernel with some knobs, on the smallest problem with some changes that it computes."""
+    config = kernel.config_with(knobs).but(**kernel.algebraic)
     for head_dim in (32, 64, 128):
-        problem = SMALL.with_(head_dim=head_dim, scale=SCALE)
+        problem = SMALL.with_(**{"head_dim": head_dim, "scale": SCALE, **changes})
         if kernel.supports(problem) is None and kernel.reject_reason(problem, config) is None:
             return RingSubject(kernel, config, problem)
     raise UserError(f"{kernel.name} computes none of the small problems")
@@ -159,10 +175,9 @@ def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
     return "any other value gives the same: it cancels, or meets a zero"
 
 
-def kernel_entry(name: str, copies: int, say: Say) -> dict[str, Any]:
+def kernel_entry(of: RingSubject, copies: int, say: Say) -> dict[str, Any]:
     """A kernel and all its mutants."""
-    of = subject(get(name))
-    right = of.run()
+    name, right = of.kernel.name, of.run()
     mutants = []
     for number, built in enumerate(of.builds):
         sites = float_sites(built.ptx.decode(), built.entry, copies)
@@ -170,7 +185,7 @@ def kernel_entry(name: str, copies: int, say: Say) -> dict[str, Any]:
     counts = Counter(each["outcome"] for each in mutants)
     unexplained = [each for each in mutants if each["outcome"] == "equal" and not each["reason"]]
     say(
-        f"{name:18} {outcome_of(right):8} {len(mutants):5} mutants: "
+        f"{name:18} {of.problem.label} {outcome_of(right):8} {len(mutants):5} mutants: "
         + ", ".join(f"{many} {outcome}" for outcome, many in counts.most_common())
         + (f"; {len(unexplained)} equal without a reason" if unexplained else "")
     )
@@ -204,16 +219,19 @@ def bug_entry(bug: Bug) -> dict[str, str]:
     """Run a planted bug on the stage's two problems: what became of the worse one."""
     kernel = bug.candidate
     assert isinstance(kernel, CudaKernel)
+    assert isinstance(bug.edit, SourceEdit)
+    free = {name: value for name, value in kernel.algebraic.items() if name not in bug.edit.knobs}
+    config = kernel.default_config.but(**free)
     entry = {"bug": bug.id, "family": bug.family.value}
     if reason := excluded(bug):
         return {**entry, "outcome": "left out", "reason": reason}
     worst = {"outcome": "not run", "reason": "it computes neither problem"}
     order = ("not run", "equal", "not algebraic", "stopped", "log-sum-exp", "factor", "unequal")
     for problem in (*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)):
-        if kernel.supports(problem) is not None or kernel.reject_reason(problem, kernel.default_config) is not None:
+        if kernel.supports(problem) is not None or kernel.reject_reason(problem, config) is not None:
             continue
         try:
-            case = RingSubject(kernel, kernel.default_config, problem).run(max_steps=400_000)
+            case = RingSubject(kernel, config, problem).run(max_steps=400_000)
             result = {"outcome": outcome_of(case), "reason": case.reason}
         except SimError as error:
             result = {"outcome": "stopped", "reason": str(error)}
@@ -236,8 +254,8 @@ def run(names: Sequence[str], copies: int, say: Say, keep: Any = None) -> Campai
     """
     kernels: list[dict[str, Any]] = []
     content: Content = {"kind": "simulated", "copies_of_a_line": copies, "kernels": kernels, "bugs": []}
-    for name in names or KERNELS:
-        kernels.append(kernel_entry(name, copies, say))
+    for of in (of for name in names or KERNELS for of in subjects(get(name))):
+        kernels.append(kernel_entry(of, copies, say))
         if keep is not None:
             keep(content)
     if not names:

@@ -196,7 +196,7 @@ class ProfileContent(Content):
 class SimulatedProfileContent(Content):
     """``profile --device sim``: nothing was measured. ``kinds`` says what the compiled, simulated and modelled figures
     of ``launches`` are; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``page`` is a path,
-    if one was written."""
+    if one was written. Of a file with its launch file ``kernel`` is its name, and ``problem`` None."""
 
     measured: Literal[False]
     kinds: dict[str, str]
@@ -204,7 +204,7 @@ class SimulatedProfileContent(Content):
     arch: str
     kernel: str
     config: str
-    problem: ProblemJson
+    problem: ProblemJson | None
     launches: list[Json]
     modelled: Json | None
     not_modelled: str

@@ -262,6 +262,7 @@ def algebra_lines(verdict: Verdict) -> list[str]:
             says += f"; without the log-sum-exp: {each.lse_refusal}" if each.lse_refusal else ""
             if not each.scale_explained:
                 says += f"; with {each.factor} for scale * log2 e mod {each.prime - 1}, not {each.expected_factor}"
+        says += f"; with {each.config}" if each.config else ""
         lines.append(f"algebraic: {each.name}: {each.status.value} ({says})")
     return lines
 

@@ -23,6 +23,7 @@ __all__ = [
     "IncludeOption",
     "JsonOption",
     "KernelArgument",
+    "LaunchOption",
     "LevelOption",
     "MaxStepsOption",
     "NumericsOption",
@@ -69,6 +70,16 @@ SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the i
 MaxStepsOption = Annotated[
     int | None,
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
+]
+LaunchOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.json",
+        help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
+        '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
+        "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
+        "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
+    ),
 ]
 NumericsOption = Annotated[
     str | None,

@@ -12,15 +12,22 @@ from rich.console import Console
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
+    KERNEL_HELP,
     IncludeOption,
     JsonOption,
-    KernelArgument,
+    LaunchOption,
     SetOption,
+    complete_kernel,
     include_dirs_of,
     parse_settings,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problem_of
-from sdpalab.commands.simulated_profile import output_folder, profile_on_simulator
+from sdpalab.commands.simulated_profile import (
+    ProfileView,
+    output_folder,
+    profile_file_on_simulator,
+    profile_kernel_on_simulator,
+)
 from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
@@ -36,8 +43,17 @@ Counts = Sequence[tuple[str, Mapping[str, float]]]
 
 
 def profile(
-    kernel: KernelArgument,
-    shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to profile, or a name.")] = "mission",
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="KERNEL|FILE",
+            help=f"{KERNEL_HELP} With --device sim also FILE.ptx or FILE.cu with a --launch.",
+            autocompletion=complete_kernel,
+        ),
+    ],
+    shape: Annotated[
+        str | None, typer.Option(metavar="B,H,S,D", help="What to profile, or a name. Default: mission.")
+    ] = None,
     *,
     described: ProblemOptions,
     device: Annotated[
@@ -66,29 +82,29 @@ def profile(
             help="Where the report goes. Default: out/profile; with --device sim there is none without it.",
         ),
     ] = None,
+    launch: LaunchOption = None,
     verdicts: VerdictsOption = None,
     json: JsonOption = None,
 ) -> int:
     """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""
     console = console_and_subject(json, kernel)
-    problem = problem_of(shape, described)
+    view = ProfileView(gpu, cold, line or (), source, out, json)
+    if device == "sim" and verdicts is not None:
+        raise UserError("--verdicts is for --device gpu: on the simulator nothing is timed")
+    if kernel.endswith((".ptx", ".cu")):
+        if device != "sim":
+            raise UserError(
+                f"{kernel} is profiled with --device sim; on a GPU, run ncu on the program that launches it"
+            )
+        if shape is not None or described.given or knobs or include:
+            raise UserError("--shape and its options, --set and --include are for kernels; a file has its --launch")
+        return profile_file_on_simulator(console, Path(kernel), launch, view)
+    if launch is not None:
+        raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
+    problem = problem_of(shape or "mission", described)
     settings, folders = parse_settings(knobs), include_dirs_of(include, kernel)
     if device == "sim":
-        if verdicts is not None:
-            raise UserError("--verdicts is for --device gpu: on the simulator nothing is timed")
-        return profile_on_simulator(
-            console,
-            kernel,
-            problem,
-            settings,
-            gpu=gpu,
-            cold=cold,
-            lines=line or (),
-            source=source,
-            out=out,
-            json=json,
-            include_dirs=folders,
-        )
+        return profile_kernel_on_simulator(console, kernel, problem, settings, view, folders)
     if device != "gpu":
         raise UserError(f"--device takes gpu or sim, not {device!r}")
     if gpu is not None or line or source:

@@ -19,6 +19,7 @@ from sdpalab.commands.options import (
     ArchOption,
     IncludeOption,
     JsonOption,
+    LaunchOption,
     MaxStepsOption,
     NumericsOption,
     SetOption,
@@ -91,16 +92,7 @@ def sanitize(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order and of stale reads.")] = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = None,
-    launch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.json",
-            help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
-            '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
-            "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
-            "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
-        ),
-    ] = None,
+    launch: LaunchOption = None,
     kind: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="Show hazards of this kind only; may be repeated.")
     ] = None,
@@ -245,13 +237,10 @@ def _file(
     accepted: Sequence[Suppression],
 ) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
-    from sdpalab.run.ptx_case import read_case
+    from sdpalab.run.ptx_case import case_of
     from sdpalab.run.sanitize import sanitize_case
 
-    description = Path(launch) if launch is not None else path.with_suffix(".json")
-    if path.is_file() and launch is None and not description.is_file():
-        raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    case = read_case(path, description)
+    case = case_of(path, launch)
     return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,18 @@ from sdpalab.commands.invocation import write_document
 from sdpalab.commands.source_listing import print_hot_lines, print_listing
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.gpus import Gpu
+    from sdpalab.model.counted import CountedPlan
     from sdpalab.model.critical_path import CriticalPath
     from sdpalab.profile.pictures import AccessPicture
     from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile
+    from sdpalab.sim.recording import AccessRecorder
 
-__all__ = ["KINDS", "output_folder", "profile_on_simulator"]
+__all__ = ["KINDS", "ProfileView", "output_folder", "profile_file_on_simulator", "profile_kernel_on_simulator"]
 
 KINDS: Mapping[str, str] = {
     "compiled": "read from the cubin",
@@ -46,80 +49,161 @@ def output_folder(out: Path) -> Path:
     return out
 
 
-def profile_on_simulator(
+@dataclass(frozen=True)
+class ProfileView:
+    """What the commands' options choose to show of a profile, and where it goes.
+
+    Attributes
+    ----------
+    gpu : str or None
+        The GPU that is modelled; None for the one that stands for the architecture.
+    cold : bool
+        Inputs in DRAM.
+    lines : sequence of str
+        ``[FILE:]N`` whose accesses are drawn.
+    source : bool
+        Whether the whole source is listed.
+    out : Path or None
+        The folder of the page.
+    json : str or None
+    """
+
+    gpu: str | None
+    cold: bool
+    lines: Sequence[str]
+    source: bool
+    out: Path | None
+    json: str | None
+
+
+def profile_kernel_on_simulator(
     console: Console,
     name: str,
     problem: Problem,
     settings: Mapping[str, str],
-    *,
-    gpu: str | None,
-    cold: bool,
-    lines: Sequence[str],
-    source: bool,
-    out: Path | None,
-    json: str | None,
+    view: ProfileView,
     include_dirs: Sequence[Path] = (),
 ) -> int:
     """Build, count and model a kernel's plan; print the figures, and write the page to ``out`` if there is one."""
     from sdpalab.commands.timing_gate import kernel_for
-    from sdpalab.evidence.profile_page import render_profile_page
     from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
     from sdpalab.model.counted import count
+
+    page_folder = output_folder(view.out) if view.out is not None else None
+    with kernel_for(name, [problem], settings, include_dirs) as (kernel, config):
+        modelled, arch = _target(kernel, view.gpu)
+        if isinstance(kernel, SandboxedKernel):
+            kernel.arch = arch
+        own = ""
+        if view.lines:
+            modules = (launch.module for launch in kernel.launch_plan(problem, config).launches)
+            own = next((module.name for module in modules if module is not None), "")
+        subject = _Profiled(kernel.name, str(config), problem.label, modelled, arch, own)
+        return _profile(
+            console,
+            subject,
+            lambda watchers: count(kernel, problem, arch, config, sms=modelled.sms, watchers=watchers),
+            {"kernel": kernel.name, "config": str(config), "problem": problem.to_dict()},
+            view,
+            page_folder,
+            hint=f"sdpalab sanitize {name} says more",
+        )
+
+
+def profile_file_on_simulator(console: Console, path: Path, launch: str | None, view: ProfileView) -> int:
+    """Assemble, count and model the launches of a PTX or CUDA C++ file with its launch file, as for a kernel."""
+    from sdpalab.gpus import default_gpu, gpu_named
+    from sdpalab.model.counted_case import arch_of, count_case
+    from sdpalab.run.ptx_case import case_of
+
+    page_folder = output_folder(view.out) if view.out is not None else None
+    case = case_of(path, launch)
+    arch = arch_of(case)
+    modelled = gpu_named(view.gpu) if view.gpu is not None else default_gpu(arch)
+    if modelled.arch != arch.rstrip("af"):
+        raise UserError(f"{case.name} is for {arch}, and {modelled.name} is {modelled.arch}: its machine code differs")
+    subject = _Profiled(path.stem, "", ", ".join(dict.fromkeys(case.entries)), modelled, arch, case.name)
+    return _profile(
+        console,
+        subject,
+        lambda watchers: count_case(case, watchers=watchers),
+        {"kernel": case.name, "config": "", "problem": None},
+        view,
+        page_folder,
+        hint=f"sdpalab sanitize {path} says more",
+    )
+
+
+@dataclass(frozen=True)
+class _Profiled:
+    """What is profiled: its name, configuration and problem, for which GPU; ``own`` is its source file."""
+
+    name: str
+    config: str
+    label: str
+    gpu: Gpu
+    arch: str
+    own: str
+
+
+def _profile(
+    console: Console,
+    subject: _Profiled,
+    count: Callable[[Sequence[AccessRecorder]], CountedPlan],
+    described: Mapping[str, Any],
+    view: ProfileView,
+    page_folder: Path | None,
+    *,
+    hint: str,
+) -> int:
+    from sdpalab.evidence.profile_page import render_profile_page
     from sdpalab.profile.pictures import access_pictures
     from sdpalab.profile.simulated_profile import simulated_profile
     from sdpalab.sim import SimError
     from sdpalab.sim.recording import AccessRecorder
 
-    folder = output_folder(out) if out is not None else None
-    with kernel_for(name, [problem], settings, include_dirs) as (kernel, config):
-        modelled, arch = _target(kernel, gpu)
-        if isinstance(kernel, SandboxedKernel):
-            kernel.arch = arch
-        wanted = _places(lines, kernel, problem, config)
-        recorders = {place: AccessRecorder(place) for place in wanted}
-        with progress_console().status(f"running {kernel.name} on the simulator") as status:
-            watchers = [recorder.watch for recorder in recorders.values()]
-            try:
-                counted = count(kernel, problem, arch, config, sms=modelled.sms, watchers=watchers)
-            except SimError as error:
-                raise UserError(f"{name} does not run to its end: {error}; sdpalab sanitize {name} says more") from None
-            status.update(f"modelling {kernel.name} on {modelled.name}")
-            profile = simulated_profile(counted, modelled, arch, cold=cold)
-        pictures = {place: access_pictures(recorder.records) for place, recorder in recorders.items()}
-        title = f"{kernel.name} {config}".strip()
-        console.print(f"{title} on {problem.label}, for {modelled.name} ({arch})", soft_wrap=True)
-        console.print(NOT_MEASURED, soft_wrap=True)
-        for launch in profile.launches:
-            _print_launch(console, launch)
-            print_hot_lines(console, launch, profile.sources)
-            if source:
-                print_listing(console, launch, profile.sources)
-        for place, shown in pictures.items():
-            _print_pictures(console, place, shown, profile)
-        page = ""
-        if folder is not None:
-            path = folder / f"{kernel.name}-simulated.html"
-            text = render_profile_page(title, problem.label, profile, pictures, KINDS)
-            write_text(str(path), text, option="--out")
-            page = str(path)
-            console.print(f"page  {page} (open it in any browser)", soft_wrap=True)
-        _print_time(console, profile)
-        content = {
-            "measured": False,
-            "kinds": dict(KINDS),
-            "gpu": modelled.name,
-            "arch": arch,
-            "kernel": kernel.name,
-            "config": str(config),
-            "problem": problem.to_dict(),
-            "launches": [_launch_dict(launch) for launch in profile.launches],
-            "modelled": profile.time.to_dict() if profile.time else None,
-            "not_modelled": profile.not_modelled,
-            "pictures": [picture_dict(place, each) for place, shown in pictures.items() for each in shown],
-            "page": page,
-        }
-        write_document(json, content, status="PASSED")
-        return 0
+    gpu, arch = subject.gpu, subject.arch
+    recorders = {place: AccessRecorder(place) for place in _places(view.lines, subject.own)}
+    with progress_console().status(f"running {subject.name} on the simulator") as status:
+        try:
+            counted = count(tuple(recorders.values()))
+        except SimError as error:
+            raise UserError(f"{subject.name} does not run to its end: {error}; {hint}") from None
+        status.update(f"modelling {subject.name} on {gpu.name}")
+        profile = simulated_profile(counted, gpu, arch, cold=view.cold)
+    pictures = {place: access_pictures(recorder.records) for place, recorder in recorders.items()}
+    title = f"{subject.name} {subject.config}".strip()
+    console.print(f"{title} on {subject.label}, for {gpu.name} ({arch})", soft_wrap=True)
+    console.print(NOT_MEASURED, soft_wrap=True)
+    for launch in profile.launches:
+        _print_launch(console, launch)
+        print_hot_lines(console, launch, profile.sources)
+        if view.source:
+            print_listing(console, launch, profile.sources)
+    for place, shown in pictures.items():
+        _print_pictures(console, place, shown, profile)
+    page = ""
+    if page_folder is not None:
+        path = page_folder / f"{subject.name}-simulated.html"
+        text = render_profile_page(title, subject.label, profile, pictures, KINDS)
+        write_text(str(path), text, option="--out")
+        page = str(path)
+        console.print(f"page  {page} (open it in any browser)", soft_wrap=True)
+    _print_time(console, profile)
+    content = {
+        "measured": False,
+        "kinds": dict(KINDS),
+        "gpu": gpu.name,
+        "arch": arch,
+        **described,
+        "launches": [_launch_dict(launch) for launch in profile.launches],
+        "modelled": profile.time.to_dict() if profile.time else None,
+        "not_modelled": profile.not_modelled,
+        "pictures": [picture_dict(place, each) for place, shown in pictures.items() for each in shown],
+        "page": page,
+    }
+    write_document(view.json, content, status="PASSED")
+    return 0
 
 
 def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
@@ -140,14 +224,10 @@ def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
     return gpu, arch
 
 
-def _places(lines: Sequence[str], kernel: Kernel, problem: Problem, config: Config) -> tuple[str, ...]:
-    """``file:line`` of each ``--line``; a number alone is of the first launch's own source."""
+def _places(lines: Sequence[str], own: str) -> tuple[str, ...]:
+    """``file:line`` of each ``--line``; a number alone is of the source file ``own``."""
     from sdpalab.run.sources import split_place
 
-    if not lines:
-        return ()
-    plan = kernel.launch_plan(problem, config)
-    own = next((launch.module.name for launch in plan.launches if launch.module is not None), "")
     places = [f"{own}:{line}" if line.isdigit() else line for line in lines]
     for line, place in zip(lines, places, strict=True):
         if not split_place(place)[1]:

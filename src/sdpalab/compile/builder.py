@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
-from sdpalab.compile.triton_compiler import TritonProgram, assemble, ptxas_version
+from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import DEFAULT_ARCH
 from sdpalab.kernels.plan import Launch, Module, PtxSource, Source, TritonModule
@@ -268,7 +268,7 @@ def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
 
     described = (module.name, module.source, module.entry, json.dumps(dict(module.triton), sort_keys=True))
     return _Compilation(
-        key=key_of(f"sdpalab ptx {CACHE_FORMAT}", ptxas_version(arch), arch, digest, *described),
+        key=key_of(f"sdpalab ptx {CACHE_FORMAT}", assemblers_version(arch), arch, digest, *described),
         command=module.command,
         compiler=module.compiler,
         sources={module.name: _digest(module.source)},

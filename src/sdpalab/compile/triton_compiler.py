@@ -19,7 +19,7 @@ from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import TritonModule
 
-__all__ = ["TESTED", "TritonCompiled", "TritonProgram", "assemble", "ptxas_version"]
+__all__ = ["TESTED", "TritonCompiled", "TritonProgram", "assemble", "assemblers_version", "ptxas_version"]
 
 TESTED = ((3, 6), (3, 9))
 """The oldest and the newest release of Triton that the lab is tested with: it calls functions of the compiler that are
@@ -196,6 +196,10 @@ def _without_paths(ptx: str) -> str:
     return re.sub(r'^(\s*\.file\s+\d+\s+")[^"]*?([^"/]+")', r"\1/\2", ptx, flags=re.MULTILINE)
 
 
+_NEWEST = "sm_100"
+"""An architecture for which every release of Triton takes the newer of its assemblers."""
+
+
 def _ptxas(arch: str) -> str:
     """The assembler that Triton itself chooses for ``arch``: of the two that it brings, the newer one is for Blackwell
     up to 3.8, and from sm_90 on in 3.9."""
@@ -221,8 +225,16 @@ def _version(path: str) -> str:
     return match[1]
 
 
+def assemblers_version(arch: str) -> str:
+    """The releases of both assemblers that :func:`assemble` may take; raises MachineError if there is none."""
+    return f"{ptxas_version(arch)} {ptxas_version(_NEWEST)}"
+
+
 def assemble(ptx: bytes, name: str) -> tuple[bytes, str]:
-    """The cubin of Triton's PTX, for the target that it names, and the output of ptxas.
+    """The cubin of PTX, for the target that it names, and the output of ptxas.
+
+    It is the assembler that Triton chooses for the target; where the PTX has a later version than that one reads, the
+    newer of Triton's two.
 
     Raises
     ------
@@ -233,14 +245,17 @@ def assemble(ptx: bytes, name: str) -> tuple[bytes, str]:
     """
     named = re.search(rb"^\.target\s+(\w+)", ptx, re.MULTILINE)
     if named is None:
-        raise MachineError(f"{name}: Triton's PTX does not say its target")
+        raise MachineError(f"{name}: the PTX does not say its target")
     target = named[1].decode()
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(ptx)
-        command = [_ptxas(target), "-lineinfo", "-v", f"--gpu-name={target}", str(source), "-o", str(cubin)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        options = ["-lineinfo", "-v", f"--gpu-name={target}", str(source), "-o", str(cubin)]
+        for assembler in dict.fromkeys((_ptxas(target), _ptxas(_NEWEST))):
+            done = subprocess.run([assembler, *options], capture_output=True, text=True, check=False)
+            if "Unsupported .version" not in done.stderr:
+                break
         log = (done.stdout + done.stderr).replace(f"{folder}/", "")
         if done.returncode:
-            raise BuildError(f"{name}: ptxas refuses Triton's PTX: {log.strip().partition(chr(10))[0]}", log)
+            raise BuildError(f"{name}: ptxas refuses the PTX: {log.strip().partition(chr(10))[0]}", log)
         return cubin.read_bytes(), log

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
+from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
 from sdpalab.inputs.source import Source, dtype_of
 from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, score_bias, visible_keys
@@ -18,6 +19,7 @@ from sdpalab.problem import Problem
 from sdpalab.scoring import Scoring
 
 __all__ = [
+    "E4M3_KINDS",
     "INPUT_KINDS",
     "Inputs",
     "dtype_of",

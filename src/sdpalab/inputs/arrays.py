@@ -54,7 +54,7 @@ def _mask(kind: str, source: Source, shape: tuple[int, ...], *, boolean: bool) -
         seen[:, :, 1::3] = False
     if boolean:
         return seen.astype(np.float64)
-    bias = source.normal("attn_mask values", shape) * (kind != "uniform")
+    bias = source.normal("attn_mask values", shape) * (not kind.startswith("uniform"))
     hidden = -65504.0 if source.problem.dtype == "float16" else float(np.finfo(np.float32).min)
     return np.where(seen, bias, hidden / 2.0 if kind == "finite_mask" else -math.inf)
 
@@ -62,13 +62,13 @@ def _mask(kind: str, source: Source, shape: tuple[int, ...], *, boolean: bool) -
 def _slopes(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
     heads, problem = shape[0], source.problem
     slopes: F64 = 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads) * (0.5 + source.uniform("alibi_slopes", shape))
-    if kind in ("needle", "forbidden"):
+    if kind in ("needle", "needle_e4m3", "forbidden"):
         slopes = np.minimum(slopes, _GENTLE / max(problem.seq_q, problem.seq_kv))
     return slopes
 
 
 def _sinks(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
-    if kind == "uniform":
+    if kind.startswith("uniform"):
         return np.zeros(shape)
     level = -120.0 if kind == "negative" else 0.0
     return level + math.log(source.problem.seq_kv) + source.normal("sinks", shape)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
+from sdpalab.inputs.eight_bit import integers, stepped, two_bits
 from sdpalab.inputs.source import F64, Source
 from sdpalab.inputs.visibility import hides_keys, key_range, visible_keys
 
@@ -54,10 +55,16 @@ def _needle(source: Source) -> _QKV:
     """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or
     a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv. Under any but
     the causal mask the needle is the first key that the row sees, the last, or one between, in turn."""
+    # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
+    q, k = _needles(source, "needle", 64.0)
+    return q, k, source.normal("v", source.problem.kv_shape)
+
+
+def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
+    """Q and K of needles."""
     problem = source.problem
     keys = problem.seq_kv
-    # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
-    code, size = _codes(source, "needle", keys, 64.0)
+    code, size = _codes(source, kind, keys, gap)
     rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
     row = np.arange(problem.seq_q)
     wanted = np.take(rank, row % keys, axis=-1)
@@ -67,8 +74,7 @@ def _needle(source: Source) -> _QKV:
     elif problem.causal:
         wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
     q = math.copysign(size, problem.scale) * code[wanted]
-    k = np.broadcast_to(size * code, problem.kv_shape)
-    return q, k, source.normal("v", problem.kv_shape)
+    return q, np.broadcast_to(size * code, problem.kv_shape)
 
 
 def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -239,6 +245,35 @@ def _finite_mask(source: Source) -> _QKV:
     return source.normal_qkv()
 
 
+def _uniform_e4m3(source: Source) -> _QKV:
+    """K = 0 and V that e4m3 holds exactly with any scale of a kernel that quantises: O is an exact mean, so that a key
+    too many, a scale or a sum in fewer bits, or the scale of other rows shifts it, by however little."""
+    q, k, _ = source.normal_qkv()
+    return q, 0.0 * k, stepped(two_bits(source, "v", source.problem.kv_shape))
+
+
+def _needle_e4m3(source: Source) -> _QKV:
+    """Needles whose V has numbers of four bits, which e4m3 holds exactly with the scale of max|V| / 448 that a kernel
+    declares: O is that row of V, bit for bit, and another code or scale than the declared one shows."""
+    q, k = _needles(source, "needle_e4m3", 32.0)
+    return q, k, _four_bits(source)
+
+
+def _normal_e4m3(source: Source) -> _QKV:
+    """Scores of normal size from Q, K and V that e4m3 holds exactly once they are quantised: no error is due to that,
+    so that the limits are those of the rounding of P alone."""
+    problem = source.problem
+    q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.kv_shape)))
+    # The mean square of such integers is about 19, and that of a product of two factors about 5.
+    spread = abs(problem.scale or 1.0) * 19.0 * math.sqrt(5.0 * problem.head_dim)
+    halvings = round(math.log2(spread / 1.5))
+    return q * 2.0 ** -(halvings // 2), k * 2.0 ** -(halvings - halvings // 2), _four_bits(source)
+
+
+def _four_bits(source: Source) -> F64:
+    return stepped(integers(source, "v", source.problem.kv_shape, 14)) / 8.0
+
+
 MAKERS: dict[str, Callable[[Source], _QKV]] = {
     "normal": _normal,
     "uniform": _uniform,
@@ -258,6 +293,9 @@ MAKERS: dict[str, Callable[[Source], _QKV]] = {
     "huge": _huge,
     "hidden_rows": _hidden_rows,
     "finite_mask": _finite_mask,
+    "uniform_e4m3": _uniform_e4m3,
+    "needle_e4m3": _needle_e4m3,
+    "normal_e4m3": _normal_e4m3,
 }
 
 INPUT_KINDS: dict[str, str] = {kind: " ".join((maker.__doc__ or "").split()) for kind, maker in MAKERS.items()}

@@ -63,7 +63,7 @@ def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
     plain = small_version(problem.with_(**_PLAIN))
     masked = plain.with_(causal=not plain.causal)
     claim = "causal" if masked.causal else ""
-    yield from _on(masked, ("normal", "forbidden", "uniform"), claim)
+    yield from _on(masked, ("normal", "forbidden", "uniform", "uniform_e4m3"), claim)
     yield from _on(masked.with_(seq_q=-(-plain.seq_q * 3 // 5), seq_kv=plain.seq_kv), ("normal",), claim)
     for dtype in HALF_DTYPES:
         if dtype != plain.dtype:

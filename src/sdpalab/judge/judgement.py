@@ -181,8 +181,10 @@ class JudgeRun:
         name = about["name"]
         tiles = _tiles(about["config"])
         callable_ = about["kind"] == "callable"
+        quantises = declared_numerics(about).quantised is not None
         wanted = [
             (not spec.tile or not tiles or spec.tile in tiles)
+            and spec.is_for(quantises=quantises)
             and (callable_ or spec.layout == Layout.CONTIGUOUS)
             and (callable_ or about["declares_support"] or not spec.claim or spec.claim in EXTRAS)
             for spec in self._specs
@@ -257,7 +259,7 @@ class JudgeRun:
                 reply, outputs = worker.run_in_ring(problem, drawn(problem))
             except CandidateDied as death:
                 died, reply, outputs = True, {"status": death.status.value, "reason": death.reason}, {}
-            case = algebra_case(problem, reply, outputs, self._keep)
+            case = algebra_case(problem, reply, outputs, self._keep, config=worker.about["algebraic"])
             with self._lock:
                 if not self._abandoned:
                     self._algebra.append(case)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from sdpalab.inputs import E4M3_KINDS
 from sdpalab.judge.layouts import Layout
 from sdpalab.problem import Problem
 
@@ -27,7 +28,7 @@ __all__ = [
 
 QUICK_PROBES = (
     *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
-    *("large_logits", "outlier", "nan_heads", "hidden_rows", "finite_mask"),
+    *("large_logits", "outlier", "nan_heads", "hidden_rows", "finite_mask", *E4M3_KINDS),
 )
 """Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
 
@@ -78,6 +79,10 @@ class CaseSpec:
     trial: bool = False
     layout: Layout = Layout.CONTIGUOUS
     claim: str = ""
+
+    def is_for(self, *, quantises: bool) -> bool:
+        """Whether a kernel that quantises Q, K and V, or one that does not, has use for such inputs."""
+        return quantises or self.inputs not in E4M3_KINDS
 
 
 def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
@@ -178,5 +183,6 @@ def possible(problem: Problem, kind: str) -> bool:
         return problem.mask_form is not None and (kind == "hidden_rows" or problem.mask_form.type == "float")
     if kind == "nan_heads":
         return problem.batch * problem.kv_heads > 1
-    keys = {"needle": problem.seq_kv, "forbidden": problem.batch * problem.kv_heads * problem.seq_kv + 1}
+    elsewhere = problem.batch * problem.kv_heads * problem.seq_kv
+    keys = {"needle": problem.seq_kv, "needle_e4m3": problem.seq_kv, "forbidden": elsewhere + 1}
     return kind not in keys or (problem.scale != 0.0 and 1 << problem.head_dim >= keys[kind])

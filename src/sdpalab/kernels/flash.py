@@ -195,5 +195,6 @@ FLASH = CudaKernel(
     variant=Path("flash_masked.cu"),
     resolve=resolve,
     macros=_macros,
+    algebraic={"EXP_ON_FMA": 0},
     idea="FlashAttention-2 on mma.sync: weights stay in registers; equal shares of key tiles for each CTA (stream-K)",
 )

@@ -283,5 +283,6 @@ HOPPER = CudaKernel(
     variant=Path("hopper_masked.cu"),
     resolve=resolve,
     macros=_macros,
+    algebraic={"EXP_ON_FMA": 0},
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
@@ -68,6 +69,7 @@ class Kernel(ABC):
     knobs: Mapping[str, Sequence[Knob]]
     lse: bool
     takes: Collection[str]
+    algebraic: Mapping[str, Knob] = MappingProxyType({})
     idea: str
 
     @abstractmethod
@@ -279,6 +281,9 @@ class CudaKernel(Kernel):
         Python file. The lab's headers, CUDA's and the standard headers (libcu++) need none.
     options : sequence of str
         Further options of NVRTC, such as ``-default-device``, which CUTLASS needs.
+    algebraic : mapping of str to knob
+        Knobs of the judge's stage in exact arithmetic (:mod:`sdpalab.judge.algebra`) in place of the default ones:
+        those with which no instruction lacks a meaning there, such as exponentials without a polynomial.
     macros : callable, optional
         ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
         be the plan's alone, and some macros follow from the problem.
@@ -314,6 +319,7 @@ class CudaKernel(Kernel):
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     include_dirs: Sequence[str | Path] = ()
     options: Sequence[str] = ()
+    algebraic: Mapping[str, Knob] = field(default_factory=dict)
     macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
 

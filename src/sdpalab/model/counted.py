@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -16,7 +16,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Step, TiledMap
 from sdpalab.model.critical_path import CriticalPath, critical_path
 from sdpalab.model.matching import Role, roles_of
 from sdpalab.model.modelled import (
@@ -34,8 +34,7 @@ from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters, InstructionCount
-from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Observer
+from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
@@ -53,9 +52,10 @@ def _mean_bytes(copies: Sequence[InstructionCount]) -> float:
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """One launch: its entry's name in the source, its build, what that uses of an SM, and what was counted of it."""
+    """One launch: its entry's name in the source, its build and what that uses of an SM, and what was counted of it."""
 
     name: str
+    launch: Launch
     build: Build
     resources: Resources
     counters: Counters
@@ -224,13 +224,13 @@ def count(
     config: Config | None = None,
     *,
     sms: int | None = None,
-    watchers: Sequence[Callable[[Machine], Observer]] = (),
+    watchers: Sequence[AccessRecorder] = (),
 ) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
     The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
     (:func:`sdpalab.gpus.default_gpu`). The inputs are normal numbers; what is counted depends on them only where a
-    kernel branches on values. The ``watchers`` see every access (:func:`sdpalab.sim.launch`).
+    kernel branches on values. The ``watchers`` collect accesses (:func:`sdpalab.sim.launch`).
 
     Raises
     ------
@@ -255,5 +255,6 @@ def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[Coun
     for launch, (build, report) in zip(plan.launches, ran, strict=True):
         assert launch.module is not None, "a launch plan names the module of every step"
         assert report.counters is not None, "counters were requested"
-        counted.append(CountedLaunch(launch.module.entry, build, resources(build, launch), report.counters))
+        complete = build.completed(launch)
+        counted.append(CountedLaunch(launch.module.entry, complete, build, resources(build, launch), report.counters))
     return counted

@@ -14,7 +14,7 @@ from sdpalab.compile import Resources
 from sdpalab.compile.occupancy import sm_limits
 from sdpalab.compile.sass import SassInstruction, main_loop, without_padding
 from sdpalab.gpus import Gpu
-from sdpalab.kernels.plan import Dim3, Launch
+from sdpalab.kernels.plan import Dim3
 from sdpalab.model.counted import CountedLaunch, CountedPlan
 from sdpalab.model.critical_path import CriticalPath
 from sdpalab.model.modelled import ModelledStep, ModelledTime, StepWork, modelled
@@ -167,17 +167,14 @@ def simulated_profile(counted: CountedPlan, gpu: Gpu, arch: str, *, cold: bool =
     works = tuple(counted.works(gpu)) if not counted.not_modelled else ()
     time = modelled(works, gpu, cold=cold) if works else None
     steps = dict(zip(map(id, counted.steps), zip(time.steps, works, strict=True), strict=True)) if time else {}
-    sources = Sources.of(launch.module for launch in counted.plan.launches if launch.module is not None)
-    launches = [
-        _figures(each, each.build.completed(launch), sources, gpu, *steps.get(id(each), (None, None)))
-        for each, launch in zip(counted.launches, counted.plan.launches, strict=True)
-    ]
+    modules = (launch.launch.module for launch in counted.launches)
+    sources = Sources.of(module for module in modules if module is not None)
+    launches = [_figures(each, sources, gpu, *steps.get(id(each), (None, None))) for each in counted.launches]
     return SimulatedProfile(gpu, arch, tuple(launches), time, counted.not_modelled, sources)
 
 
 def _figures(
     counted: CountedLaunch,
-    launch: Launch,
     sources: Sources,
     gpu: Gpu,
     step: ModelledStep | None,
@@ -188,6 +185,7 @@ def _figures(
     if schedule is not None:
         resident = min(counted.resources.blocks_per_sm, -(-len(counted.counters.by_cta) // gpu.sms))
         issue = IssueModel(resident, schedule.busy(resident), schedule.turn_clocks(resident))
+    launch = counted.launch
     return LaunchFigures(
         counted.name,
         counted.build.entry,

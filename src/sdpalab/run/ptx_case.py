@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from sdpalab.sim.device import DeviceModule
 from sdpalab.sim.names import short_name
 from sdpalab.sim.parser import parse
 
-__all__ = ["PtxCase", "read_case"]
+__all__ = ["PtxCase", "PtxRun", "case_of", "read_case"]
 
 _MAX_BYTES = 1 << 30
 _MEMORY = 1 << 32
@@ -54,12 +54,15 @@ class PtxCase:
     launches : LaunchFile
     folder : Path
         What files in it are relative to.
+    module : Module, optional
+        What the build was given, of a CUDA C++ file.
     """
 
     name: str
     ptx: str
     launches: LaunchFile
     folder: Path
+    module: Module | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -79,6 +82,10 @@ class PtxCase:
     def name_of(self, launch: LaunchDescription) -> str:
         """What reports call the PTX of a launch; lines of a ``.cu`` file are those of its own text."""
         return str(Path(self.name).with_suffix(".ptx")) if launch.ptx is None else launch.ptx
+
+    def buffers_of(self, launch: LaunchDescription) -> tuple[str, ...]:
+        """The buffers that a launch's arguments name, structures, tables and tensor maps included; each once."""
+        return tuple(dict.fromkeys(name for value in launch.args for name in _named(value)))
 
     def entry_of(self, launch: LaunchDescription) -> str:
         """The kernel of a launch: the one that it names, or the only one.
@@ -121,6 +128,20 @@ class PtxCase:
         return PtxRun(self, options).all(launched)
 
 
+def case_of(source: Path, launch: str | None, cache: Cache | None = None) -> PtxCase:
+    """As :func:`read_case`; the launch file is ``launch``, or the ``.json`` beside the source.
+
+    Raises
+    ------
+    UserError
+        As there, or if there is no such launch file.
+    """
+    description = Path(launch) if launch is not None else source.with_suffix(".json")
+    if source.is_file() and launch is None and not description.is_file():
+        raise UserError(f"{source} needs a description of its launch: --launch FILE.json, or {description}")
+    return read_case(source, description, cache)
+
+
 def read_case(source: Path, description: Path, cache: Cache | None = None) -> PtxCase:
     """Read a PTX file, or compile a CUDA C++ file, and its launch file.
 
@@ -136,11 +157,13 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Pt
     except UnicodeDecodeError:
         raise UserError(f"{source} is not a text file") from None
     launches = read_launch_file(description)
+    module = None
     if source.suffix == ".cu":
-        text = _compiled(source, text, launches, description, cache)
+        module = _module(source, text, launches, description)
+        text = build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
     elif launches.arch or launches.defines or launches.include:
         raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
-    case = PtxCase(source.name, text, launches, description.parent)
+    case = PtxCase(source.name, text, launches, description.parent, module)
     try:
         for name, buffer in (*launches.buffers.items(), *launches.variables.items()):
             _values(buffer, f"buffer {name}", 0, case.folder)
@@ -159,13 +182,12 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Pt
     return case
 
 
-def _compiled(source: Path, text: str, launches: LaunchFile, description: Path, cache: Cache | None) -> str:
+def _module(source: Path, text: str, launches: LaunchFile, description: Path) -> Module:
     entry = launches.launches[0].entry
     if entry is None:
         raise UserError(f"{description}: say which 'entry' of {source.name} is meant, as C++ names it")
     folders = (source.parent, *(description.parent / folder for folder in launches.include))
-    module = Module(source.name, text, entry, launches.defines, tuple(folders))
-    return build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
+    return Module(source.name, text, entry, launches.defines, tuple(folders))
 
 
 class PtxRun:
@@ -297,6 +319,20 @@ class PtxRun:
             else:
                 items[offset] = self._item(item)
         return Struct(bytes(raw), items)
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The names of buffers in an argument."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, BufferPart):
+        yield value.buffer
+    elif isinstance(value, MapArgument):
+        yield value.map.buffer
+    elif isinstance(value, Table):
+        yield from (name for each in value.table for name in _named(each))
+    elif isinstance(value, StructArgument):
+        yield from (name for each in value.struct.items.values() for name in _named(each))
 
 
 def _file(path: Path) -> bytes:

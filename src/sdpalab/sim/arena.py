@@ -189,7 +189,7 @@ class Arena:
         if self.memory is not None and memory is not None:
             self.memory[: len(memory)] = memory
         if self.heap is not None and heap is not None:
-            self.heap.__dict__.update(heap.__dict__)
+            self.heap.__dict__.update(deepcopy(heap).__dict__)  # what was kept may be needed again
 
     def copy_back(self, space: Space) -> None:
         """Give the caller's arrays what the kernel left in them."""

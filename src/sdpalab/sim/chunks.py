@@ -13,7 +13,7 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.global_race import GlobalRaceCheck
 from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
-from sdpalab.sim.checks.provenance import home_buffers
+from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
 from sdpalab.sim.checks.tracked_memory import TrackedMemory
@@ -28,6 +28,7 @@ from sdpalab.sim.memory import Space
 from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
+from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
@@ -63,10 +64,14 @@ class Setup:
     tracking: bool = False
     """Whether undefined bytes of shared memory are followed to where they matter."""
     volatile: str = "sync"
-    watchers: Sequence[Callable[[Machine], Observer]] = ()
-    """Each makes an observer for each machine, which gets every event before the checks."""
+    watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
+
+    @property
+    def ctas_together(self) -> int:
+        """CTAs that must run together: those of a cluster, or all of a cooperative launch."""
+        return self.geometry.ctas if self.workspace else self.geometry.cluster_size
 
 
 class Chunks:
@@ -129,7 +134,8 @@ class Chunks:
         )
         machine.printed = self.printed
         if "provenance" in setup.checks:
-            machine.homes = home_buffers(machine)
+            origins = pointer_origins(setup.entry)
+            machine.homes = home_buffers(origins, setup.params, self.space.extents)
         weak = self.weak
         if weak is not None:
             machine.weak = weak
@@ -142,7 +148,7 @@ class Chunks:
         """The observers of a machine; ``race`` is the first of the checks, so that it reports its hazards itself."""
         checks, log = self.setup.checks, self.log
         observers = [] if self.watcher is None else [self.watcher]
-        observers += [watch(machine) for watch in self.setup.watchers]
+        observers += [recorder.watch(machine) for recorder in self.setup.watchers]
         if self.history is not None:
             race = RaceCheck(
                 *(machine, log),

@@ -17,7 +17,7 @@ import numpy as np
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.machine import Machine, frames_of, source_of
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR, Tally
@@ -197,8 +197,7 @@ class Counting(Observer):
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        instruction = access.instruction
-        if access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
+        if access.space.name == "shared" and in_async_proxy(access.instruction):
             return None
         self._count(access, self.written if writes else self.read)
         return None

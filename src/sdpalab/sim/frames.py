@@ -15,9 +15,10 @@ from sdpalab.sim.isa.parameters import parameter_column
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import Array, Selection, indices, subset
 
-__all__ = ["Frames"]
+__all__ = ["MOST_DEPTH", "Frames"]
 
-_MOST_DEPTH = 1024
+MOST_DEPTH = 1024
+"""Of calls within calls of functions without local variables."""
 
 
 class Frames:
@@ -48,8 +49,8 @@ class Frames:
             assert row is not None
             self.saved.append(row[0])
         self.saved += [parameter_column(machine, each, 0, each.size) for each in variables if each.space == "param"]
-        self.bytes = machine.symbols.frames.get(circle, (0, _MOST_DEPTH))[0]
-        self.most = machine.symbols.frames.get(circle, (0, _MOST_DEPTH))[1]
+        self.bytes = machine.symbols.frames.get(circle, (0, MOST_DEPTH))[0]
+        self.most = machine.symbols.frames.get(circle, (0, MOST_DEPTH))[1]
         self.moving = [machine.moving[each.name] for each in variables if each.name in machine.moving]
         self.depth = np.zeros(machine.lanes, np.int64)
         self.stack: list[list[Array]] = []

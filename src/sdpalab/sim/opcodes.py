@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sdpalab.sim.ir import Instruction
 
-__all__ = ["OPCODES", "Opcode", "ends_block", "opcode_of"]
+__all__ = ["OPCODES", "Opcode", "ends_block", "in_async_proxy", "opcode_of", "updates_memory"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Opcode:
         Whether it does more than to compute registers.
     memory : {"", "load", "store", "update"}
         How it accesses memory for each lane.
+    async_proxy : tuple of str
+        Modifiers of the forms that access shared memory in the async proxy; an empty one stands for every form.
     """
 
     section: str
@@ -55,6 +57,7 @@ class Opcode:
     passes_pointers: bool = False
     effects: bool = False
     memory: str = ""
+    async_proxy: tuple[str, ...] = ()
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -99,7 +102,7 @@ _add(Opcode(_MOVE), "applypriority", "createpolicy", "getctarank", "isspacep", "
 _add(Opcode(_MOVE, effects=True), "discard")
 _add(Opcode(_MOVE, pipe="warp", lanes="members", moves=1), "shfl")
 _add(Opcode(_MOVE, undefined="used", effects=True), "tensormap")
-_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True), "cp")
+_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, async_proxy=("bulk",)), "cp")
 
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False), "bra")
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False, effects=True), "brx", "ret")
@@ -124,7 +127,10 @@ _add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp", undefined="used"), "ldmat
 _add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp"), "stmatrix")
 _add(Opcode(_WARP_MATRIX, lanes="warp", undefined="followed", moves=1), "movmatrix")
 _GROUP = ("mma_async", "wait_group")
-_add(Opcode(_GROUP_MATRIX, pipe="tensor", ends=_GROUP, lanes="warp", undefined="used", effects=True), "wgmma")
+_add(
+    Opcode(_GROUP_MATRIX, pipe="tensor", ends=_GROUP, lanes="warp", undefined="used", effects=True, async_proxy=_EVERY),
+    "wgmma",
+)
 
 _add(
     Opcode(_VIDEO),
@@ -151,3 +157,13 @@ def ends_block(instruction: Instruction) -> bool:
     if "" in ends:
         return instruction.mods[:1] != ("warp",)
     return bool(ends) and instruction.mods[:1] != () and instruction.mods[0] in ends
+
+
+def in_async_proxy(instruction: Instruction) -> bool:
+    """Whether its accesses to shared memory are made in the async proxy (cp.async's are not)."""
+    return any(form == "" or form in instruction.mods for form in opcode_of(instruction).async_proxy)
+
+
+def updates_memory(instruction: Instruction) -> bool:
+    """Whether it reads and writes memory in one operation: an atomic operation, or a copy that reduces."""
+    return opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in instruction.mods)

@@ -32,7 +32,7 @@ from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.linking import callee
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import opcode_of, updates_memory
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
@@ -100,8 +100,7 @@ def communicates(instruction: Instruction) -> bool:
         return False
     if instruction.opcode == "call":
         return callee(instruction) in ("vprintf", "malloc", "free")
-    access = opcode_of(instruction).memory or (instruction.opcode == "cp" and "reduce" in mods)
-    return bool(access) and memory_order(instruction).strong
+    return bool(opcode_of(instruction).memory or updates_memory(instruction)) and memory_order(instruction).strong
 
 
 def _guess(chunks: Chunks) -> float:

@@ -6,19 +6,22 @@ instructions that were asked for, so that a reader sees why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sdpalab.sim.counters import wavefronts
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine
+from sdpalab.sim.geometry import Dim3
+from sdpalab.sim.ir import Instruction, PtxModule
+from sdpalab.sim.machine import Machine, frames_of
 from sdpalab.sim.memory import Extent
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR
 
-__all__ = ["AccessRecorder", "RecordedAccess"]
+__all__ = ["AccessRecorder", "RecordedAccess", "SeenAccess"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,36 @@ class RecordedAccess:
     touched: Indices
 
 
+@dataclass(frozen=True)
+class SeenAccess:
+    """What lanes of one block access in one memory space, at once.
+
+    Attributes
+    ----------
+    entry, module
+        The code.
+    instruction : Instruction
+    space : str
+        ``shared`` or ``global``.
+    linear : int
+        The linear index of the block in the grid.
+    thread : ndarray of int64 [accesses]
+        The thread of each access.
+    offset : ndarray of int64 [accesses]
+        The first byte of each: of the block's shared memory, or of global memory.
+    width : int
+    """
+
+    module: PtxModule
+    entry: str
+    instruction: Instruction
+    space: str
+    linear: int
+    thread: Indices
+    offset: Indices
+    width: int
+
+
 class AccessRecorder:
     """Collects the accesses at the instructions of a source line, wrappers that it calls included.
 
@@ -77,7 +110,7 @@ class AccessRecorder:
     place : str
         ``file:line``.
 
-    Give ``recorder.watch`` to a launch as one of its ``watchers``; one recorder may watch several launches.
+    Give it to a launch as one of its ``watchers``; one recorder may watch several launches.
     """
 
     def __init__(self, place: str) -> None:
@@ -89,6 +122,10 @@ class AccessRecorder:
         """The observer of one machine."""
         return _Recording(machine, self)
 
+    def watches(self, module: PtxModule, instruction: Instruction) -> bool:
+        """Whether it collects the accesses of an instruction."""
+        return self.place in _places_of(module, instruction)
+
     @property
     def records(self) -> tuple[RecordedAccess, ...]:
         """In the order of the code."""
@@ -98,16 +135,41 @@ class AccessRecorder:
             for key, record in sorted(self._records.items())
         )
 
-    def add(self, record: RecordedAccess) -> None:
+    def see(self, seen: SeenAccess, grid: Dim3, extents: Sequence[Extent]) -> None:
         """Keep the access of most cost at each instruction of its first block, and all that the block touched there."""
-        key = record.entry, record.pc, record.space
-        known = self._records.setdefault(key, record)
-        if record.block == known.block:
-            self._touched.setdefault(key, []).append(np.unique(record.touched))
-            if record.cost > known.cost:
-                self._records[key] = record
+        key = seen.entry, seen.instruction.pc, seen.space
+        known, block = self._records.get(key), _unravelled(seen.linear, grid)
+        if known is not None and known.block != block:
+            return
+        warps = seen.thread // WARP
+        cost = {
+            warp: _cost(seen.space, seen.thread[warps == warp], seen.offset[warps == warp], seen.width)
+            for warp in sorted(set(warps.tolist()))
+        }
+        worst = max(cost, key=lambda warp: cost[warp])
+        self._touched.setdefault(key, []).append(np.unique(seen.offset))
+        if known is not None and cost[worst] <= known.cost:
+            return
+        mine = warps == worst
+        first, is_global = int(seen.offset[mine][0]), seen.space == "global"
+        buffer = next((each for each in extents if is_global and each.begin <= first < each.end), None)
+        self._records[key] = RecordedAccess(
+            entry=seen.entry,
+            pc=seen.instruction.pc,
+            text=seen.instruction.text,
+            places=_places_of(seen.module, seen.instruction),
+            space=seen.space,
+            block=block,
+            warp=worst,
+            lanes=seen.thread[mine] % WARP,
+            offset=seen.offset[mine] - (buffer.begin if buffer else 0),
+            width=seen.width,
+            cost=cost[worst],
+            buffer=buffer,
+            touched=seen.offset,
+        )
 
-    def block_of(self, entry: str, pc: int, space: str) -> tuple[int, int, int] | None:
+    def block_of(self, entry: str, pc: int, space: str) -> Dim3 | None:
         """The block whose accesses are recorded; None before the first."""
         record = self._records.get((entry, pc, space))
         return record.block if record else None
@@ -116,7 +178,8 @@ class AccessRecorder:
 class _Recording(Observer):
     def __init__(self, machine: Machine, recorder: AccessRecorder) -> None:
         self.machine, self.recorder = machine, recorder
-        self._places: dict[int, tuple[str, ...]] = {}
+        code = machine.entry.instructions
+        self._watched = {each.pc for each in code if recorder.watches(machine.module, each)}
 
     def load(self, access: Access) -> None:
         """A read."""
@@ -132,70 +195,38 @@ class _Recording(Observer):
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access; in shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        instruction = access.instruction
-        if not (access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma")):
+        if access.space.name != "shared" or not in_async_proxy(access.instruction):
             self._record(access)
         return None
 
     def _record(self, access: Access) -> None:
         space, instruction, machine = access.space.name, access.instruction, self.machine
-        places = self._places_of(instruction)
-        if space not in ("shared", "global") or self.recorder.place not in places:
+        if space not in ("shared", "global") or instruction.pc not in self._watched:
             return
-        lane = indices(access.sel)
-        cta = machine.cta[lane]
+        lane, grid = indices(access.sel), machine.geometry.grid
+        ctas = machine.cta_ids[machine.cta[lane]]
         block = self.recorder.block_of(machine.entry.name, instruction.pc, space)
-        linear = int(machine.cta_ids[cta].min()) if block is None else _linear(block, machine.geometry.grid)
-        mine = machine.cta_ids[cta] == linear
-        if not mine.any():
-            return
-        lane, offset = lane[mine], access.offset[mine]
-        warps = machine.thread[lane] // WARP
-        cost = {
-            int(warp): _cost(space, lane[warps == warp], offset[warps == warp], access.width) for warp in set(warps)
-        }
-        worst = max(sorted(cost), key=lambda warp: cost[warp])
-        of_warp = warps == worst
-        buffer = _buffer_of(access, int(offset[of_warp][0])) if space == "global" else None
-        begin = buffer.begin if buffer else 0
-        record = RecordedAccess(
-            entry=machine.entry.name,
-            pc=instruction.pc,
-            text=instruction.text,
-            places=places,
-            space=space,
-            block=_unravelled(linear, machine.geometry.grid),
-            warp=worst,
-            lanes=lane[of_warp] % WARP,
-            offset=offset[of_warp] - begin,
-            width=access.width,
-            cost=cost[worst],
-            buffer=buffer,
-            touched=offset,
-        )
-        self.recorder.add(record)
-
-    def _places_of(self, instruction: Instruction) -> tuple[str, ...]:
-        if instruction.pc not in self._places:
-            frames = self.machine.frames(instruction)
-            self._places[instruction.pc] = tuple(frame.rpartition(":")[0] for frame in frames)
-        return self._places[instruction.pc]
+        linear = int(ctas.min()) if block is None else block[0] + grid[0] * (block[1] + grid[1] * block[2])
+        mine = ctas == linear
+        if mine.any():
+            thread, offset = machine.thread[lane[mine]], access.offset[mine]
+            code = machine.module, machine.entry.name, instruction
+            self.recorder.see(
+                SeenAccess(*code, space, linear, thread, offset, access.width), grid, access.space.extents
+            )
 
 
-def _cost(space: str, lane: Indices, offset: Indices, width: int) -> int:
+def _places_of(module: PtxModule, instruction: Instruction) -> tuple[str, ...]:
+    """``file:line`` of an instruction and of the calls through which it was inlined, outwards."""
+    return tuple(frame.rpartition(":")[0] for frame in frames_of(module, instruction))
+
+
+def _cost(space: str, thread: Indices, offset: Indices, width: int) -> int:
     """Wavefronts of one warp's access of shared memory, or sectors of one of global memory."""
     if space == "shared":
-        return wavefronts(np.zeros_like(lane), lane % WARP, offset, width)
+        return wavefronts(np.zeros_like(thread), thread % WARP, offset, width)
     return len(np.unique(np.concatenate([offset // SECTOR, (offset + width - 1) // SECTOR])))
 
 
-def _buffer_of(access: Access, offset: int) -> Extent | None:
-    return next((each for each in access.space.extents if each.begin <= offset < each.end), None)
-
-
-def _linear(block: tuple[int, int, int], grid: tuple[int, int, int]) -> int:
-    return block[0] + grid[0] * (block[1] + grid[1] * block[2])
-
-
-def _unravelled(linear: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+def _unravelled(linear: int, grid: Dim3) -> Dim3:
     return linear % grid[0], linear // grid[0] % grid[1], linear // (grid[0] * grid[1])

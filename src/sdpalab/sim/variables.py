@@ -13,6 +13,7 @@ from sdpalab.sim.machine import Symbols
 from sdpalab.sim.names import short_name
 
 __all__ = [
+    "circle_frames",
     "fill_in_addresses",
     "names_used",
     "place_global_variables",
@@ -88,12 +89,7 @@ def place_variables(
     mine = [variable for name, variable in visible.items() if name not in addresses]
     addresses |= place_global_variables(module, mine, arena)
     tops = {"shared": 0, "local": 0}
-    stacked = {
-        variable.name: circle
-        for function, circle in code.circles.items()
-        for variable in code.functions[function].variables.values()
-        if variable.space == "local" and variable.size
-    }
+    stacked = _stacked(code)
     dynamic_align = 16
     for name, variable in visible.items():
         if variable.space in tops or variable.space == "param":
@@ -104,17 +100,12 @@ def place_variables(
                 top = -(-tops[space] // variable.align) * variable.align
                 addresses[name] = space, top
                 tops[space] = top + variable.size
-    frames: dict[frozenset[str], tuple[int, int]] = {}
-    for circle in dict.fromkeys(stacked.values()):
-        begin = top = -(-tops["local"] // _WORD) * _WORD
-        for name in (each for each in stacked if stacked[each] == circle):
-            variable = visible[name]
-            top = -(-top // variable.align) * variable.align
-            addresses[name] = "local", top
-            top += variable.size
-        size = -(-(top - begin) // _WORD) * _WORD
-        frames[circle] = size, max(_LEAST_DEPTH, _STACK // size)
-        tops["local"] = begin + size * frames[circle][1]
+    frames = circle_frames(code)
+    for circle, (size, most) in frames.items():
+        begin = -(-tops["local"] // _WORD) * _WORD
+        for name, offset in _offsets(code, stacked, circle)[0].items():
+            addresses[name] = "local", begin + offset
+        tops["local"] = begin + size * most
     start = -(-tops["shared"] // dynamic_align) * dynamic_align
     for name, variable in visible.items():
         if variable.space == "shared" and variable.size == 0:
@@ -124,6 +115,34 @@ def place_variables(
         addresses |= {param.name: ("param", parameters + param.offset) for param in code.params}
     shared = start + dynamic_smem if dynamic_smem else tops["shared"]
     return Symbols(addresses, shared, tops["local"], frames)
+
+
+def circle_frames(code: Entry) -> dict[frozenset[str], tuple[int, int]]:
+    """For each circle of functions with local variables, the bytes of these, and how many times they are there."""
+    stacked = _stacked(code)
+    sizes = {circle: -(-_offsets(code, stacked, circle)[1] // _WORD) * _WORD for circle in stacked.values()}
+    return {circle: (size, max(_LEAST_DEPTH, _STACK // size)) for circle, size in sizes.items()}
+
+
+def _stacked(code: Entry) -> dict[str, frozenset[str]]:
+    """The local variables of functions that call themselves, with their circles."""
+    return {
+        variable.name: circle
+        for function, circle in code.circles.items()
+        for variable in code.functions[function].variables.values()
+        if variable.space == "local" and variable.size
+    }
+
+
+def _offsets(code: Entry, stacked: Mapping[str, frozenset[str]], circle: frozenset[str]) -> tuple[dict[str, int], int]:
+    """Where the local variables of a circle lie in its frame, and their bytes."""
+    offsets, top = {}, 0
+    for name in (each for each in stacked if stacked[each] == circle):
+        variable = code.variables[name]
+        top = -(-top // variable.align) * variable.align
+        offsets[name] = top
+        top += variable.size
+    return offsets, top
 
 
 def takes_parameter_addresses(code: Entry) -> bool:

@@ -15,6 +15,7 @@ __all__ = [
     "dequantised",
     "intended_of",
     "judged_rows",
+    "quantised_numbers",
     "reference_of",
     "scores_of",
     "seen_of",
@@ -116,15 +117,22 @@ def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
     return np.where(judged_rows(q, k, v)[..., None], exact, np.nan)
 
 
-def dequantised(x: Any, rows: int) -> Any:
-    """What float8 makes of ``x`` [B, H, S, D] with a scale of max|x| / 448 for each ``rows`` rows (0: for a head)."""
-    out = np.empty(x.shape, np.float64)
+def quantised_numbers(x: Any, rows: int) -> tuple[Any, Any]:
+    """The float8 numbers that ``x`` [B, H, S, D] becomes, and their scales [B, H, S, 1]: max|x| / 448 for each ``rows``
+    rows (0: for a head)."""
+    numbers, scales = np.empty(x.shape, np.float64), np.empty((*x.shape[:3], 1), np.float32)
     for start in range(0, x.shape[2], rows or x.shape[2]):
         part = slice(start, start + (rows or x.shape[2]))
         scale = np.abs(x[:, :, part]).max(axis=(2, 3), keepdims=True) / np.float32(FLOAT8_MAX)
-        scale = np.where(scale > 0, scale, np.float32(1))
-        out[:, :, part] = rounded(x[:, :, part] / scale, FLOAT8).astype(np.float64) * scale
-    return out
+        scales[:, :, part] = np.where(scale > 0, scale, np.float32(1))
+        numbers[:, :, part] = rounded(x[:, :, part] / scales[:, :, part], FLOAT8)
+    return numbers, scales
+
+
+def dequantised(x: Any, rows: int) -> Any:
+    """What float8 makes of ``x`` [B, H, S, D]: its numbers times their scales."""
+    numbers, scales = quantised_numbers(x, rows)
+    return numbers * scales
 
 
 def half_product(left: Any, right: Any) -> Any:

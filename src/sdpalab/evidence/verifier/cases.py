@@ -130,9 +130,10 @@ class Cases:
         own = [errors_of(intended_of(q, k, v, problem, each), exact, dtype) for each in declared]
         worst = {name: max(errors[name] for errors in own) for name in LIMITED}
         limits = limits_of(exact, errors_of(arrays["yardstick"], exact, dtype), worst, dtype)
-        asked = numerics["accumulate"] == "float32" and numerics["quantised"] is None
+        asked, narrow = numerics["accumulate"] == "float32", numerics["quantised"]
         cap_error = 2.0**-11 * problem.get("softcap", 0.0) if numerics.get("tanh") == "approx" else 0.0
-        fixed = fixed_elements(q, k, v, problem, order == "after", cap_error) if asked else None
+        block = narrow and narrow["rows"]
+        fixed = fixed_elements(q, k, v, problem, order == "after", cap_error, block) if asked else None
         self.oracles[key] = exact, fixed, limits
         return self.oracles[key]
 

@@ -55,6 +55,7 @@ KEYS = {
 SPARSE = {
     "attempt": ["sources"],
     "verdict": list(verdict.Verdict.sparse),
+    "algebra": list(AlgebraCase.sparse),
     "rule": list(Rule.sparse),
     "problem": list(EXTRAS),
 }

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, is_at, rounded
-from sdpalab.evidence.verifier.attention import bias_of, dequantised, judged_rows, scores_of, seen_of, weights_of
+from sdpalab.evidence.verifier.attention import (
+    bias_of,
+    dequantised,
+    judged_rows,
+    quantised_numbers,
+    scores_of,
+    seen_of,
+    weights_of,
+)
 from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLARED
 
 __all__ = [
@@ -118,7 +126,7 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
 
 
 def fixed_elements(
-    q: Any, k: Any, v: Any, problem: Problem, any_count: bool, cap_error: float = 0.0
+    q: Any, k: Any, v: Any, problem: Problem, any_count: bool, cap_error: float = 0.0, block: int | None = None
 ) -> tuple[Any, Any]:
     """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
 
@@ -126,10 +134,24 @@ def fixed_elements(
     is that row of V; where all scores are 0 and V are integers, it is their exact mean (of a power of two of keys, a
     sink of 0 among them, unless ``any_count``). Of either, an element is fixed if all that float32 arithmetic may make
     of it rounds to one number; ``cap_error`` is what an approximate tanh adds to each of two scores.
+
+    ``block``: the rows that share a scale, of a kernel that quantises to float8. Fixed is then what float8 holds of V
+    without an error; sums of 14 bits are exact, other keys must weigh less than its least number, and a term of a score
+    or a sum may lose the 14th bit.
     """
     expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
-    judged = judged_rows(q, k, v)
-    q, k, v = (np.where(np.isfinite(x), x, np.float32(0)).astype(np.float64) for x in (q, k, v))
+    judged, narrow = judged_rows(q, k, v), block is not None
+    q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
+    zero_q, zero_k = (q == 0).all(axis=3), (k == 0).all(axis=3)
+    whole_v, sizes, held = v == np.rint(v), np.abs(v).astype(np.float64), np.ones(v.shape, bool)
+    if block is not None:
+        codes = np.abs(quantised_numbers(v, block)[0]) * 512
+        bits = codes.astype(np.int64)
+        units = np.where(bits == 0, 1 << 62, bits & -bits).min(axis=(2, 3), keepdims=True)
+        held = np.abs(dequantised(v, block) - v) <= 2.0**-22 * np.abs(v)
+        whole_v, sizes = held, codes / units
+        q, k = dequantised(q, block), dequantised(k, block)
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
     terms = problem["head_dim"] + (16 if problem.get("softcap") else 0)
     for place, head, weights, sink in weights_of(q, k, problem):
         b, h, rows = place
@@ -137,11 +159,11 @@ def fixed_elements(
         empty, logit = ~seen.any(axis=1), problem["arrays"]["sinks"][h] if problem.get("sinks") else -np.inf
         # level rows: all scores are 0, the sink's, too
         count = seen.sum(axis=1) + (logit == 0)
-        level = (q[b, h, rows] == 0).all(axis=1) | ~(seen & (keys != 0).any(axis=1)).any(axis=1)
+        level = zero_q[b, h, rows] | ~(seen & ~zero_k[head]).any(axis=1)
         even = (logit in (0, -np.inf)) & ~(seen & (bias != 0)).any(axis=1)
         level = (level | (problem["scale"] == 0)) & (even | empty) & (any_count | (count & (count - 1) == 0) | empty)
         shown = seen.astype(np.float64)
-        whole = (shown @ (values != np.rint(values)) == 0) & (shown @ np.abs(values) <= 2.0**24)
+        whole = (shown @ ~whole_v[head] == 0) & (shown @ sizes[head] <= 2.0 ** (14 if narrow else 24))
         mean = shown @ values / np.maximum(count, 1)[:, None]
         last = problem["seq_kv"] - 1 - seen[:, ::-1].argmax(axis=1)
         largest = np.maximum.accumulate(np.abs(values), axis=0)[last]
@@ -149,14 +171,16 @@ def fixed_elements(
         # dominated rows
         top, chosen = weights.max(axis=1), values[weights.argmax(axis=1)]
         rest = np.where(top > 0, (weights.sum(axis=1) + sink[:, 0] - top) / np.where(top > 0, top, 1), 1)
+        rest = rest + np.maximum(np.count_nonzero(weights, axis=1) - 1, 0) * 2.0**-52  # float64 sums lose less
         score = abs(problem["scale"]) * np.sqrt(np.sum(q[b, h, rows] ** 2, axis=1) * np.sum(keys**2, axis=1).max())
         score = score + np.where(weights > 0, np.abs(bias), 0).max(axis=1)
-        rest = rest * 2 * np.exp(np.minimum(2 * (2.0**-22 * terms * score + cap_error), 100))
+        rest = rest * 2 * np.exp(np.minimum(2 * (2.0 ** (-13 if narrow else -22) * terms * score + cap_error), 100))
         near = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + 2.0**-126 * (chosen != 0)
-        near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score)[:, None]
+        near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score + (2.0**-13 if narrow else 0))[:, None]
+        alone = (rest < 2.0 ** (-20 if narrow else -14))[:, None] & held[head][weights.argmax(axis=1)]
         for value, radius, holds in (
             (mean, reach, whole & level[:, None]),
-            (chosen, near, np.broadcast_to((rest < 2.0**-14)[:, None], chosen.shape)),
+            (chosen, near, alone),
         ):
             low, high = (rounded(value + side * radius, problem["dtype"]) for side in (-1, 1))
             fixed = holds & (low == high) & judged[b, h, rows][:, None]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
@@ -58,6 +59,8 @@ class AlgebraCase(JsonRecord):
         Digest of the PTX of each launch.
     lse_refusal : str
         Which instruction of the log-sum-exp is not algebraic, where O was compared without it.
+    config : str
+        Knobs that it ran with in place of those that were judged.
 
     Raises
     ------
@@ -65,6 +68,8 @@ class AlgebraCase(JsonRecord):
         On construction, if the record is illegal: EQUAL with an unequal element or without the arrays that show it,
         UNEQUAL without one, or a status other than EQUAL without a reason.
     """
+
+    sparse: ClassVar[tuple[str, ...]] = ("config",)
 
     name: str
     problem: ProblemField
@@ -81,6 +86,7 @@ class AlgebraCase(JsonRecord):
     digests: Mapping[str, str] = field(default_factory=dict)
     ptx_sha256: tuple[str, ...] = ()
     lse_refusal: str = ""
+    config: str = ""
 
     def __post_init__(self) -> None:
         for name, digest in self.digests.items():

@@ -56,6 +56,7 @@ def algebra_case(
     outputs: Mapping[str, Array],
     keep: Callable[[Array], str],
     seed: int = SEED,
+    config: str = "",
 ) -> AlgebraCase:
     """The record of a run.
 
@@ -69,12 +70,15 @@ def algebra_case(
     keep : callable
         Keeps an array and gives the sha256 of its bytes.
     seed : int
+    config : str
+        Knobs that it ran with in place of those that were judged.
     """
     name = f"{problem.label} in the ring"
     if reply.get("status") is not None:
-        return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_RUN, str(reply["reason"]))
+        return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_RUN, str(reply["reason"]), config=config)
     if reply.get("not_algebraic"):
-        return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_ALGEBRAIC, str(reply["not_algebraic"]))
+        refusal = str(reply["not_algebraic"])
+        return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_ALGEBRAIC, refusal, config=config)
     ring = RINGS[str(reply["ring"])]
     inputs = {tensor: ring.elements(draws) for tensor, draws in drawn(problem, seed).items()}
     comparison = compare(ring, problem, inputs, outputs["o"], outputs.get("lse"))
@@ -97,6 +101,7 @@ def algebra_case(
         {tensor: keep(array) for tensor, array in {**arrays, **outputs}.items()},
         tuple(reply["ptx_sha256"]),
         str(reply.get("lse_refusal", "")),
+        config,
     )
 
 

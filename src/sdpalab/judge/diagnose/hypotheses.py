@@ -9,8 +9,8 @@ from enum import Enum
 import numpy as np
 
 from sdpalab.inputs import visible_keys
-from sdpalab.judge.diagnose import scoring_bugs
-from sdpalab.judge.diagnose.workings import F64, HIDDEN_SCORES, TILES, Float64Attention, Outputs
+from sdpalab.judge.diagnose import masking_bugs, scoring_bugs
+from sdpalab.judge.diagnose.workings import F64, TILES, Float64Attention, Outputs
 
 __all__ = ["Cause", "Hypothesis", "hypotheses", "without_scores"]
 
@@ -58,10 +58,11 @@ def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
 def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All others, the more special ones first."""
     for cause, generate in (
-        (Cause.MASK, _masks),
+        (Cause.MASK, masking_bugs.masks),
+        (Cause.MASK, masking_bugs.empty_rows),
         (Cause.MASK, scoring_bugs.lengths),
         (Cause.MASK, scoring_bugs.given_masks),
-        (Cause.CAP, _caps),
+        (Cause.CAP, masking_bugs.caps),
         (Cause.ALIBI, scoring_bugs.slopes),
         (Cause.SINKS, scoring_bugs.sinks),
         (Cause.HEADS, _heads),
@@ -82,89 +83,6 @@ def _no_attention(w: Float64Attention) -> Outputs:
     yield "each row is the mean of the V that it sees", w.visible_mean
     yield "row i is V[i]", w.v[:, :, np.arange(w.problem.seq_q) % w.problem.seq_kv]
     yield "it is Q", w.q
-
-
-def _masks(w: Float64Attention) -> Outputs:
-    rows, columns = w.rows, w.columns
-    if w.problem.window_size is not None:
-        yield from _windows(w)
-        return
-    if not w.problem.causal:
-        yield "there is a causal mask, and the problem has none", w.output(hidden=columns > rows)
-        return
-    yield "there is none", w.output(hidden=np.zeros_like(w.by_place))
-    yield "query i sees key i + 1", w.output(hidden=columns > rows + 1)
-    yield "query i does not see key i", w.output(hidden=columns > np.maximum(rows - 1, 0))
-    yield "it hides the keys before i, not those after", w.output(hidden=columns < rows)
-    if w.problem.seq_q != w.problem.seq_kv:
-        shift = w.problem.seq_kv - w.problem.seq_q
-        yield "it is aligned to the bottom right, not to the top left", w.output(hidden=columns > rows + shift)
-    for tile in TILES[1:]:
-        later, same = columns // tile > rows // tile, columns // tile == rows // tile
-        yield f"tiles of {tile} on the diagonal are not masked", w.output(hidden=later)
-        yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.by_place | (same & (rows >= tile)))
-        yield f"columns are counted from the start of a tile of {tile}", w.output(hidden=columns % tile > rows)
-    for value in HIDDEN_SCORES:
-        scores = np.where(w.by_place, value, w.scores)
-        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.by_place))
-
-
-def _windows(w: Float64Attention) -> Outputs:
-    """A window with one of its sides, or its place, wrong."""
-    left, right = w.problem.window_size or (-1, -1)
-    far = w.problem.seq_q + w.problem.seq_kv
-    before, after = (far if left < 0 else left), (0 if w.problem.causal else far if right < 0 else right)
-    sides = [("there is no window", far, 0 if w.problem.causal else far)]
-    if left >= 0:
-        sides += [
-            ("there is no left side", far, after),
-            (f"the left side is {left + 1}, not {left}", left + 1, after),
-            (f"the left side is {left - 1}, not {left}", left - 1, after),
-        ]
-    if right >= 0:
-        sides += [
-            ("there is no right side", before, far),
-            (f"the right side is {right + 1}, not {right}", before, right + 1),
-            (f"the right side is {right - 1}, not {right}", before, right - 1),
-        ]
-    if right < 0 and not w.problem.causal:
-        sides.append(("no bound on the right is taken for 0", before, 0))
-    if left < 0:
-        sides.append(("no bound on the left is taken for 0", 0, after))
-    if left != right:
-        sides.append(("left and right are swapped", after, before))
-    for words, one, other in sides:
-        yield words, w.output(hidden=(w.columns < w.rows - one) | (w.columns > w.rows + other))
-    shift = w.problem.seq_kv - w.problem.seq_q
-    if shift:
-        rows = w.rows + shift
-        yield (
-            "it is aligned to the bottom right, not to the top left",
-            w.output(hidden=(w.columns < rows - before) | (w.columns > rows + after)),
-        )
-    for tile in TILES[1:]:
-        first, last = (w.rows - before) // tile, (w.rows + after) // tile
-        whole = (w.columns // tile < first) | (w.columns // tile > last)
-        yield f"tiles of {tile} at the edges are not masked", w.output(hidden=whole)
-    for value in HIDDEN_SCORES:
-        scores = np.where(w.by_place, value, w.scores)
-        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.by_place))
-
-
-def _caps(w: Float64Attention) -> Outputs:
-    """A soft cap that is left out, or applied at the wrong place."""
-    cap, scale = w.problem.softcap, w.problem.scale
-    if not cap:
-        return
-    product: F64 = w.q @ w.k.swapaxes(2, 3)
-    yield "there is no cap", w.output(product * scale + w.bias)
-    yield "it is applied before the scale", w.output(cap * np.tanh(product / cap) * scale + w.bias)
-    yield "the scores are not divided by it", w.output(cap * np.tanh(product * scale) + w.bias)
-    yield "tanh is not multiplied by it", w.output(np.tanh(product * scale / cap) + w.bias)
-    yield "scores are clipped to it", w.output(np.clip(product * scale, -cap, cap) + w.bias)
-    yield "it is applied twice", w.output(cap * np.tanh(w.scores / cap))
-    masked = np.where(w.by_place, -cap, w.scores)
-    yield "it is applied after the mask", w.output(masked, np.zeros_like(w.by_place))
 
 
 def _heads(w: Float64Attention) -> Outputs:

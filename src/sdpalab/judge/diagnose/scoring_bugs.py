@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 
 from sdpalab.judge.diagnose.workings import F64, HIDDEN_SCORES, TILES, Array, Float64Attention, Outputs
@@ -22,6 +23,7 @@ def lengths(w: Float64Attention) -> Outputs:
         ("the last valid key is not seen", np.maximum(lengths - 1, 0)),
         ("all batches have the length of batch 0", np.full_like(lengths, lengths[0])),
         ("lengths are those of the next batch", np.roll(lengths, -1)),
+        ("a length of 0 is taken for no padding", np.where(lengths == 0, keys, lengths)),
     ]
     for tile in TILES[1:]:
         others.append((f"keys up to the end of a tile of {tile} are seen", -(-lengths // tile) * tile))
@@ -33,6 +35,14 @@ def lengths(w: Float64Attention) -> Outputs:
     for value in HIDDEN_SCORES[:1]:
         scores = np.where(w.beyond, value, w.scores)
         yield "scores of padding are 0, not minus infinity", w.output(scores, beyond=w.hidden_by(None, mask))
+    weights, total = w.weights_and_total(beyond=w.hidden_by(None, mask))
+    yield "padding is left out of the product, and counts in the sum", w.average(weights * ~w.beyond, total)
+    if w.problem.causal:
+        shift = w.problem.seq_q - lengths[:, None, None, None]
+        yield (
+            "the causal mask is aligned to the last valid key",
+            w.output(beyond=w.beyond | (w.columns > w.rows - shift)),
+        )
     rows = w.rows < lengths[:, None, None, None]
     yield "rows beyond the length of the keys are 0", w.output() * rows
 
@@ -56,10 +66,22 @@ def given_masks(w: Float64Attention) -> Outputs:
             yield f"attn_mask is that of {called} 0", under(mask.take([0], axis))
     if mask.shape[2] == mask.shape[3]:
         yield "attn_mask is transposed", under(mask.swapaxes(2, 3))
-    yield "attn_mask is that of the next row", under(np.roll(mask, -1, 2))
-    yield "attn_mask is that of the next key", under(np.roll(mask, -1, 3))
+    for axis, called in ((2, "row"), (3, "key")):
+        yield f"attn_mask is that of the next {called}", under(np.roll(mask, -1, axis))
+        yield f"attn_mask is that of the {called} before", under(np.roll(mask, 1, axis))
+    if min(mask.shape[:2]) > 1:
+        yield "batch entries and heads of attn_mask are swapped", under(mask.swapaxes(0, 1).reshape(mask.shape))
+    if mask.shape[1] > 1 and w.problem.group > 1:
+        heads = np.arange(w.problem.heads) // w.problem.group
+        for words, which in (("by K/V head", heads), ("of the first head of the group", heads * w.problem.group)):
+            yield f"attn_mask is taken {words}", under(mask[:, which])
+    for tile in (tile for tile in TILES if tile < w.problem.seq_kv):
+        yield f"every tile of {tile} keys has the attn_mask of the first", under(mask[..., w.columns % tile])
     if boolean:
         yield "attn_mask is taken the other way round", under(1 - mask)
+        for tile in (tile for tile in TILES if w.problem.seq_kv % tile):
+            ragged = w.columns >= w.problem.seq_kv // tile * tile
+            yield f"the last, ragged tile of {tile} is not masked", under(mask | ragged)
         shown = np.where(w.hidden_by(None, mask), 0.0, w.scores)
         yield (
             "scores that attn_mask hides are 0, not minus infinity",
@@ -76,6 +98,11 @@ def given_masks(w: Float64Attention) -> Outputs:
         ("is multiplied by log2(e) once too often", math.log2(math.e)),
     ):
         yield f"attn_mask {words}", under(mask, factor * values)
+    yield "the numbers of attn_mask are rounded to whole ones", under(mask, np.rint(values))
+    low = np.asarray(mask, np.float64)
+    for least in (-8.0, -10.0, -20.0, -40.0 * math.log(2.0), -40.0, -100.0):
+        scores = w.scores_of(w.q, w.k, np.maximum(low, least) - slope)
+        yield f"no number of attn_mask is below {least:.3g}", w.output(scores, beyond=w.hidden_by(lengths, None))
     bias = w.mask_values(mask) - slope
     yield (
         "attn_mask does not hide where it is -inf",
@@ -107,8 +134,17 @@ def slopes(w: Float64Attention) -> Outputs:
         yield "slopes are taken by K/V head", w.biased(mask - w.slope(shared))
     formula = 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
     yield "slopes are those of the paper, not those given", w.biased(mask - w.slope(formula))
+    for words, kind in (("float8", ml_dtypes.float8_e4m3fn), ("bfloat16", ml_dtypes.bfloat16)):
+        yield f"slopes are rounded to {words}", w.biased(mask - w.slope(slopes.astype(kind).astype(np.float64)))
     shift = w.problem.seq_kv - w.problem.seq_q
+    in_tiles = [
+        (f"{which} are counted from the start of a tile of {tile}", np.abs(apart))
+        for tile in TILES[1:]
+        for which, apart in (("columns", w.rows - w.columns % tile), ("rows", w.rows % tile - w.columns))
+    ]
     for words, other in (
+        *in_tiles,
+        ("the distance is squared", np.square(distance)),
         ("the distance has a sign", distance),
         ("keys before the query have none", np.maximum(-distance, 0)),
         ("keys after the query have none", np.maximum(distance, 0)),
@@ -146,3 +182,12 @@ def sinks(w: Float64Attention) -> Outputs:
         yield words, w.output(sinks=logits)
     weights, total = w.weights_and_total(sinks=np.full_like(sinks, -np.inf))
     yield "their weight is not relative to the largest score", w.average(weights, total + np.exp(sinks))
+    masked = np.where(w.hidden, -np.inf, w.scores)
+    most = masked.max(axis=-1, keepdims=True)
+    weight = np.exp(sinks - np.where(np.isneginf(most), 0.0, most))
+    yield "they are left out where they are above all scores", w.average(weights, total + weight * (sinks < most))
+    yield "their weight is rounded to a power of two", w.average(weights, total + 2.0 ** np.rint(np.log2(weight)))
+    first = weights @ w.v + weight * w.v[:, :, :1]
+    yield "their weight goes to the first key", first / (total + weight)
+    without = w.average(weights, total)
+    yield "O is multiplied by a sigmoid of the wrong sign", without * weight / (total + weight)

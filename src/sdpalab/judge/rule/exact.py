@@ -14,8 +14,13 @@ log-sum-exp.
 An element is exact only if everything within that reach of its value rounds to the same number of the output's type;
 where the value lies near a tie, it is not. -0 and 0 are equal.
 
-Of a kernel that declares accumulators of 16 bits, or that it quantises Q, K and V, none of this can be required:
-:func:`has_exact_elements`.
+Of a kernel that quantises Q, K and V the same holds with two changes. What it computes with is what its declared
+quantisation makes of them; and only an element whose V, or of a level row every visible V, is one that e4m3 holds
+without an error is exact. The tensor cores of Ada and Hopper keep 13 fraction bits of a sum of e4m3 products, so that a
+level row's numbers may need no more, and a dominated row may lose that much once: all other weights of the sum are
+nothing in e4m3.
+
+Of a kernel that declares accumulators of 16 bits none of this can be required: :func:`has_exact_elements`.
 """
 
 from __future__ import annotations
@@ -29,8 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import may_see_none, score_bias, visible_keys
+from sdpalab.judge.rule.log_sum_exp import FLOAT8_DOT_ERROR
+from sdpalab.judge.rule.numerics import dequantised, quantised_numbers
 from sdpalab.judge.rule.reference import ROWS, Block, WeightBlock, finite, judged_rows, weight_blocks
-from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.kernel import Numerics, Quantisation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,6 +54,9 @@ MOST_REST = 2.0**-14
 """Most that all other weights may be together beside the dominant one. Less than half an ulp of 1 in float16, so that a
 P normalised first is still 1; and so far below that no threshold for a lazy rescale (8 in log2) skips that of the
 dominant key."""
+LOST = 2.0**-52
+"""What may be lost of the rest for each key: it is the difference of two sums in float64. Where V is 0, bfloat16 has
+numbers for less."""
 TERM_ERROR = 2.0**-22
 """Of a float32 dot product, for each of its terms, relative to the product of the norms: four roundings' worth."""
 CAP_TERMS = 16
@@ -63,6 +73,15 @@ LEAST_NORMAL = 2.0**-126
 """What is smaller, float32 arithmetic may flush to zero."""
 MOST_INTEGER = 2.0**24
 """Sums of integers up to this are exact in float32."""
+MOST_REST_E4M3 = 2.0**-20
+"""MOST_REST of a kernel that quantises: times 448, the largest factor of P, such a weight is half of the least number
+of e4m3 at most."""
+MOST_INTEGER_E4M3 = 2.0**14
+"""Sums of integers up to this are exact in an accumulator of 13 fraction bits."""
+SUM_ERROR_E4M3 = 2.0**-13
+"""What such an accumulator may lose of a number to which it adds next to nothing."""
+SAME = 2.0**-22
+"""Relative distance within which a number and what stands for it are the same: a scale in float32 is not exact."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +115,7 @@ class ExactElements:
 
 def has_exact_elements(numerics: Numerics) -> bool:
     """Whether a kernel of that arithmetic must hold the exact elements."""
-    return numerics.accumulate == "float32" and numerics.quantised is None
+    return numerics.accumulate == "float32"
 
 
 def cap_error_of(numerics: Numerics, scoring: Scoring) -> float:
@@ -111,6 +130,7 @@ def exact_elements(
     *,
     any_count: bool = False,
     cap_error: float = 0.0,
+    quantised: Quantisation | None = None,
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> ExactElements:
@@ -125,17 +145,25 @@ def exact_elements(
         divide by the sum of the weights at the end, since then every weight is 1.
     cap_error : float
         How far a capped score may be off beside what all kernels are: by :func:`cap_error_of`.
+    quantised : Quantisation, optional
+        How the kernel quantises Q, K and V, if it does.
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before.
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before; not
+        read if they are quantised.
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
-    weights = weights or weight_blocks(q, k, **scoring)
-    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, cap_error, weights))
-    for place, values, reach, dominant in chain.from_iterable(kinds):
-        low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
+    level = _level_rows(q, k, v, scoring, any_count, quantised)
+    if quantised is None:
+        weights = weights or weight_blocks(q, k, **scoring)
+    else:
+        q, k = dequantised(q, quantised), dequantised(k, quantised)
+        weights = weight_blocks(q, k, **scoring)
+    dominated = _dominated_rows(q, k, v, scoring, cap_error, quantised, weights)
+    for place, values, reach, dominant in chain(level, dominated):
+        low, high = _rounded(values - reach, v.dtype), _rounded(values + reach, v.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
         expected[place] = np.where(fixed, low, expected[place])
         mask[place] |= fixed
@@ -148,7 +176,28 @@ Rows = tuple[Block, F64, F64, npt.NDArray[np.int64]]
 is not of this kind), and the dominant key of each row or -1."""
 
 
-def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool) -> Iterator[Rows]:
+def _summands(head: Array, quantised: Quantisation | None) -> tuple[F64, Bools, float]:
+    """Of the V of a head [S, D]: the sizes of its numbers in units of which sums are exact, which of them are no
+    integers or stand for V with an error, and up to which sum."""
+    if quantised is None:
+        values = head.astype(np.float64)
+        return np.abs(values), values != np.rint(values), MOST_INTEGER
+    numbers, _ = quantised_numbers(head[None, None], quantised)
+    whole = np.abs(numbers[0, 0] * 2.0**9).astype(np.int64)  # e4m3 has no number between 0 and 2**-9
+    unit = int(np.where(whole == 0, np.iinfo(np.int64).max, whole & -whole).min())
+    return whole / unit, ~_held(head, quantised), MOST_INTEGER_E4M3
+
+
+def _held(head: Array, quantised: Quantisation) -> Bools:
+    """Which elements of the V of a head [S, D] its quantisation holds without an error."""
+    values, numbers = head.astype(np.float64), dequantised(head[None, None], quantised)[0, 0]
+    held: Bools = np.abs(numbers - values) <= SAME * np.abs(values)
+    return held
+
+
+def _level_rows(
+    q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool, quantised: Quantisation | None
+) -> Iterator[Rows]:
     """Level rows, and empty ones, whose mean is 0."""
     batch, heads, seq_q, _ = q.shape
     seq_kv, group = k.shape[2], heads // k.shape[1]
@@ -160,7 +209,7 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
                 continue
             sink = float(scoring["sinks"][h]) if "sinks" in scoring else -np.inf
             values = v[b, h // group].astype(np.float64)
-            broken = values != np.rint(values)
+            sizes, broken, most_sum = _summands(v[b, h // group], quantised)
             for start in range(0, seq_q, ROWS):
                 rows = slice(start, min(start + ROWS, seq_q))
                 index = np.arange(rows.start, rows.stop)
@@ -174,7 +223,7 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
                 if not level.any():
                     continue
                 seen = visible.astype(np.float64)
-                whole = (seen @ broken == 0.0) & (seen @ np.abs(values) <= MOST_INTEGER)
+                whole = (seen @ broken == 0.0) & (seen @ sizes <= most_sum)
                 mean = (seen @ values) / np.maximum(count, 1)[:, None]
                 largest = np.maximum.accumulate(np.abs(values))[seq_kv - 1 - visible[:, ::-1].argmax(axis=1)]
                 reach = (EXP_ERROR * np.abs(mean) + MERGE_ERROR * largest + LEAST_NORMAL) * ~empty[:, None]
@@ -183,15 +232,25 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
 
 
 def _dominated_rows(
-    q: Array, k: Array, v: Array, scoring: Scoring, cap_error: float, weights: Iterable[WeightBlock]
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    cap_error: float,
+    quantised: Quantisation | None,
+    weights: Iterable[WeightBlock],
 ) -> Iterator[Rows]:
     group, terms = q.shape[1] // k.shape[1], q.shape[3] + (CAP_TERMS if "softcap" in scoring else 0)
+    term_error, most_rest, sum_error = TERM_ERROR, MOST_REST, 0.0
+    if quantised is not None:
+        term_error, most_rest, sum_error = FLOAT8_DOT_ERROR, MOST_REST_E4M3, SUM_ERROR_E4M3
     for each in weights:
         (b, h, rows), p = each.place, each.weights
         key, top = p.argmax(axis=1), p.max(axis=1)
         rest = np.where(top > 0.0, (each.total[:, 0] - top) / np.where(top > 0.0, top, 1.0), 1.0)
-        if not (rest < MOST_REST).any():
+        if not (rest < most_rest).any():
             continue
+        rest += np.maximum(np.count_nonzero(p, axis=1) - 1, 0) * LOST
         values = v[b, h // group].astype(np.float64)
         norms = np.linalg.norm(k[b, h // group].astype(np.float64), axis=1)
         score = abs(scoring["scale"]) * np.linalg.norm(q[b, h, rows].astype(np.float64), axis=1) * norms.max()
@@ -199,11 +258,14 @@ def _dominated_rows(
         if bias is not None:
             score = score + np.where(p > 0.0, np.abs(bias), 0.0).max(axis=1)
         # Of two scores, each is off by its terms; a weight rounded up to the type's least number may double.
-        rest *= 2.0 * np.exp(np.minimum(2.0 * (TERM_ERROR * terms * score + cap_error), 100.0))
+        rest *= 2.0 * np.exp(np.minimum(2.0 * (term_error * terms * score + cap_error), 100.0))
         chosen = values[key]
         reach = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + LEAST_NORMAL * (chosen != 0.0)
-        reach += np.abs(chosen) * (EXP_ERROR + EXPONENT_ERROR * score)[:, None]
-        yield (b, h, rows), chosen, np.where((rest < MOST_REST)[:, None], reach, np.inf), key
+        reach += np.abs(chosen) * (EXP_ERROR + EXPONENT_ERROR * score + sum_error)[:, None]
+        fixed = np.broadcast_to((rest < most_rest)[:, None], chosen.shape)
+        if quantised is not None:
+            fixed = fixed & _held(v[b, h // group], quantised)[key]
+        yield (b, h, rows), chosen, np.where(fixed, reach, np.inf), key
 
 
 def _rounded(values: F64, dtype: np.dtype[Any]) -> Array:

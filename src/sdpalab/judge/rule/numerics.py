@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     from sdpalab.scoring import Scoring
 
-__all__ = ["UNDECLARED", "approximate_tanh", "check_numerics", "dequantised", "intended_output", "orders_of"]
+__all__ = [
+    "UNDECLARED",
+    "approximate_tanh",
+    "check_numerics",
+    "dequantised",
+    "intended_output",
+    "orders_of",
+    "quantised_numbers",
+]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -94,8 +102,8 @@ def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
     return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
 
 
-def dequantised(array: Array, quantised: Quantisation) -> F64:
-    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale.
+def quantised_numbers(array: Array, quantised: Quantisation) -> tuple[F64, npt.NDArray[np.float32]]:
+    """The numbers of the type that ``array`` becomes, and their scales.
 
     Parameters
     ----------
@@ -105,17 +113,26 @@ def dequantised(array: Array, quantised: Quantisation) -> F64:
 
     Returns
     -------
-    ndarray of float64, [B, H, S, D]
+    numbers : ndarray of float64, [B, H, S, D]
+    scales : ndarray of float32, [B, H, S, 1]
     """
     rows = quantised.rows or array.shape[2]
-    single, out = array.astype(np.float32), np.empty(array.shape, np.float64)
+    single, numbers = array.astype(np.float32), np.empty(array.shape, np.float64)
+    scales = np.empty((*array.shape[:3], 1), np.float32)
     for start in range(0, array.shape[2], rows):
         block = single[:, :, start : start + rows]
         scale = np.abs(block).max(axis=(2, 3), keepdims=True) / np.float32(FLOAT8_MAX)
         scale = np.where(scale > 0.0, scale, np.float32(1.0))
-        numbers = np.clip(block / scale, -FLOAT8_MAX, FLOAT8_MAX).astype(_TYPES[quantised.dtype])
-        out[:, :, start : start + rows] = numbers.astype(np.float64) * scale
-    return out
+        within = np.clip(block / scale, -FLOAT8_MAX, FLOAT8_MAX)
+        numbers[:, :, start : start + rows] = within.astype(_TYPES[quantised.dtype])
+        scales[:, :, start : start + rows] = scale
+    return numbers, scales
+
+
+def dequantised(array: Array, quantised: Quantisation) -> F64:
+    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale."""
+    numbers, scales = quantised_numbers(array, quantised)
+    return numbers * scales
 
 
 def intended_output(

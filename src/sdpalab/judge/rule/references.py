@@ -26,7 +26,7 @@ from sdpalab.judge.rule.numerics import intended_output, orders_of
 from sdpalab.judge.rule.reference import Rows, Weights, attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import Limits
-from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
 __all__ = ["MOST_BYTES", "References", "references_of"]
@@ -60,7 +60,7 @@ class References:
         self._qkv = inputs.qkv
         self._arguments: dict[str, Any] = dict(inputs.scoring(problem))
         self._limits: dict[Numerics, Limits] = {}
-        self._exact: dict[tuple[bool, float], ExactElements] = {}
+        self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: Weights | None = None
         self.nbytes = 0
@@ -115,9 +115,15 @@ class References:
         if self.rows is not None or not has_exact_elements(numerics):
             return None
         any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
-        key = (any_count, cap_error)
+        key = (any_count, cap_error, numerics.quantised)
         if key not in self._exact:
-            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count, cap_error=cap_error)
+            elements = exact_elements(
+                *self._qkv,
+                **(self._shared() if numerics.quantised is None else self._arguments),
+                any_count=any_count,
+                cap_error=cap_error,
+                quantised=numerics.quantised,
+            )
             self._freeze(elements.expected, elements.mask, elements.key)
             self._exact[key] = elements
         return self._exact[key]

@@ -246,7 +246,8 @@ class CandidateProcesses:
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
 
-        ``draws`` are random numbers, uint16, in the shapes of q, k and v. The reply has ``ring`` and ``ptx_sha256``, or
+        It has the knobs that the kernel names for that, where none was asked for. ``draws`` are random numbers, uint16,
+        in the shapes of q, k and v. The reply has ``ring`` and ``ptx_sha256``, or
         ``not_algebraic``, or a ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``.
         A kernel that is not algebraic with its log-sum-exp is run again without: ``lse_refusal`` then says why.
 
@@ -257,7 +258,7 @@ class CandidateProcesses:
         """
         self._begin()
         try:
-            plans = self._plans(problem)
+            plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
             assert self._executor is not None
             order = {"do": "ring", "arch": self._arch, "cache": self._cache, "poison": POISONS[0]}
@@ -350,12 +351,13 @@ class CandidateProcesses:
         """Set the time limit, in seconds from now."""
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
-    def _plans(self, problem: Problem) -> _Plans | None:
+    def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
         """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
-        _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, MOST_PLAN)
+        order = {"do": "plan", "problem": problem.to_dict(), "ring": ring}
+        _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
         try:
             data = results["plan"].tobytes() if "plan" in results else b""
             plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs)

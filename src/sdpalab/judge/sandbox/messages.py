@@ -84,8 +84,8 @@ class About(Message):
     A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
     it does not compute it; ``declares_support``, whether it says so itself. ``arch`` is what it is built for, which is
     its own choice where the judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``,
-    whether it writes the log-sum-exp. A callable declares nothing but what it ``takes``
-    (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default.
+    whether it writes the log-sum-exp; ``algebraic``, the knobs that the stage in exact arithmetic changes. A callable
+    declares nothing but what it ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default.
     """
 
     kind: Literal["cuda", "callable"]
@@ -94,6 +94,7 @@ class About(Message):
     arch: Annotated[Text, Field(max_length=20)] = ""
     refuses: Text | None = None
     lse: bool = False
+    algebraic: Text = ""
     numerics: DeclaredNumerics | None = None
     declares_support: bool = False
     rejects: list[Text | None] = []

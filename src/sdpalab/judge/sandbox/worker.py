@@ -47,7 +47,7 @@ class _CandidateServer:
         self._callable: CallableRunner | None = None
         self._kernel: Kernel | None = None
         self._sms = 0
-        self._config = Config()
+        self._config = self._algebraic = Config()
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         """Execute an order: ``load`` the candidate; ``call`` a callable or look at its output ``again``; ``plan``."""
@@ -55,7 +55,7 @@ class _CandidateServer:
             return self._load(order, arrays), {}
         try:
             if order["do"] == "plan":
-                return self._plan(Problem(**order["problem"]))
+                return self._plan(Problem(**order["problem"]), self._algebraic if order["ring"] else self._config)
             assert self._callable is not None, "the candidate is not a callable"
             if order["do"] == "again":
                 return {"status": None}, {"o": self._callable.look_again()}
@@ -76,10 +76,10 @@ class _CandidateServer:
             f"define a TritonKernel with that function, its grid and its args, and judge that; {HOW_TO_DESCRIBE}"
         )
 
-    def _plan(self, problem: Problem) -> Answer:
+    def _plan(self, problem: Problem, config: Config) -> Answer:
         assert self._kernel is not None, "the candidate is not a kernel"
         try:
-            launch_plan = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
+            launch_plan = self._kernel.launch_plan(problem, config, lse=self._kernel.lse, sms=self._sms)
             plan = send_plan(launch_plan, self._arch)
         except UnsupportedProblem as error:
             return {"status": Status.UNSUPPORTED.value, "reason": text_of(error)}, {}
@@ -100,6 +100,8 @@ class _CandidateServer:
             self._sms = order["sms"] or default_sms(self._arch)
             settings = order["config"]
             self._config = candidate.default_config if settings is None else candidate.config_with(settings)
+            free = {name: value for name, value in candidate.algebraic.items() if name not in (settings or {})}
+            self._algebraic = self._config.but(**free)
             return {"ok": True, **self._describe(candidate, [Problem(**fields) for fields in order["problems"]])}
         except MachineError as error:
             return {"ok": False, "machine": True, "message": text_of(error)}
@@ -116,6 +118,7 @@ class _CandidateServer:
             "arch": self._arch,
             "refuses": kernel.arch_reason(self._arch),
             "lse": kernel.lse,
+            "algebraic": str(Config(dict(self._algebraic.items() - self._config.items()))),
             "numerics": kernel.numerics_of(self._config).to_dict(),
             "declares_support": kernel.declares_support,
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],

@@ -22,9 +22,10 @@ from sdpalab.sim.errors import LaunchError, StepLimit
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import CompletionBarrier
+from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
-__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "in_async_proxy"]
+__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks"]
 
 ACTOR_SHIFT = np.uint32(22)
 TIME_MASK = np.uint32((1 << 22) - 1)
@@ -32,11 +33,6 @@ TIME_MASK = np.uint32((1 << 22) - 1)
 _MOST_ACTORS = 1 << 10
 _SIGNALLED = 64
 """mbarriers with copies that a CTA may have."""
-
-
-def in_async_proxy(instruction: Instruction) -> bool:
-    """Whether an instruction's accesses to shared memory are made in the async proxy (cp.async's are not)."""
-    return instruction.opcode == "wgmma" or "bulk" in instruction.mods
 
 
 class Clocks:

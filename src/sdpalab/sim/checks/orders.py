@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import updates_memory
 
 __all__ = [
     "LEVELS",
@@ -75,7 +75,7 @@ def memory_order(instruction: Instruction) -> MemoryOrder:
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
     mods = instruction.mods
-    atomic = opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in mods)
+    atomic = updates_memory(instruction)
     if "volatile" in mods:
         return _VOLATILE
     order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")

@@ -8,12 +8,13 @@ access may go to every buffer. An allocation that holds several tensors is one b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sdpalab.sim.fusion import registers_written
-from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol
-from sdpalab.sim.machine import Machine
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol
 from sdpalab.sim.memory import GLOBAL_BASE, Extent
 
-__all__ = ["home_buffers"]
+__all__ = ["Origins", "home_buffers", "pointer_origins"]
 
 _PASSES_ON = frozenset({"add", "sub", "mov", "cvta", "selp"})
 """Opcodes whose result may be any of their operands, moved by the others."""
@@ -21,33 +22,47 @@ _INTEGERS = frozenset({"mul", "shl", "shr", "cvt", "bfe", "popc", "clz", "rem", 
 """Opcodes whose result is no pointer."""
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
 
+Origins = dict[int, frozenset[int]]
+"""For accesses by their pc, where in the parameter block the pointers are that their addresses are computed from."""
 
-def home_buffers(machine: Machine) -> dict[int, Extent]:
-    """For each access to global memory whose buffer the code shows, by its pc, that buffer."""
+
+def pointer_origins(entry: Entry) -> Origins:
+    """The origins of the accesses to global memory whose code shows them all."""
     writers: dict[str, list[Instruction]] = {}
     unknown: set[str] = set()
-    for each in machine.entry.instructions:
+    for each in entry.instructions:
         written = registers_written(each)
         if len(written) == 1 and isinstance(each.operands[0], Register):
             writers.setdefault(written[0], []).append(each)
         else:  # one of several results
             unknown.update(written)
-    homes: dict[int, Extent] = {}
-    for each in machine.entry.instructions:
+    origins: Origins = {}
+    for each in entry.instructions:
         address = next((operand for operand in each.operands if isinstance(operand, Address)), None)
         if each.opcode not in _ACCESSES or address is None or {"shared", "local", "param", "const"} & set(each.mods):
             continue
-        buffers = _origins(machine, address.base, writers, unknown)
-        if buffers is not None and len(buffers) == 1:
-            homes[each.pc] = buffers.pop()
+        places = _origins(entry, address.base, writers, unknown)
+        if places is not None:
+            origins[each.pc] = places
+    return origins
+
+
+def home_buffers(origins: Origins, params: bytes, extents: Sequence[Extent]) -> dict[int, Extent]:
+    """For each access whose pointers are all into one buffer, by its pc, that buffer."""
+    homes: dict[int, Extent] = {}
+    for pc, places in origins.items():
+        values = [int.from_bytes(params[at : at + 8], "little") - GLOBAL_BASE for at in places]
+        buffers = {extent for extent in extents for value in values if extent.begin <= value < extent.end}
+        if len(buffers) == 1:
+            homes[pc] = buffers.pop()
     return homes
 
 
 def _origins(
-    machine: Machine, base: object, writers: dict[str, list[Instruction]], unknown: set[str]
-) -> set[Extent] | None:
-    """The buffers that an address may be computed from; None if it may be any."""
-    pending, seen, extents = [base], set[str](), set[Extent]()
+    entry: Entry, base: object, writers: dict[str, list[Instruction]], unknown: set[str]
+) -> frozenset[int] | None:
+    """The places of the pointers that an address may be computed from; None if it may be any pointer."""
+    pending, seen, places = [base], set[str](), set[int]()
     while pending:
         register = pending.pop()
         if isinstance(register, Immediate):
@@ -61,38 +76,31 @@ def _origins(
             return None
         for writer in writers[register.name]:
             if writer.opcode in _PASSES_ON:
-                pending += [operand for operand in writer.operands[1:] if not _is_predicate(machine, operand)]
+                pending += [operand for operand in writer.operands[1:] if not _is_predicate(entry, operand)]
             elif writer.opcode in ("mad", "fma"):  # the product is no pointer
                 pending.append(writer.operands[3])
             elif writer.opcode == "ld" and "param" in writer.mods:
-                buffer = _parameter(machine, writer)
-                if buffer is None:
+                place = _parameter(entry, writer)
+                if place is None:
                     return None
-                extents |= buffer
+                if {"u64", "s64", "b64"} & set(writer.mods):
+                    places.add(place)
             elif writer.opcode not in _INTEGERS:
                 return None
-    return extents
+    return frozenset(places)
 
 
-def _is_predicate(machine: Machine, operand: Operand) -> bool:
+def _is_predicate(entry: Entry, operand: Operand) -> bool:
     if not isinstance(operand, Register):
         return False
-    type_ = machine.entry.registers.get(operand.name)
+    type_ = entry.registers.get(operand.name)
     return type_ is not None and type_.kind == "pred"
 
 
-def _parameter(machine: Machine, load: Instruction) -> set[Extent] | None:
-    """The buffer that a loaded parameter points into, nothing if it is no pointer; None for what is no parameter of
-    the kernel."""
+def _parameter(entry: Entry, load: Instruction) -> int | None:
+    """Where in the parameter block a load reads; None for what is no parameter of the kernel."""
     source = load.operands[1]
-    param = next(
-        (each for each in machine.entry.params if isinstance(source, Address) and source.base == Symbol(each.name)),
-        None,
-    )
-    if param is None or not isinstance(source, Address):
+    if not isinstance(source, Address):
         return None
-    at = param.offset + source.offset
-    value = int.from_bytes(machine.params[at : at + 8], "little") - GLOBAL_BASE
-    if not {"u64", "s64", "b64"} & set(load.mods):
-        return set()
-    return {extent for extent in machine.spaces["global"].extents if extent.begin <= value < extent.end}
+    param = next((each for each in entry.params if source.base == Symbol(each.name)), None)
+    return None if param is None else param.offset + source.offset

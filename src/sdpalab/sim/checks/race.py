@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
 from sdpalab.sim.checks.lanes import Changes, LaneOrder, LaneRaces, SameStep
 from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, fence_order, memory_order
 from sdpalab.sim.checks.scopes import ReleaseChain, Synchronisation
@@ -24,7 +24,7 @@ from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]

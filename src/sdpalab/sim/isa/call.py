@@ -168,7 +168,7 @@ def _ret(flow: Flow, instruction: Instruction, following: int) -> End:
 
     def end(sel: Selection) -> list[Resume]:
         resumed: list[Resume] = []
-        values = caller[sel]
+        values = caller[sel].copy()  # a frame that is restored has others
         for number in (values[0],) if (values == values[0]).all() else np.unique(values):
             site = calls.sites[number]
             part = sel if (values == number).all() else subset(sel, values == number)

@@ -35,7 +35,7 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
     if width > 16:
         raise mods.unsupported(f"accesses of {width} bytes are not modelled")
     if space == "param":
-        space = "param" if of_kernel(decoder.machine, instruction) else "local"
+        space = "param" if of_kernel(decoder.machine.entry, instruction) else "local"
     access = Accessor(decoder, instruction, instruction.operands[1], space, width)
     gather = access.gather_unobserved if space == "param" else access.gather
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step
-from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol, Variable
+from sdpalab.sim.ir import Address, Entry, Instruction, Operand, Register, Symbol, Variable
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import PtxType
@@ -67,12 +67,12 @@ def parameter_by_address(machine: Machine, instruction: Instruction) -> bool:
     return isinstance(operand, Address) and isinstance(operand.base, Register)
 
 
-def of_kernel(machine: Machine, instruction: Instruction) -> bool:
+def of_kernel(entry: Entry, instruction: Instruction) -> bool:
     """Whether an access to the parameter space is to the kernel's own parameters (PTX ISA, "ld": in a kernel
     ``.param`` is ``.param::entry``, in a device function ``.param::func``)."""
     if "param::entry" in instruction.mods:
         return True
-    return "param::func" not in instruction.mods and instruction.pc >= machine.entry.start
+    return "param::func" not in instruction.mods and instruction.pc >= entry.start
 
 
 def load_parameter(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:

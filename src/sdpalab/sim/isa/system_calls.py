@@ -1,12 +1,8 @@
-"""Functions that the driver gives to every kernel: ``vprintf``, ``__assertfail``, ``malloc`` and ``free`` (PTX ISA,
-"call"; CUDA C++ Programming Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation")."""
+"""Calls of functions that the driver gives to every kernel (:mod:`sdpalab.sim.system_calls`; PTX ISA, "call")."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step
 from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
@@ -15,35 +11,34 @@ from sdpalab.sim.isa.parameters import parameter_place
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.selection import Array, Selection, indices
+from sdpalab.sim.system_calls import ARGUMENT_BYTES, LaneMemory, formatted
 
 __all__ = ["SYSTEM_CALLS", "SystemCall"]
 
 SystemCall = Callable[[Decoder, Instruction, Sequence[Operand], Sequence[Operand]], Step]
 """``call(decoder, instruction, results, arguments)``: what the call does."""
 
-_FORMAT = re.compile(rb"%(?:%|([-+ #0]*)(\*|\d+)?(\.(?:\*|\d*))?(hh|h|ll|l|j|z|t)?([diuxXocsfFeEgGp]))")
-_WIDE = (b"ll", b"l", b"j", b"z", b"t")
-_NARROW = {b"hh": 8, b"h": 16}
 
-
-def _arguments(decoder: Decoder, instruction: Instruction, operands: Sequence[Operand], sizes: str) -> list[Array]:
-    """The arguments, which have that many bytes each."""
+def _places(
+    decoder: Decoder, instruction: Instruction, operands: Sequence[Operand], sizes: tuple[int, ...]
+) -> list[Array]:
+    """The arguments or results, which have that many bytes each."""
     places = [parameter_place(decoder, instruction, operand) for operand in operands]
-    if [place.itemsize for place in places] != [int(size) for size in sizes]:
-        raise Mods(instruction).unsupported(f"expected arguments of {', '.join(sizes)} bytes")
+    if tuple(place.itemsize for place in places) != sizes:
+        raise Mods(instruction).unsupported(f"expected arguments of {', '.join(map(str, sizes))} bytes")
     return places
 
 
 def _vprintf(decoder: Decoder, instruction: Instruction, results: Sequence[Operand], given: Sequence[Operand]) -> Step:
     """``vprintf(format, buffer)``: each lane's text goes to the launch's output, in the order of the lanes."""
     machine = decoder.machine
-    formats, buffers = _arguments(decoder, instruction, given, "88")
+    formats, buffers = _places(decoder, instruction, given, ARGUMENT_BYTES["vprintf"])
     counts = [parameter_place(decoder, instruction, operand) for operand in results]
 
     def step(sel: Selection) -> None:
         for lane in indices(sel):
-            memory = _LaneMemory(machine, int(lane), instruction)
-            text, many = _formatted(memory, int(formats[lane]), int(buffers[lane]))
+            memory = _MachineMemory(machine, int(lane), instruction)
+            text, many = formatted(memory, int(formats[lane]), int(buffers[lane]))
             machine.printed.append(text)
             for count in counts:
                 count[lane] = many
@@ -56,11 +51,11 @@ def _assertfail(
 ) -> Step:
     """``__assertfail(message, file, line, function, character size)``: the launch ends."""
     machine = decoder.machine
-    message, file, line, function, _ = _arguments(decoder, instruction, given, "88488")
+    message, file, line, function, _ = _places(decoder, instruction, given, ARGUMENT_BYTES["__assertfail"])
 
     def step(sel: Selection) -> None:
         lane = int(indices(sel)[0])
-        memory = _LaneMemory(machine, lane, instruction)
+        memory = _MachineMemory(machine, lane, instruction)
         what, where, name = (memory.string(int(each[lane])).decode("latin-1") for each in (message, file, function))
         block, thread = machine.where(lane)
         raise DeviceAssertion(
@@ -74,8 +69,8 @@ def _assertfail(
 def _malloc(decoder: Decoder, instruction: Instruction, results: Sequence[Operand], given: Sequence[Operand]) -> Step:
     """``malloc(size)``: each lane gets a buffer of its own, or a null pointer where the heap is full."""
     machine = decoder.machine
-    (sizes,) = _arguments(decoder, instruction, given, "8")
-    places = _arguments(decoder, instruction, results, "8")
+    (sizes,) = _places(decoder, instruction, given, ARGUMENT_BYTES["malloc"])
+    places = _places(decoder, instruction, results, (8,))
 
     def step(sel: Selection) -> None:
         heap, space = machine.heap, machine.spaces["global"]
@@ -92,7 +87,7 @@ def _malloc(decoder: Decoder, instruction: Instruction, results: Sequence[Operan
 def _free(decoder: Decoder, instruction: Instruction, results: Sequence[Operand], given: Sequence[Operand]) -> Step:
     """``free(pointer)``; nothing happens to a null pointer."""
     machine = decoder.machine
-    (pointers,) = _arguments(decoder, instruction, given, "8")
+    (pointers,) = _places(decoder, instruction, given, ARGUMENT_BYTES["free"])
 
     def step(sel: Selection) -> None:
         heap, space = machine.heap, machine.spaces["global"]
@@ -119,13 +114,11 @@ SYSTEM_CALLS: dict[str, SystemCall] = {
 """By name, what a call of a function does that the PTX declares and the driver defines."""
 
 
-class _LaneMemory:
-    """Memory as one lane sees it through generic addresses."""
-
+class _MachineMemory(LaneMemory):
     def __init__(self, machine: Machine, lane: int, instruction: Instruction) -> None:
         self.machine, self.lane, self.instruction = machine, lane, instruction
 
-    def _stretch(self, address: int) -> Array:
+    def stretch(self, address: int) -> Array:
         """The bytes from an address to the end of what it lies in."""
         machine, window = self.machine, address >> WINDOW_BITS
         for name, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):
@@ -143,54 +136,3 @@ class _LaneMemory:
             f"{self.instruction.text} at PTX line {self.instruction.line} is given the address {address:#x}, where "
             f"there is nothing (block {block}, thread {thread})"
         )
-
-    def read(self, address: int, size: int) -> bytes:
-        """Some bytes."""
-        content: bytes = self._stretch(address)[:size].tobytes()
-        return content.ljust(size, b"\0")
-
-    def string(self, address: int) -> bytes:
-        """The text up to a zero byte."""
-        stretch = self._stretch(address)
-        zeros = np.flatnonzero(stretch == 0)
-        content: bytes = stretch[: zeros[0] if len(zeros) else len(stretch)].tobytes()
-        return content
-
-
-def _formatted(memory: _LaneMemory, template: int, buffer: int) -> tuple[str, int]:
-    """The text of a printf, and how many arguments it took; each lies in the buffer at a multiple of its size."""
-    taken = offset = 0
-
-    def argument(size: int) -> int:
-        nonlocal taken, offset
-        begin = -(-offset // size) * size
-        taken, offset = taken + 1, begin + size
-        return int.from_bytes(memory.read(buffer + begin, size), "little")
-
-    def one(match: re.Match[bytes]) -> bytes:
-        flags, width, precision, length, kind = match.groups()
-        if kind is None:
-            return b"%"
-        if width == b"*":
-            width = b"%d" % _signed(argument(4), 32)
-        if precision == b".*":
-            precision = b".%d" % _signed(argument(4), 32)
-        spec = b"%" + flags + (width or b"") + (precision or b"")
-        if kind == b"s":
-            return (spec + b"s") % memory.string(argument(8))
-        if kind == b"p":
-            return (spec + b"s") % (b"0x%x" % argument(8))
-        if kind in b"fFeEgG":
-            return (spec + kind) % float(np.uint64(argument(8)).view(np.float64))
-        if kind == b"c":
-            return (spec + b"c") % (argument(4) & 0xFF)
-        value = argument(8 if length in _WIDE else 4)
-        bits = _NARROW.get(length, 64 if length in _WIDE else 32)
-        value &= (1 << bits) - 1
-        return (spec + (kind if kind in b"xXo" else b"d")) % (_signed(value, bits) if kind in b"di" else value)
-
-    return _FORMAT.sub(one, memory.string(template)).decode("latin-1"), taken
-
-
-def _signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> bits - 1 & 1 else value

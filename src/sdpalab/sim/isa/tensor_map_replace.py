@@ -14,10 +14,11 @@ from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import WARP, Array, Selection, indices
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, FIELDS
 
-__all__: list[str] = []
+__all__ = ["ALIGNMENT", "BYTE_STRIDES", "CHUNK"]
 
-_ALIGNMENT, _CHUNK = 64, 16
-_BYTE_STRIDES = 8.5
+ALIGNMENT, CHUNK = 64, 16
+"""Of a tensor map in memory; bytes that are copied at a time."""
+BYTE_STRIDES = 8.5
 """The PTX version (that of CUDA 12.5) from which on a stride is given in bytes, and not in units of 16."""
 
 
@@ -43,9 +44,9 @@ def _replace(decoder: Decoder, instruction: Instruction) -> Step:
     if not isinstance(place, Immediate) or not 0 <= int(place.value) < many:
         raise mods.unsupported(f"the field .{field} has the elements 0 to {many - 1}")
     begin += width * int(place.value)
-    access = Accessor(decoder, instruction, operands[0], space, _ALIGNMENT)
+    access = Accessor(decoder, instruction, operands[0], space, ALIGNMENT)
     values = decoder.src(instruction, operands[1], type_)
-    sixteenths = field == "global_stride" and float(decoder.machine.module.version) < _BYTE_STRIDES
+    sixteenths = field == "global_stride" and float(decoder.machine.module.version) < BYTE_STRIDES
 
     def step(sel: Selection) -> None:
         for part in access.parts(sel, width=DESCRIPTOR_BYTES):
@@ -69,8 +70,8 @@ def _copy(decoder: Decoder, instruction: Instruction) -> Step:
     target, source, size = instruction.operands
     if size != Immediate(DESCRIPTOR_BYTES):
         raise mods.unsupported(f"the size must be {DESCRIPTOR_BYTES}")
-    writes = Accessor(decoder, instruction, target, "global", _ALIGNMENT)
-    reads = Accessor(decoder, instruction, source, "shared", _ALIGNMENT)
+    writes = Accessor(decoder, instruction, target, "global", ALIGNMENT)
+    reads = Accessor(decoder, instruction, source, "shared", ALIGNMENT)
     observers = decoder.machine.observers
 
     def step(sel: Selection) -> None:
@@ -78,16 +79,16 @@ def _copy(decoder: Decoder, instruction: Instruction) -> Step:
         leaders = lanes[np.unique(lanes // WARP, return_index=True)[1]]
         for part in reads.parts(leaders, width=DESCRIPTOR_BYTES):
             chunks: list[Array] = []
-            for begin in range(0, DESCRIPTOR_BYTES, _CHUNK):
-                chunk = _at(part, begin, _CHUNK)
+            for begin in range(0, DESCRIPTOR_BYTES, CHUNK):
+                chunk = _at(part, begin, CHUNK)
                 for observer in observers:
                     observer.load(chunk)
-                chunks.append(part.space.load(chunk.index, _CHUNK))
+                chunks.append(part.space.load(chunk.index, CHUNK))
             mine = indices(part.sel)
             for goal in writes.parts(mine, width=DESCRIPTOR_BYTES):
                 row = np.searchsorted(mine, indices(goal.sel))
                 for number, words in enumerate(chunks):
-                    _store(decoder, goal, number * _CHUNK, _CHUNK, np.ascontiguousarray(words[row]))
+                    _store(decoder, goal, number * CHUNK, CHUNK, np.ascontiguousarray(words[row]))
 
     return step
 

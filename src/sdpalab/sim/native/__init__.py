@@ -24,7 +24,8 @@ always has. So native code may suspect more than what is wrong, and must never s
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). A block that waits for a later one
-leaves the launch to the reference engine, which runs them together.
+leaves the launch to the reference engine, which runs them together. All blocks of a cooperative launch run together
+here, too, as those of a cluster do.
 
 **Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.operations.tracked`); where they
 may matter, the reference engine decides.
@@ -34,6 +35,9 @@ interpreter. With checks, what the threads' blocks touched in global memory is c
 
 Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with the
 vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
+
+**Python** is called back (:mod:`.host`) for ``printf``, ``malloc`` and ``free``, for a tensor map that a kernel has
+changed, and by instructions whose accesses a recorder collects. Launches with such calls run on one thread.
 
 **What is left to the reference engine** besides: the launches that :data:`.engine.LEFT_TO_THE_REFERENCE` names,
 launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of another stream's, counters where lanes of a warp

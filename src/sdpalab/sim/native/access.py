@@ -69,7 +69,7 @@ def _in_window(code: OperationCode, offset: Lanes, width: int, limit: int, base:
 def _in_cluster(code: OperationCode, address: Lanes, width: int, active: Lanes) -> Lanes:
     """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
     b, rank = code.builder, address >> RANK_SHIFT
-    last = code.spread(code.context(layout.CTA_COUNT), "s64")
+    last = code.spread(code.context(layout.RANKS), "s64")
     code.leave_if((((rank < 0) | (rank > last)) & active).any(), layout.ILLEGAL)
     own = code.spread(b.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
     begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sdpalab.sim.checks.provenance import Origins
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
 from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
@@ -30,7 +32,7 @@ SPECIAL_REGISTERS = frozenset(
     {
         *(f"%{name}.{axis}" for name in _WITH_AXES for axis in "xyz"),
         *(f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "ge", "gt")),
-        *("%laneid", "%warpid", "%nwarpid", "%cluster_ctarank", "%cluster_nctarank"),
+        *("%laneid", "%warpid", "%nwarpid", "%cluster_ctarank", "%cluster_nctarank", "%envreg1", "%envreg2"),
         *("%dynamic_smem_size", "%total_smem_size"),
     }
 )
@@ -58,14 +60,15 @@ def native(*names: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True)
 class Constant:
-    """A row that holds one value at first: a literal's bits, a parameter's bytes, the address of a variable, or the
-    zeros of a register that instructions share and PTX does not name.
+    """A row that holds one value at first: a literal's bits, a parameter's bytes, the address of a variable, the
+    zeros of a register that instructions share and PTX does not name, a bound of the buffer that an access must stay
+    in, or whether the launch names a cluster.
 
     Attributes
     ----------
-    kind : {"literal", "parameter", "symbol", "hidden"}
+    kind : {"literal", "parameter", "symbol", "hidden", "home begins", "home ends", "cluster"}
     value : int or str
-        The bits; the offset in the parameter block; the name.
+        The bits; the offset in the parameter block; the name; the pc of the access.
     bits : int
         Of an element; 1 for a predicate.
     """
@@ -95,6 +98,7 @@ class Assembler:
     product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    host_calls: list[HostCall | WatchedAccess] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
     ones: list[int] = field(default_factory=list)
@@ -105,6 +109,18 @@ class Assembler:
     """Whether undefined bytes of shared memory are followed."""
     unset: dict[int, frozenset[str]] = field(default_factory=dict)
     """Then, by the pc of an instruction, the registers that it reads and that may never have been set."""
+    origins: Origins = field(default_factory=dict)
+    """For the ``provenance`` check, where the addresses of accesses come from."""
+    volatile_is_data: bool = False
+    """Whether volatile accesses are weak ones (:mod:`sdpalab.sim.checks.orders`)."""
+    version: float = 9.0
+    """Of PTX."""
+    frames: dict[frozenset[str], int] = field(default_factory=dict)
+    """Where in the lists those of functions that call themselves begin, by their circle."""
+    stack_bytes: int = 0
+    """Of a warp, for those functions."""
+    recorded: frozenset[int] = frozenset()
+    """By their pc, the instructions whose accesses Python gets."""
     _used: int = 0
 
     def __post_init__(self) -> None:
@@ -144,6 +160,8 @@ class Assembler:
             raise NotNative(f"operand {operand}")
         declared = self.types.get(operand.name)
         if declared is None:
+            if operand.name == "%is_explicit_cluster" and wanted.kind == "pred":
+                return self.constant(Constant("cluster", operand.name, 1))
             if wanted.bits != 32 or wanted.lanes != 1 or operand.name not in SPECIAL_REGISTERS:
                 raise NotNative(f"special register {operand.name} as .{type_}")
             if operand.name not in self.specials:
@@ -218,8 +236,8 @@ class Assembler:
 
     @property
     def watched(self) -> bool:
-        """Whether accesses to memory are checked or counted."""
-        return self.checked or self.counted
+        """Whether accesses to memory are checked, counted or recorded."""
+        return self.checked or self.counted or bool(self.recorded)
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""

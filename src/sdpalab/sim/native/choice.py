@@ -33,7 +33,12 @@ def wanted_engine() -> str:
 
 
 def run_native(
-    setup: Setup, space: Space, tally: Tally, workers: int | None = None, touched: list[Touched] | None = None
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    workers: int | None = None,
+    touched: list[Touched] | None = None,
+    printed: list[str] | None = None,
 ) -> str:
     """Run all CTAs of a launch in native code.
 
@@ -48,6 +53,8 @@ def run_native(
         Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
     touched : list of Touched, optional
         What the launch has accessed in global memory is appended here, if it ran to its end with checks.
+    printed : list of str, optional
+        What printf wrote is appended here, if the launch ran to its end.
 
     Returns
     -------
@@ -58,4 +65,4 @@ def run_native(
         from sdpalab.sim.native.engine import run
     except ImportError as missing:
         return f"llvmlite is not installed ({missing})"
-    return run(setup, space, tally, workers, touched)
+    return run(setup, space, tally, workers, touched, printed)

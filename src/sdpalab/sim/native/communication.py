@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from sdpalab.sim.checks.orders import SAME_GPU, memory_order
 from sdpalab.sim.checks.scopes import synchronises
-from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import opcode_of, updates_memory
 
-__all__ = ["communicates", "is_communication", "observes_blocks", "orders_blocks", "reaches_all_blocks"]
+__all__ = ["communicates", "is_communication", "orders_blocks", "reaches_all_blocks"]
 
 
 def is_communication(instruction: Instruction) -> bool:
     """Whether it is a strong access that may be to global memory."""
-    if not (opcode_of(instruction).memory or instruction.opcode == "cp") or not memory_order(instruction).strong:
+    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
         return False
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
     return not spaces or "global" in spaces
@@ -27,17 +26,6 @@ def reaches_all_blocks(instruction: Instruction) -> bool:
 def communicates(entry: Entry) -> bool:
     """Whether there is a strong access to global memory."""
     return any(map(is_communication, entry.instructions))
-
-
-def observes_blocks(entry: Entry) -> bool:
-    """Whether what a block does may depend on what others have done: it reads strongly, or gets the result of an atomic
-    operation."""
-    read = {name for each in entry.instructions for name in registers_read(each)}
-    return any(
-        is_communication(each) and not read.isdisjoint(registers_written(each))
-        for each in entry.instructions
-        if each.opcode in ("ld", "atom")
-    )
 
 
 def orders_blocks(entry: Entry) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.sim.checks.provenance import Origins, pointer_origins
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.errors import UnsupportedInstruction
@@ -17,6 +18,7 @@ from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.call import call_words, return_words
@@ -61,6 +63,12 @@ class Decoded:
         there, so that a path that never runs costs nothing.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
+    host_calls : tuple of HostCall
+        Calls of Python, by the number that records have for them.
+    origins : dict
+        For the ``provenance`` check, where the addresses of accesses come from.
+    stack_bytes : int
+        Of a warp, for functions that call themselves.
     """
 
     records: Array
@@ -74,6 +82,9 @@ class Decoded:
     ones: tuple[int, ...]
     refused: dict[int, str]
     sites: dict[int, Instruction]
+    host_calls: tuple[HostCall | WatchedAccess, ...]
+    origins: Origins
+    stack_bytes: int
 
 
 def decode(
@@ -86,12 +97,17 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
+    provenance: bool = False,
+    volatile_is_data: bool = False,
+    version: float = 9.0,
+    recorded: frozenset[int] = frozenset(),
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of shared memory.
+    that follow undefined bytes of shared memory, ``provenance`` those of that check; with ``volatile_is_data`` volatile
+    accesses are weak ones; ``recorded`` are the instructions, by their pc, whose accesses recorders collect.
 
-    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
-    ring, floating-point instructions are the ring's.
+    ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
+    :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
 
     Raises
     ------
@@ -101,6 +117,9 @@ def decode(
     asm = Assembler(entry, program, checked, counted, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
+    asm.volatile_is_data, asm.version, asm.recorded = volatile_is_data, version, recorded
+    if provenance:
+        asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
@@ -124,6 +143,9 @@ def decode(
         tuple(asm.ones),
         asm.refused,
         asm.sites if isinstance(asm, RingAssembler) else {},
+        tuple(asm.host_calls),
+        asm.origins,
+        asm.stack_bytes,
     )
 
 

@@ -19,13 +19,13 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates, observes_blocks
+from sdpalab.sim.native.communication import communicates
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
-from sdpalab.sim.opcodes import opcode_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
@@ -42,51 +42,60 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "the strict check of mbarriers that copies complete on": lambda setup: (
-        "strict" in setup.checks
-        and any("mbarrier::complete_tx::bytes" in each.mods for each in setup.entry.instructions)
-    ),
-    "the provenance check": lambda setup: "provenance" in setup.checks,
     "stale reads": lambda setup: setup.reads == "stale",
-    "watchers": lambda setup: bool(setup.watchers),
+    "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
+        each.opcode in ("mbarrier", "tensormap")
+        or (each.opcode == "cp" and in_async_proxy(each))
+        or (opcode_of(each).memory and "async" in each.mods)
+        for each in _recorded(setup)
+    ),
     "atomic operations on floating-point numbers in a ring": lambda setup: (
         is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
     ),
-    "a cooperative launch": lambda setup: bool(setup.workspace),
-    "volatile accesses that count as data": lambda setup: (
-        setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
-    ),
+    "a cooperative launch of clusters": lambda setup: bool(setup.workspace) and setup.geometry.cluster_size > 1,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_Key = tuple[int, bool, bool, bool, str, str]
+_Key = tuple[int, tuple[bool, ...], frozenset[int], str, str]
 _decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
-def run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None = None) -> str:
+def run(
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    workers: int | None,
+    touched: list[Touched] | None = None,
+    printed: list[str] | None = None,
+) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     for why, holds in LEFT_TO_THE_REFERENCE.items():
         if holds(setup):
             return why
     try:
-        return _run(setup, space, tally, workers, touched)
+        return _run(setup, space, tally, workers, touched, printed)
     except NotNative as why:
         return f"NotNative: {why}"
 
 
-def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched: list[Touched] | None) -> str:
+def _run(
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    workers: int | None,
+    touched: list[Touched] | None,
+    printed: list[str] | None,
+) -> str:
     decoded = _decode(setup)
     code = library()
     table = np.array(code.operations(decoded.operations), dtype=np.int64)
     loop = _LOOP(code.loop())
-    template = register_template(setup, decoded)
+    template = register_template(setup, space, decoded)
     ctas = np.concatenate(setup.chunks).astype(np.int64)
-    clusters = len(ctas) // setup.geometry.cluster_size
+    clusters = len(ctas) // setup.ctas_together
     first = State(setup, space, decoded, table, template, ctas)
-    if setup.counters and observes_blocks(setup.entry):
-        return "counters where blocks may tell each other something"
-    threads = 1 if communicates(setup.entry) else min(_threads(setup, workers), clusters)
+    threads = 1 if communicates(setup.entry) or decoded.host_calls else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
@@ -104,6 +113,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched:
     else:
         with ThreadPoolExecutor(threads) as pool:
             statuses = list(pool.map(work, states))
+    for state in states:
+        if state.host.error is not None:
+            raise state.host.error
     if layout.NOT_ALGEBRAIC in statuses:
         state = states[statuses.index(layout.NOT_ALGEBRAIC)]
         raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
@@ -122,6 +134,8 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched:
     tally.steps += steps
     for state in states:
         tally.add(state.counted)
+    if printed is not None:
+        printed += [text for state in states for text in state.host.printed]
     if touched is not None and setup.checks:
         touched.append(_touched(states))
     return ""
@@ -171,8 +185,8 @@ def _conflict(states: list[State]) -> bool:
 
 def _key(setup: Setup) -> _Key:
     """What a decoded program depends on."""
-    flags = bool(setup.checks), setup.counters, setup.tracking
-    return id(setup.program), *flags, setup.module.target, setup.numerics
+    flags = bool(setup.checks), setup.counters, setup.tracking, "provenance" in setup.checks, setup.volatile == "data"
+    return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup) -> weakref.ref[Program]:
@@ -196,6 +210,10 @@ def _decode(setup: Setup) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
+                provenance="provenance" in setup.checks,
+                volatile_is_data=setup.volatile == "data",
+                version=float(setup.module.version),
+                recorded=_recorded_pcs(setup),
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -206,6 +224,16 @@ def _decode(setup: Setup) -> Decoded:
     return known[1]
 
 
+def _recorded(setup: Setup) -> list[Instruction]:
+    """The instructions whose accesses a recorder collects."""
+    code = setup.entry.instructions if setup.watchers else ()
+    return [each for each in code if any(recorder.watches(setup.module, each) for recorder in setup.watchers)]
+
+
+def _recorded_pcs(setup: Setup) -> frozenset[int]:
+    return frozenset(each.pc for each in _recorded(setup))
+
+
 def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
     eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
@@ -214,5 +242,4 @@ def _ring(setup: Setup) -> Ring | None:
 
 def _adds_floats(instruction: Instruction) -> bool:
     """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
-    mods = set(instruction.mods)
-    return bool(mods & _FLOATS) and (opcode_of(instruction).memory == "update" or "reduce" in mods)
+    return bool(_FLOATS & set(instruction.mods)) and updates_memory(instruction)

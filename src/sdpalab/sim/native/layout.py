@@ -99,7 +99,7 @@ CONTEXT_WORDS = 160
     LOCAL_LIMIT,
     WARPS,  # the states of all warps of a cluster
     WARP_COUNT,  # of one CTA
-    CTA_COUNT,  # of one cluster
+    CTA_COUNT,  # of one cluster, or of a cooperative launch
     THREADS,  # of one CTA
     CTAS,  # linear indices of the launch's CTAs, by cluster
     SPECIALS,  # (kind, row) of special registers to fill in
@@ -218,7 +218,16 @@ CONTEXT_WORDS = 160
     CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
     LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier; 0 if there are none
     LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
-) = range(136)
+    HOST,  # the function that calls back into Python
+    READ_MAP,  # ... and the one that reads a tensor map
+    HOST_SPACE,  # of an access that Python gets: whether it is to global memory
+    STACK,  # of functions that call themselves
+    STACK_BYTES,  # of one warp
+    GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
+    NEEDS_FENCE,  # whether an mbarrier that copies complete on needs a fence behind its initialisation
+    UNFENCED,  # how many mbarriers there are without it
+    RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
+) = range(145)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -246,22 +255,24 @@ FORWARD, BACKWARD, DRAWN = 0, 1, 2
 
 # ---- releases through global memory: int64 words ---------------------------------------------------------------------
 
-ACQUIRES, RELEASES, OBSERVES, CONTINUES = 1, 2, 4, 8
-"""What a strong operation does, as bits: a reduction observes nothing, a write continues nothing."""
+ACQUIRES, RELEASES, OBSERVES, CONTINUES, SCOPE_SHIFT = 1, 2, 4, 8, 4
+"""What a strong operation does, as bits: a reduction observes nothing, a write continues nothing. From SCOPE_SHIFT on,
+its scope as one of :data:`sdpalab.sim.checks.orders.LEVELS`, that of the GPU at most."""
 
 ROW_WORDS = 8
-ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED = range(6)
+ROW_JOINED, ROW_MERGED, ROW_VERSION, ROW_SNAPSHOT, ROW_SEEN, ROW_FENCED, ROW_NEAR, ROW_REACH = range(8)
 """Of a warp's row: when the warp last joined a release, and when it last took over the row of another; how often it has
 changed; its copy in the pool (0: none since then). Lists of releases that the warp has read since its last fence; and
-what came before its last fence."""
+what came before its last fence whose scope is the GPU, and before the last narrower one since then, with its scope."""
 
 RELEASE_TIME, RELEASE_WARP, RELEASE_ROW, RELEASE_USED, RELEASE_LINEAR = range(5)
 """A release: its time, its warp in the cluster, a copy of that warp's row (0: it was empty), whether a list has it;
 from RELEASE_LINEAR on the linear index of each CTA of the cluster, and behind those the warp's vector."""
 
-NODE_WORDS = 2
-NODE_ITEM, NODE_BEFORE = 0, 1
-"""An element of a list, and the rest of it."""
+NODE_WORDS = 4
+NODE_ITEM, NODE_BEFORE, NODE_SCOPE, NODE_REACH = range(4)
+"""An element of a list, and the rest of it; the scope of the operation that added it, and that of the fence in front of
+it, to which the element reaches."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 
@@ -282,16 +293,17 @@ COPY_GROUPS = 16
 """For each lane the groups of cp.async that it has committed, int32."""
 BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
-BUSY, MOST_SETS = 48, 31
+BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
-FIRST_PART = 80
+FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
 # ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
 
-MBARRIER_WORDS, MOST_MBARRIERS = 8, 64
-MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG = range(8)
-"""``MB_TAG``: with checks, the tag of its initialisation."""
+MBARRIER_WORDS, MOST_MBARRIERS = 9, 64
+MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG, MB_UNFENCED = range(9)
+"""``MB_TAG``: with checks, the tag of its initialisation. ``MB_UNFENCED``: where that needs a fence, the thread of the
+cluster, plus one, that has initialised it and has made none since."""
 
 # ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 
@@ -302,10 +314,21 @@ TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMB
 bits of what is done, the linear index of the CTA that issued it, plus one, and how it combines elements with those of
 global memory: bytes of an element << 16 | number of an operation + 1 (0: it overwrites them)."""
 WRITTEN_OUT, WAITED_FOR = 1, 2
-LANDED, LOADS, STORES, WORDS, ARRIVALS = 0, 1, 2, 3, 4
+LANDED, LOADS, STORES, WORDS, ARRIVALS, WITHIN = 0, 1, 2, 3, 4, 5
 """Kinds: none any more, a copy to shared memory, a copy from there, words of a register, arrivals of lanes (bits in
-TR_DATA) at an mbarrier when their copies of cp.async up to the one numbered TR_OFFSET have landed. A copy of plain
-bytes has 0 as its map, and the offset in global memory as its first coordinate."""
+TR_DATA) at an mbarrier when their copies of cp.async up to the one numbered TR_OFFSET have landed, a copy from one CTA
+to another. A copy of plain bytes has 0 as its map, and the offset in global memory as its first coordinate."""
+TR_ORIGIN, TR_ORIGIN_CTA, TR_READ_TIME = TR_COORDINATES, TR_COORDINATES + 1, TR_COORDINATES + 2
+"""Of a copy within the cluster: where it reads, the CTA there, and for the checks the time of its reading."""
+
+COPY_SHARED, COPY_FAR, COPY_PC, COPY_MANY, COPY_SIGNAL, COPY_CASTS = 0, 2, 4, 5, 6, 8
+COPY_COMBINE, COPY_COORDINATES = 8, 9
+"""Operands of the instructions that issue copies: row and offset of the address in shared memory (of a copy within the
+cluster, the one that is written), and of what is on the other side (a tensor map, global memory, or the shared memory
+that is read); the pc; the row of the number of bytes, or the number of axes; row and offset of the mbarrier's address;
+of loads the row of the CTAs that a multicast writes to (16 bits), or -1; of others how elements are combined, as in
+TR_COMBINE (of a box, where the list of the operations begins that combine elements of each type, or -1); the rows of
+coordinates."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
@@ -330,10 +353,10 @@ PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
     *range(6),
     *range(9, 14),
 )
-L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 18, 19, 20
+L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_COLUMNS, L_ROWS = 14, 15, 16, 17, 19, 21, 22
 """Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
 whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
-fragments, or -1; its own sets, and others that share registers with them, as bits; N; rows of D."""
+fragments, or -1; its own sets, and others that share registers with them, as bits of two words each; N; rows of D."""
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
@@ -344,6 +367,15 @@ COPY_WORDS = 120
 MOST_COPIES = 256
 
 READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
+
+# ---- the list of a frame of functions that call themselves: int32 words --------------------------------------------
+
+FRAME_DEPTH, FRAME_LOCAL, FRAME_MOST, FRAME_BASE, FRAME_BYTES, FRAME_ROWS, FRAME_VARIABLES, FRAME_MOVING = range(8)
+FRAME_ITEMS = 8
+"""The row of how deep each lane is; bytes by which its local variables move at a call; how deep it may be; where its
+frames begin in the stack of a warp, and their bytes; how many rows are saved, how many ``.param`` variables, and how
+many rows have addresses that move. Behind that two words for each of these: the row and the bytes of an element (0: a
+predicate), or the row of the address and the bytes of the variable."""
 
 # ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
 

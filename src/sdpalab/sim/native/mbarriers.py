@@ -9,6 +9,7 @@ from __future__ import annotations
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.clocks import comes_before, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
+from sdpalab.sim.native.initialised import initialised_by
 from sdpalab.sim.native.lane_order import acquire_by_lanes, arrive_lanes
 from sdpalab.sim.native.layout import (
     ACTORS,
@@ -46,6 +47,7 @@ from sdpalab.sim.native.layout import (
     PART_WORDS,
     PARTS,
     RACE,
+    RANKS,
     READY,
     REGISTER_BYTES,
     REGISTERS,
@@ -91,7 +93,7 @@ def cta_of(context: int, address: int) -> int:
     rank = address >> RANK_SHIFT
     if rank == 0:
         return load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    if rank < 0 or rank > load64(context + 8 * CTA_COUNT):
+    if rank < 0 or rank > load64(context + 8 * RANKS):
         return -1
     return rank - 1
 
@@ -204,6 +206,7 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         store64(entry + 8 * MB_BYTES, 0)
         store64(entry + 8 * MB_PHASE, 0)
         store64(entry + 8 * MB_CTA, cta)
+        initialised_by(context, entry, lane)
         place = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE) + offset
         store64(place, count)
         if load64(context + 8 * CHECKED) != 0:

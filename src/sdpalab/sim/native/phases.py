@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
-from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
 from sdpalab.sim.native.words import load32, load64, store32
 
 __all__ = ["test_phase"]
@@ -12,10 +12,12 @@ __all__ = ["test_phase"]
 
 def test_phase(registers: int, record: int, mask: int, context: int) -> int:
     """Operands are the address's row and offset, the row of the parities or state tokens, whether these are tokens,
-    whether the test is relaxed, and the row of the result."""
+    whether the test is relaxed, the row of the result, and the pc."""
     row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
     result = registers + load32(record + 4 * (OPERANDS + 5))
+    place, pc = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 6))
+    count_mbarriers(context, registers, place, shift, mask, pc)
     passed = 0
     for lane in range(32):
         if mask >> lane & 1 == 0:

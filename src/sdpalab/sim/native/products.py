@@ -133,9 +133,14 @@ def fence_products(registers: int, record: int, mask: int, context: int) -> int:
     return 0
 
 
+def _bits(address: int) -> int:
+    """The bits of two words, the low one first."""
+    return load32(address) & 0xFFFFFFFF | load32(address + 4) << 32
+
+
 def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
-    """Registers of these sets (operand 0, as bits) are used: no product in flight may work on them."""
-    state, sets = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
+    """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may work on them."""
+    state, sets = load64(context + 8 * CURRENT_STATE), _bits(record + 4 * OPERANDS)
     if load64(state + 8 * BUSY_SETS) & sets:
         return WGMMA_RULE
     store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
@@ -227,9 +232,9 @@ def begin_sums(context: int, number: int, registers: int, words: int) -> int:
     """One product more works on a warp's registers: the first takes the accumulators' values along. A status."""
     state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
     if load64(context + 8 * CHECKED) != 0:
-        if load64(state + 8 * FENCED) == 0 or load64(state + 8 * TOUCHED_SETS) & load32(words + 4 * L_OWN):
+        if load64(state + 8 * FENCED) == 0 or load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN):
             return WGMMA_RULE
-        if load64(state + 8 * BUSY_SETS) & load32(words + 4 * L_OTHERS):
+        if load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
             return WGMMA_RULE
     hidden = registers + load32(words + 4 * L_HIDDEN)
     if begin_use(state, load32(words + 4 * L_SET)) == 1:

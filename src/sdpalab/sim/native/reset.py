@@ -16,6 +16,7 @@ from sdpalab.sim.native.layout import (
     CLUSTER_PHASE,
     CLUSTER_X,
     CLUSTER_Y,
+    CLUSTER_Z,
     CLUSTERID_X,
     CTA_COUNT,
     CTAID_X,
@@ -56,6 +57,7 @@ from sdpalab.sim.native.layout import (
     TID_Z,
     TRANSFER_COUNT,
     TRANSFER_FIRST,
+    UNFENCED,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -83,6 +85,7 @@ def reset_cluster(context: int, cluster: int) -> None:
     store64(context + 8 * TRANSFER_FIRST, 0)
     store64(context + 8 * TRANSFER_COUNT, 0)
     store64(context + 8 * CAPTURED_END, 0)
+    store64(context + 8 * UNFENCED, 0)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
     store64(context + 8 * CLUSTER_PHASE, 0)
     store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
@@ -136,8 +139,9 @@ def special(context: int, kind: int, thread: int, warp: int, cta: int, linear: i
         return thread // (x * y)
     if kind == WARPID:
         return warp
+    rank = cta % (load64(context + 8 * CLUSTER_X) * load64(context + 8 * CLUSTER_Y) * load64(context + 8 * CLUSTER_Z))
     if kind == CTARANK:
-        return cta
+        return rank
     across, down = load64(context + 8 * GRID_X), load64(context + 8 * GRID_Y)
     axis = kind
     if kind >= CTAID_X and kind <= CTAID_Z:
@@ -146,7 +150,7 @@ def special(context: int, kind: int, thread: int, warp: int, cta: int, linear: i
         axis = kind - CLUSTERID_X
     else:
         across, down = load64(context + 8 * CLUSTER_X), load64(context + 8 * CLUSTER_Y)
-        axis, linear = kind - CLUSTER_CTAID_X, cta
+        axis, linear = kind - CLUSTER_CTAID_X, rank
     value = linear % across
     if axis == 1:
         value = linear // across % down

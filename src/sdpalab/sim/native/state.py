@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from sdpalab.sim.checks.orders import SAME_GPU
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import is_communication, orders_blocks
+from sdpalab.sim.native.communication import is_communication, orders_blocks, reaches_all_blocks
 from sdpalab.sim.native.decoded import Decoded
+from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.values import special_rows, tensor_maps
+from sdpalab.sim.native.maps import tensor_maps
+from sdpalab.sim.native.values import special_rows
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
@@ -30,7 +33,7 @@ ORDERS = {
 """The order of a cluster's warps under each schedule."""
 _UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
 """What the names of operations of asynchronous units begin with."""
-_QUEUED = ("mbarrier.copies", "red.shared::cluster.async")
+_QUEUED = ("mbarrier.copies", "red.shared::cluster.async", "red.shared::cluster.bulk")
 """Further operations that are in flight as bulk copies are."""
 _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
@@ -62,6 +65,8 @@ class State:
     ----------
     counted : Tally
         What this thread has counted.
+    host : Host
+        What answers calls of Python.
     writers, updaters, readers, pages : ndarray
         With checks, what is known of global memory: of each granule, of each granule by strong writes and atomic
         operations (empty where there are none), of each 16 bytes, and whether anything in a page has been written.
@@ -79,6 +84,7 @@ class State:
         self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
         self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
+        self.host = Host(setup, space, self.context, decoded.host_calls)
         size, geometry = len(space.data), setup.geometry
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
@@ -97,7 +103,7 @@ class State:
     def _fill(self, table: Array, template: Array) -> None:
         """Everything that native code reads and writes."""
         setup, decoded, geometry, context = self.setup, self.decoded, self.setup.geometry, self.context
-        warps, ctas = geometry.warps, geometry.cluster_size
+        warps, ctas = geometry.warps, setup.ctas_together
         shared, local = setup.symbols.shared_bytes, setup.symbols.local_bytes
         shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
         extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
@@ -122,6 +128,7 @@ class State:
             layout.WARPS: self._keep(np.zeros(layout.WARP_WORDS * warps * ctas, np.int64)),
             layout.WARP_COUNT: warps,
             layout.CTA_COUNT: ctas,
+            layout.RANKS: 0 if setup.workspace else ctas,
             layout.THREADS: geometry.threads,
             layout.SPECIALS: self._keep(specials),
             layout.SPECIAL_COUNT: len(specials),
@@ -135,6 +142,10 @@ class State:
             layout.ORDER: ORDERS[setup.schedule],
             layout.SEED: setup.seed << 20 & (1 << 62) - 1,
             layout.EARLY: int(setup.async_mode == "early"),
+            layout.HOST: self.host.address,
+            layout.READ_MAP: self.host.map_reader,
+            layout.STACK: self._room(decoded.stack_bytes * warps * ctas),
+            layout.STACK_BYTES: decoded.stack_bytes,
         }
         words |= self._units()
         if setup.counters:
@@ -152,7 +163,7 @@ class State:
 
     def _units(self) -> dict[int, int]:
         """What asynchronous instructions work on."""
-        setup, ctas = self.setup, self.setup.geometry.cluster_size
+        setup, ctas = self.setup, self.setup.ctas_together
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
         maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, layout.MAP_WORDS)
@@ -192,7 +203,8 @@ class State:
     def _shadows(self) -> dict[int, int]:
         """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
         geometry, entry = self.setup.geometry, self.setup.entry
-        warps, ctas = geometry.warps * geometry.cluster_size, geometry.cluster_size
+        ctas = self.setup.ctas_together
+        warps = geometry.warps * ctas
         if geometry.ctas >= layout.SEVERAL or warps > layout.EVERY_WARP:
             raise NotNative("too many blocks or warps for the race check")
         shared = self.setup.symbols.shared_bytes
@@ -218,6 +230,7 @@ class State:
         return {
             layout.CHECKED: 1,
             layout.STRICT: int("lanes" in self.setup.checks),
+            layout.NEEDS_FENCE: int("strict" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,
@@ -282,9 +295,11 @@ class State:
             words[layout.GLOBAL_STRONG] = self._keep(self.updaters)
         if any(each.opcode == "ld" for each in strong):
             words[layout.GLOBAL_WATCHED] = self._keep(np.zeros(granules, np.int64))
+        if not all(map(reaches_all_blocks, strong)):
+            words[layout.GLOBAL_SCOPES] = self._keep(np.full(granules, SAME_GPU, np.uint8))
         if not orders_blocks(entry):
             return words
-        warps, everyone = geometry.warps * geometry.cluster_size, geometry.warps * geometry.ctas
+        warps, everyone = geometry.warps * self.setup.ctas_together, geometry.warps * geometry.ctas
         if warps * everyone > _MOST_ROWS:
             raise NotNative("too many warps for their order through global memory")
         return words | {

@@ -1,24 +1,22 @@
-"""What a launch gives to native code: rows of constants and special registers, and tensor maps."""
+"""What a launch gives to native code: rows of constants and special registers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from sdpalab.sim.checks.provenance import home_buffers
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import LaunchError
-from sdpalab.sim.memory import Space
+from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Constant, NotNative
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.selection import Array
-from sdpalab.sim.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap
-from sdpalab.sim.types import TYPES
 
-__all__ = ["register_template", "special_rows", "tensor_maps"]
+__all__ = ["register_template", "special_rows"]
 
 _BY_WARP = {
     **{f"%tid.{axis}": layout.TID_X + k for k, axis in enumerate("xyz")},
@@ -29,16 +27,18 @@ _BY_WARP = {
     "%cluster_ctarank": layout.CTARANK,
 }
 """The special registers that depend on the warp or its CTA."""
+_ANYWHERE = Extent("any buffer", 0, 1 << 62)
 
 
-def register_template(setup: Setup, decoded: Decoded) -> Array:
+def register_template(setup: Setup, space: Space, decoded: Decoded) -> Array:
     """The registers of a warp at first: poison, predicates that are false, and the constants."""
+    homes = home_buffers(decoded.origins, setup.params, space.extents)
     template = np.full(decoded.register_bytes, 0xFF, dtype=np.uint8)
     template[: decoded.predicates] = 0
     for row in decoded.ones:
         template[row : row + 4] = 0xFF
     for constant, row in decoded.constants.items():
-        raw = _bytes(setup, constant)
+        raw = _bytes(setup, constant, homes)
         if constant.bits == 1:
             template[row : row + 4] = 0xFF if raw[0] else 0
         else:
@@ -51,7 +51,7 @@ def register_template(setup: Setup, decoded: Decoded) -> Array:
     return template
 
 
-def _bytes(setup: Setup, constant: Constant) -> bytes:
+def _bytes(setup: Setup, constant: Constant, homes: Mapping[int, Extent]) -> bytes:
     """A constant's value."""
     size = max(1, constant.bits // 8)
     if constant.kind == "parameter":
@@ -61,6 +61,11 @@ def _bytes(setup: Setup, constant: Constant) -> bytes:
         if name not in setup.symbols.addresses:
             raise NotNative(f"{name} is not a variable")
         return (setup.symbols.addresses[name][1] & (1 << 8 * size) - 1).to_bytes(size, "little")
+    if constant.kind.startswith("home"):
+        home = homes.get(int(constant.value), _ANYWHERE)
+        return (home.begin if constant.kind == "home begins" else home.end).to_bytes(size, "little")
+    if constant.kind == "cluster":
+        return bytes([setup.geometry.explicit_cluster])
     return int(constant.value if constant.kind == "literal" else 0).to_bytes(size, "little")
 
 
@@ -98,43 +103,10 @@ def _uniform_special(setup: Setup, name: str) -> Array | None:
         "%dynamic_smem_size": geometry.dynamic_smem,
         "%cluster_nctarank": geometry.cluster_size,
         "%total_smem_size": setup.symbols.shared_bytes,
+        # The driver's way to cooperative groups: the upper and the lower half of an address.
+        "%envreg1": setup.workspace >> 32,
+        "%envreg2": setup.workspace & 0xFFFFFFFF,
     }
     if name not in values:
         raise NotNative(f"special register {name}")
     return np.asarray(values[name])
-
-
-def tensor_maps(params: bytes, space: Space) -> list[Array]:
-    """The tensor maps among the parameters, as native code reads them; those of tensors outside ``space`` are left
-    out."""
-    maps = []
-    for begin in range(0, len(params) - DESCRIPTOR_BYTES + 1, 64):
-        raw = params[begin : begin + DESCRIPTOR_BYTES]
-        try:
-            placed = PlacedMap.read(raw)
-        except LaunchError:
-            continue
-        if placed is not None and space.holds(placed.begin, placed.map.reach):
-            maps.append(_tensor_map(placed, raw))
-    return maps
-
-
-def _tensor_map(placed: PlacedMap, raw: bytes) -> Array:
-    tensor, words = placed.map, np.zeros(layout.MAP_WORDS, np.int64)
-    described = raw[:DESCRIBED_BYTES].ljust(8 * layout.RAW_WORDS, b"\0")
-    words[layout.MAP_RAW : layout.MAP_RAW + layout.RAW_WORDS] = np.frombuffer(described, np.int64)
-    words[layout.MAP_BEGIN] = placed.begin
-    words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
-    words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
-    words[layout.MAP_BYTES] = tensor.box_bytes
-    kinds = [TYPES[name].dtype for name in layout.COMBINED]
-    words[layout.MAP_KIND] = kinds.index(tensor.dtype) if tensor.dtype in kinds else -1
-    words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
-    for first, values in (
-        (layout.MAP_DIMS, tensor.dims),
-        (layout.MAP_STRIDES, tensor.strides),
-        (layout.MAP_STEPS, tensor.steps),
-        (layout.MAP_COUNTS, tensor.counts),
-    ):
-        words[first : first + len(values)] = values
-    return words

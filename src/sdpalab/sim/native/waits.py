@@ -53,6 +53,7 @@ from sdpalab.sim.native.layout import (
     PART_WORDS,
     PARTS,
     PASSED,
+    RANKS,
     READY,
     REGISTER_LIMIT,
     REGISTER_RULE,
@@ -152,6 +153,8 @@ def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     """A whole warp arrives at the barrier of its cluster; a status."""
     if mask != load64(state + 8 * LIVE):
         return DIVERGENT
+    if load64(context + 8 * RANKS) == 0:
+        return CLUSTER_RULE
     arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
     if arrivals > load64(state + 8 * CLUSTER_WAITS):
         return CLUSTER_RULE

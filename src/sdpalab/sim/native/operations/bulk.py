@@ -14,6 +14,7 @@ from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.initialised import fence_mbarriers
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
@@ -22,6 +23,7 @@ from sdpalab.sim.native.phases import test_phase
 from sdpalab.sim.native.transfers import (
     arrive_behind_copies,
     commit_transfers,
+    copy_within,
     load_box,
     load_bytes,
     store_box,
@@ -31,7 +33,7 @@ from sdpalab.sim.native.transfers import (
 )
 from sdpalab.sim.native.watch import fence_memory
 
-__all__ = ["relaxed_arrivals", "shared_address"]
+__all__ = ["bytes_operands", "relaxed_arrivals", "shared_address"]
 
 _OPERATION = Callable[[int, int, int, int], int]
 
@@ -58,6 +60,11 @@ def relaxed_arrivals(entry: Entry) -> bool:
     return any(each.opcode == "barrier" and {"cluster", "relaxed"} <= set(each.mods) for each in entry.instructions)
 
 
+def copies_complete(entry: Entry) -> bool:
+    """Whether there are bulk copies that complete on mbarriers: how those are initialised matters to them."""
+    return any({"bulk", "mbarrier::complete_tx::bytes"} <= set(each.mods) for each in entry.instructions)
+
+
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
@@ -65,14 +72,19 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         order = fence_order(instruction)
         if relaxed_arrivals(asm.entry) and order.release and order.level >= SAME_CLUSTER:
             _handed(asm, "fence", fence_warp, [])
-        if communicates(asm.entry) and order.level >= SAME_GPU:
-            _handed(asm, "fence.memory", fence_memory, [int(order.acquire), int(order.release)])
+        if communicates(asm.entry):
+            operands = [int(order.acquire), int(order.release), min(order.level, SAME_GPU)]
+            _handed(asm, "fence.memory", fence_memory, operands)
+        if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
+            _handed(asm, "fence.mbarriers", fence_mbarriers, [])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
             space = mods.choice(("global", "shared::cta", "shared::cluster"), default="")
             if asm.checked and space != "global":
                 _handed(asm, "fence.proxy", fence_proxies, [])
+                if copies_complete(asm.entry):
+                    _handed(asm, "fence.mbarriers", fence_mbarriers, [])
         elif kind == "tensormap::generic":
             mods.choice(("acquire", "release"))
             mods.choice(("cta", "cluster", "gpu", "sys"))
@@ -181,13 +193,12 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    if asm.counted:
-        raise NotNative("counters of how often an mbarrier is tested")
     target, address, state = instruction.operands
     place = shared_address(asm, address, "shared" if space == "shared" else "")
     asked = asm.source(state, "u32" if parity else "b64")
     row, finish = asm.target(target, "pred")
-    _handed(asm, "mbarrier.test_wait", test_phase, [*place, asked, int(not parity), int(relaxed), row])
+    words = [*place, asked, int(not parity), int(relaxed), row, instruction.pc]
+    _handed(asm, "mbarrier.test_wait", test_phase, words)
     finish()
 
 
@@ -285,17 +296,14 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if bits != 64:
         raise NotNative("a tensor map at an address of 32 bits")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
-    if stores:
-        _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, -1, rank, *coordinates])
-    else:
-        mbarrier = shared_address(asm, instruction.operands[2], space)
-        words = [*shared, row, offset, *mbarrier, instruction.pc, many, rank, *coordinates]
-        _handed(asm, "tensor.load", load_box, words)
+    mbarrier = (0, 0) if stores else shared_address(asm, instruction.operands[2], space)
+    words = [*shared, row, offset, instruction.pc, rank, *mbarrier, many, *coordinates]
+    _handed(asm, *(("tensor.store", store_box) if stores else ("tensor.load", load_box)), words)
 
 
 @native("cp.async.bulk")
 def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """One lane copies many bytes between global and shared memory."""
+    """One lane copies many bytes between global and shared memory, or to another CTA of the cluster."""
     for part in ("async", "bulk"):
         mods.choice((part,))
     operands = list(instruction.operands)
@@ -303,21 +311,46 @@ def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, source = (mod for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
     for mod in (target, source):
         mods.choice((mod,))
+    if (target, source) not in _BYTES:
+        raise NotNative(f"a copy from .{source} to .{target}")
+    name, function = _BYTES[target, source]
     stores = target == "global"
-    if "global" not in (target, source) or (stores and source != "shared::cta"):
-        raise NotNative("a copy within shared memory")
     mods.choice(("bulk_group",) if stores else ("mbarrier::complete_tx::bytes",))
+    casts = source == "global" and mods.flag("multicast::cluster")
+    many = asm.source(operands.pop(), "u16") if casts else -1 if source == "global" else 0
     mods.done()
-    space = (source if stores else target).replace("shared::cta", "shared")
-    shared = shared_address(asm, operands[1 if stores else 0], space)
-    row, bits, offset = asm.address(operands[0 if stores else 1])
-    if bits != 64:
-        raise NotNative("a copy of global memory at an address of 32 bits")
-    words = [*shared, row, offset, asm.source(operands[2], "u32"), instruction.pc]
-    if stores:
-        _handed(asm, "bulk.store", store_bytes, words)
+    _handed(asm, name, function, bytes_operands(asm, instruction, operands, (target, source), many))
+
+
+_BYTES: dict[tuple[str, str], tuple[str, _OPERATION]] = {
+    ("shared::cluster", "global"): ("bulk.load", load_bytes),
+    ("shared::cta", "global"): ("bulk.load", load_bytes),
+    ("global", "shared::cta"): ("bulk.store", store_bytes),
+    ("shared::cluster", "shared::cta"): ("bulk.within", copy_within),
+}
+"""By destination and source."""
+
+
+def bytes_operands(
+    asm: Assembler, instruction: Instruction, operands: list[Operand], spaces: tuple[str, str], more: int
+) -> list[int]:
+    """The operands of the record of a copy of bytes, by the places that :data:`..layout.COPY_SHARED` and others name.
+
+    ``spaces`` are those of destination and source; ``more`` is the row of the CTAs of a multicast, or how elements are
+    combined.
+    """
+    target, source = (each.replace("shared::cta", "shared") for each in spaces)
+    stores = target == "global"
+    shared = shared_address(asm, operands[1 if stores else 0], source if stores else target)
+    if source == "shared" and not stores:
+        far = shared_address(asm, operands[1], source)
     else:
-        _handed(asm, "bulk.load", load_bytes, [*words, *shared_address(asm, operands[3], space)])
+        row, bits, offset = asm.address(operands[0 if stores else 1])
+        if bits != 64:
+            raise NotNative("a copy of global memory at an address of 32 bits")
+        far = row, offset
+    mbarrier = (0, 0) if stores else shared_address(asm, operands[3], target)
+    return [*shared, *far, instruction.pc, asm.source(operands[2], "u32"), *mbarrier, more]
 
 
 @native("cp.async.bulk.prefetch.tensor")

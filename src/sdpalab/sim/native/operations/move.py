@@ -6,6 +6,7 @@ from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.move import CLOCKS
+from sdpalab.sim.isa.parameters import of_kernel
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
@@ -16,7 +17,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
-__all__ = ["local_load", "local_store", "store_operation", "take_cache_hint"]
+__all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -149,16 +150,43 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if len(items) != vector:
         raise NotNative("a vector of another length")
     if space == "param":
-        _load_parameter(asm, items, address, type_)
+        if isinstance(address, Address) and isinstance(address.base, Register):
+            _load_by_address(asm, instruction, items, address, type_)
+        else:
+            _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
-    asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
+    asm.record(load_operation(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
     for _, finish in places:
         finish()
+
+
+def _load_by_address(
+    asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
+) -> None:
+    """A parameter by its address: those of the kernel lie in global memory, and nothing writes them."""
+    if len(items) * type_.bytes > 16:
+        raise NotNative("an access of more than 16 bytes")
+    row, bits, offset = asm.address(address)
+    space = "global" if of_kernel(asm.entry, instruction) else "local"
+    if space == "global":
+        place, shift = asm.temporary(64), asm.number(offset, "u64")
+        types = [f"u{bits}", "u64"]
+        asm.lanewise(f"param.{bits}", _of_parameters, [place], [row, shift], ["u64"], types)
+        row, bits, offset = place, 64, 0
+    places = [asm.target(item, type_.name) for item in items]
+    operation = load_operation(space, bits, type_.bits, len(items))
+    asm.record(operation, [row, offset, *(each for each, _ in places)])
+    for _, finish in places:
+        finish()
+
+
+def _of_parameters(address: Lanes, shift: Lanes) -> Lanes:
+    return ((address.to("u64") + shift) & PARAMETER_BITS) + GLOBAL_BASE
 
 
 def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand, type_: PtxType) -> None:
@@ -168,7 +196,9 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         _check_reach(address, len(items) * type_.bytes, variable)
         places = [asm.target(item, type_.name) for item in items]
         row, bits, offset = asm.address(address)
-        asm.record(_load("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)])
+        asm.record(
+            load_operation("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)]
+        )
         for _, finish in places:
             finish()
         return
@@ -196,7 +226,7 @@ def _check_reach(address: Operand, size: int, variable: Variable) -> None:
 
 def local_load(element: int) -> NativeOperation:
     """The operation that loads an element of each lane's local memory: operands are address, offset and target."""
-    return _load("local", 64, element, 1)
+    return load_operation("local", 64, element, 1)
 
 
 def local_store(element: int) -> NativeOperation:
@@ -204,7 +234,8 @@ def local_store(element: int) -> NativeOperation:
     return store_operation("local", 64, element, 1, False)
 
 
-def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def load_operation(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+    """A load: operands are the row of the addresses, an offset, and the rows of the results."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:

@@ -15,10 +15,10 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.atomic import update_of
-from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.bulk import bytes_operands, shared_address
 from sdpalab.sim.native.operations.floating import is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
-from sdpalab.sim.native.transfers import store_box, store_bytes, store_words
+from sdpalab.sim.native.transfers import copy_within, store_box, store_bytes, store_words
 from sdpalab.sim.types import TYPES, PtxType
 
 __all__: list[str] = []
@@ -47,26 +47,29 @@ def _combination(name: str, type_: PtxType) -> NativeOperation:
 
 @native("cp.reduce.async.bulk")
 def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """One lane combines many bytes with what is in global memory."""
+    """One lane combines many bytes with what is in global memory, or in the shared memory of another CTA."""
     for part in ("reduce", "async", "bulk"):
         mods.choice((part,))
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
-    for part in ("global", "shared::cta", "bulk_group"):
-        mods.choice((part,))
-    name, type_ = mods.choice(OPERATIONS), mods.type()
-    if is_half(type_) and name == "add":
+    target = mods.choice(("global", "shared::cluster"))
+    mods.choice(("shared::cta",))
+    within = target != "global"
+    mods.choice(("mbarrier::complete_tx::bytes",) if within else ("bulk_group",))
+    name, type_ = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS), mods.type()
+    if within:
+        require(mods, type_, SHARED_REDUCTIONS[name])
+    elif is_half(type_) and name == "add":
         mods.choice(("noftz",))
     mods.done()
-    if (type_.kind == "b") != (name in ("and", "or", "xor")) or not _exists(name, type_):
+    if not _exists(name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
         raise NotNative(instruction.text)
-    row, bits, offset = asm.address(operands[0])
-    if bits != 64:
-        raise NotNative("a copy of global memory at an address of 32 bits")
-    number = asm.number_of(_combination(name, type_)) + 1
-    words = [row, offset, asm.source(operands[2], "u32"), instruction.pc, type_.bytes << 16 | number]
-    shared = shared_address(asm, operands[1], "shared")
-    asm.record(NativeOperation("bulk.store", lambda code: code.hand_over(store_bytes)), [*shared, *words])
+    if within and asm.counted:
+        raise NotNative("counters of asynchronous reductions")
+    combine = type_.bytes << 16 | asm.number_of(_combination(name, type_)) + 1
+    words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
+    operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
+    asm.record(NativeOperation(operation, lambda code: code.hand_over(function)), words)
 
 
 @native("red.async")
@@ -114,5 +117,6 @@ def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     begin = len(asm.lists)
     asm.lists += numbers
     shared = shared_address(asm, operands[1], "shared")
-    words = [*shared, row, offset, instruction.pc, begin, rank, *(asm.source(each, "s32") for each in box.coordinates)]
+    coordinates = [asm.source(each, "s32") for each in box.coordinates]
+    words = [*shared, row, offset, instruction.pc, rank, 0, 0, begin, *coordinates]
     asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)

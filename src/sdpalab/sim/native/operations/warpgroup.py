@@ -209,8 +209,8 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
     mine = [words[place] for place in (layout.L_SET, layout.L_SET_A) if words[place] >= 0]
-    words[layout.L_OWN] = sum(1 << number for number in mine)
-    words[layout.L_OTHERS] = _sharing(asm, mine)
+    words[layout.L_OWN : layout.L_OWN + 2] = _two_words(sum(1 << number for number in mine))
+    words[layout.L_OTHERS : layout.L_OTHERS + 2] = _two_words(_sharing(asm, mine))
     return words + [asm.rows[name] for name in names]
 
 
@@ -229,9 +229,14 @@ def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
                     if isinstance(operand, Vector):
                         names = tuple(item.name for item in operand.items if isinstance(item, Register))
                         asm.product_sets.setdefault((names, kind), len(asm.product_sets))
-        if len(asm.product_sets) > layout.MOST_SETS:
-            raise NotNative(f"more than {layout.MOST_SETS} sets of registers that products work on")
+    if len(asm.product_sets) > layout.MOST_SETS:
+        raise NotNative(f"more than {layout.MOST_SETS} sets of registers that products work on")
     return asm.product_sets
+
+
+def _two_words(bits: int) -> list[int]:
+    """Up to 64 bits as signed 32-bit words, the low one first."""
+    return [(word ^ 1 << 31) - (1 << 31) for word in (bits & 0xFFFFFFFF, bits >> 32)]
 
 
 def _number(asm: Assembler, names: tuple[str, ...], kind: str) -> int:
@@ -264,7 +269,7 @@ def sets_used(asm: Assembler, instruction: Instruction) -> int:
 def look_at_sets(asm: Assembler, sets: int) -> None:
     """Append the record in front of instructions that use registers of these sets."""
     if sets:
-        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), [sets])
+        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), _two_words(sets))
 
 
 def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from sdpalab.sim.checks.orders import memory_order
+from sdpalab.sim.checks.orders import SAME_GPU, memory_order
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import loads_shared
@@ -18,10 +18,12 @@ from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.communication import is_communication, reaches_all_blocks
+from sdpalab.sim.native.communication import is_communication, orders_blocks
+from sdpalab.sim.native.host import WatchedAccess, call_back
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.homes import keep_in_buffer
 from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
 
 __all__ = ["Place", "strong_effect", "watch_access", "watch_copy"]
@@ -71,30 +73,36 @@ def watch_access(
         return
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
+        keep_in_buffer(asm, instruction, space, row, bits, offset, width)
         followed = asm.tracking and does == "load" and loads_shared(instruction)
         _check(asm, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
+    if instruction.pc in asm.recorded:
+        _record(asm, place, instruction.pc)
 
 
 def strong_effect(asm: Assembler, mods: Mods) -> int:
-    """What a strong access that may be to global memory does, for :func:`watch_access`; -1 for a weak one.
-
-    Raises
-    ------
-    NotNative
-        With checks, if its scope does not have all blocks in it.
-    """
+    """What a strong access that may be to global memory does, for :func:`watch_access`; -1 for a weak one."""
     instruction = mods.instruction
     if not is_communication(instruction):
         return -1
-    if asm.checked and not reaches_all_blocks(instruction):
-        raise NotNative("checks of strong accesses whose scope does not have all blocks in it")
+    if asm.volatile_is_data and memory_order(instruction).volatile:
+        if asm.checked and instruction.opcode == "ld" and orders_blocks(asm.entry):
+            _excuse(asm)
+        return -1
     order = memory_order(instruction)
     effect = layout.ACQUIRES * order.acquire | layout.RELEASES * order.release
+    effect |= min(order.level, SAME_GPU) << layout.SCOPE_SHIFT
     if instruction.opcode == "atom":
         return effect | layout.OBSERVES | layout.CONTINUES
     return effect | layout.CONTINUES if instruction.opcode == "red" else effect
+
+
+def _excuse(asm: Assembler) -> None:
+    """Append the record that makes a volatile load of data acquire what its warp has seen released: no cache holds that
+    data (:meth:`sdpalab.sim.checks.scopes.Synchronisation.excuse`)."""
+    asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU])
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,20 @@ def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
         place.in_space(code, place.put(code, whole=True), count)
 
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
+
+
+def _record(asm: Assembler, place: Place, pc: int) -> None:
+    """Append the record that gives an access to Python."""
+
+    def give(code: OperationCode, space: str, places: Lanes) -> Any:
+        code.builder.store(WORD64(int(space == "global")), code.at(code.base, WORD64(8 * layout.HOST_SPACE)))
+        return call_back(code)
+
+    def build(code: OperationCode) -> None:
+        place.in_space(code, place.put(code, whole=True), give)
+
+    asm.host_calls.append(WatchedAccess(pc, place.width))
+    asm.record(NativeOperation(f"record.{place.name}", build), [*place.operands, len(asm.host_calls) - 1])
 
 
 def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:

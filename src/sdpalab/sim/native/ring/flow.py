@@ -19,9 +19,9 @@ _COMPUTED = frozenset(
 )
 _MATRIX = ("mma", "wmma", "wgmma")
 _KEPT = frozenset(
-    {"mov", "selp", "slct", "shfl", "prmt", "bfe", "bfi", "shl", "shr", "and", "or", "xor", "lop3", "cvt"}
+    {"mov", "selp", "slct", "shfl", "prmt", "bfe", "bfi", "shl", "shr", "and", "or", "xor", "lop3", "cvt", "min", "max"}
 )
-"""What may pass the bits of a code on."""
+"""What may pass the bits of a code on; a maximum of integers is a maximum of the floats whose bits they are."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,20 @@ what it moves is a box of a tensor, or a stretch of bytes (:mod:`.boxes`). The r
 """
 
 from sdpalab.sim.native.transfers.arrivals import arrive_behind_copies
-from sdpalab.sim.native.transfers.issue import load_box, load_bytes, store_box, store_bytes, store_words
+from sdpalab.sim.native.transfers.issue import (
+    copy_within,
+    load_box,
+    load_bytes,
+    store_box,
+    store_bytes,
+    store_words,
+)
 from sdpalab.sim.native.transfers.landing import commit_transfers, drained, land_next, wait_for_transfers
 
 __all__ = [
     "arrive_behind_copies",
     "commit_transfers",
+    "copy_within",
     "drained",
     "land_next",
     "load_box",

@@ -5,6 +5,7 @@ The rules are those of :mod:`sdpalab.sim.tensor_map`.
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.orders import SAME_GPU
 from sdpalab.sim.native.layout import (
     CHECKED,
     CONTINUES,
@@ -24,6 +25,7 @@ from sdpalab.sim.native.layout import (
     MAP_STEPS,
     MAP_STRIDES,
     MAP_SWIZZLE,
+    SCOPE_SHIFT,
     SCRATCH,
     SCRATCH_PLACES,
     SECTORS,
@@ -43,8 +45,9 @@ from sdpalab.sim.native.layout import (
     TR_PC,
     TR_SOURCE,
     TR_WARP,
+    WITHIN,
 )
-from sdpalab.sim.native.transfers.entries import shared_place
+from sdpalab.sim.native.transfers.entries import origin_place, shared_place
 from sdpalab.sim.native.watch import read_global, write_global, write_strong
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
@@ -163,7 +166,7 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
         if kind == 1:
             status = read_global(context, mask, EVERY_LANE, width)
         elif kind == 3:
-            status = write_strong(context, mask, EVERY_LANE, width, CONTINUES)
+            status = write_strong(context, mask, EVERY_LANE, width, CONTINUES | SAME_GPU << SCOPE_SHIFT)
         else:
             status = write_global(context, mask, EVERY_LANE, width)
         if status != 0:
@@ -176,6 +179,9 @@ def move_box(context: int, entry: int) -> None:
     bytes are one line."""
     tensor = load64(entry + 8 * TR_MAP)
     loads = load64(entry + 8 * TR_KIND) == LOADS
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        copy(shared_place(context, entry), origin_place(context, entry), load64(entry + 8 * TR_BYTES))
+        return
     if tensor == 0:
         origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
         far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.native.layout import (
+    COPY_COORDINATES,
+    COPY_FAR,
+    COPY_MANY,
+    COPY_SHARED,
     CURRENT,
     CURRENT_CTA,
+    CURRENT_STATE,
     EXTENT_COUNT,
     EXTENTS,
     FULL,
@@ -20,6 +25,7 @@ from sdpalab.sim.native.layout import (
     MOST_TRANSFERS,
     OPERANDS,
     RAW_WORDS,
+    READ_MAP,
     SHARED,
     SHARED_LIMIT,
     SHARED_STRIDE,
@@ -36,7 +42,8 @@ from sdpalab.sim.native.layout import (
     TR_MAP,
     TR_MBARRIER,
     TR_OFFSET,
-    TR_PC,
+    TR_ORIGIN,
+    TR_ORIGIN_CTA,
     TR_SERIAL,
     TR_SOURCE,
     TR_STATE,
@@ -46,11 +53,13 @@ from sdpalab.sim.native.layout import (
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
     TRANSFERS,
+    WARP_CTA,
+    WITHIN,
 )
 from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
-from sdpalab.sim.native.words import copy, load32, load64, store64
+from sdpalab.sim.native.words import call_operation, copy, load32, load64, store64
 
-__all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "shared_place"]
+__all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
 
 
 def next_entry(context: int) -> int:
@@ -110,7 +119,10 @@ def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
 
 
 def tensor_map_at(context: int, address: int) -> int:
-    """The tensor map whose bytes are at a generic address, if the launch was given that; 0 if not."""
+    """The tensor map whose bytes are at a generic address; 0 if there is none.
+
+    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them.
+    """
     offset = address - GLOBAL_BASE
     if offset & 63:
         return 0
@@ -124,18 +136,14 @@ def tensor_map_at(context: int, address: int) -> int:
             same += 1
         if same == RAW_WORDS:
             return tensor
-    return 0
+    return call_operation(load64(context + 8 * READ_MAP), place, 0, 0, context)
 
 
-def box_entry(registers: int, record: int, lane: int, context: int, kind: int, rank_operand: int) -> int:
-    """An entry for a box that a lane copies; a status below 64 where that is wrong.
-
-    Operands are the row and offset of the address in shared memory, and of the map's; from ``rank_operand`` on the
-    number of axes, and the rows of the coordinates.
-    """
-    shared = lane_address(registers, record, 0, lane)
-    tensor = tensor_map_at(context, lane_address(registers, record, 2, lane))
-    axes = load32(record + 4 * (OPERANDS + rank_operand))
+def box_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
+    """An entry for a box that a lane copies; a status below 64 where that is wrong."""
+    shared = lane_address(registers, record, COPY_SHARED, lane)
+    tensor = tensor_map_at(context, lane_address(registers, record, COPY_FAR, lane))
+    axes = load32(record + 4 * (OPERANDS + COPY_MANY))
     if tensor == 0:
         return TENSOR_MAP
     if load64(tensor + 8 * MAP_AXES) != axes:
@@ -153,33 +161,35 @@ def box_entry(registers: int, record: int, lane: int, context: int, kind: int, r
         return entry
     store64(entry + 8 * TR_MAP, tensor)
     for k in range(axes):
-        row = registers + load32(record + 4 * (OPERANDS + rank_operand + 1 + k))
+        row = registers + load32(record + 4 * (OPERANDS + COPY_COORDINATES + k))
         store64(entry + 8 * (TR_COORDINATES + k), load32(row + 4 * lane))
     return entry
 
 
 def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
-    """An entry for bytes that a lane copies; 0 if it copies none, or a status below 64 where that is wrong.
-
-    Operands are the row and offset of the address in shared memory, and of that in global memory, the row of the
-    number of bytes, and the pc.
-    """
-    shared = lane_address(registers, record, 0, lane)
-    begin = lane_address(registers, record, 2, lane) - GLOBAL_BASE
-    size = load32(registers + load32(record + 4 * (OPERANDS + 4)) + 4 * lane)
+    """An entry for bytes that a lane copies; 0 if it copies none, or a status below 64 where that is wrong."""
+    shared = lane_address(registers, record, COPY_SHARED, lane)
+    far = lane_address(registers, record, COPY_FAR, lane)
+    begin = far if kind == WITHIN else far - GLOBAL_BASE
+    size = load32(registers + load32(record + 4 * (OPERANDS + COPY_MANY)) + 4 * lane)
     cta, offset = cta_of(context, shared), offset_of(shared)
     if size == 0:
         return 0
-    if cta < 0 or size < 0 or (size | offset | begin) & 15 or offset > load64(context + 8 * SHARED_LIMIT) - size:
+    limit = load64(context + 8 * SHARED_LIMIT) - size
+    if cta < 0 or size < 0 or (size | offset | begin) & 15 or offset > limit or cta_alive(context, cta) == 0:
         return ILLEGAL
-    if within_extent(context, begin, size) == 0 or cta_alive(context, cta) == 0:
+    if kind == WITHIN:
+        if begin < 0 or begin > limit:
+            return ILLEGAL
+    elif within_extent(context, begin, size) == 0:
         return ILLEGAL
     entry = new_entry(context, kind, lane, cta, offset, size)
     if entry < 64:
         return entry
     store64(entry + 8 * TR_MAP, 0)
     store64(entry + 8 * TR_COORDINATES, begin)
-    store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 5)))
+    if kind == WITHIN:
+        store64(entry + 8 * TR_ORIGIN_CTA, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
     return entry
 
 
@@ -187,3 +197,9 @@ def shared_place(context: int, entry: int) -> int:
     """Where in this process a copy's shared memory begins."""
     begin = load64(context + 8 * SHARED) + load64(entry + 8 * TR_CTA) * load64(context + 8 * SHARED_STRIDE)
     return begin + load64(entry + 8 * TR_OFFSET)
+
+
+def origin_place(context: int, entry: int) -> int:
+    """Where in this process the shared memory begins that a copy within the cluster reads."""
+    begin = load64(context + 8 * SHARED) + load64(entry + 8 * TR_ORIGIN_CTA) * load64(context + 8 * SHARED_STRIDE)
+    return begin + load64(entry + 8 * TR_ORIGIN)

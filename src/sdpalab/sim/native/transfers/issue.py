@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import comes_before
-from sdpalab.sim.native.flights import copy_issued
+from sdpalab.sim.native.clocks import comes_before, operation_time, warps_of_cluster
+from sdpalab.sim.native.flights import copy_issued, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
+    COPY_CASTS,
+    COPY_COMBINE,
+    COPY_PC,
+    COPY_SIGNAL,
     COUNTING,
-    CTA_COUNT,
     FULL,
     ILLEGAL,
     LANDED,
@@ -17,9 +20,11 @@ from sdpalab.sim.native.layout import (
     MAP_KIND,
     MB_OFFSET,
     MB_TAG,
+    MB_UNFENCED,
     MBARRIER_RULE,
     OPERANDS,
     RACE,
+    RANKS,
     SCRATCH,
     SCRATCH_PLACES,
     SHARED_LIMIT,
@@ -34,11 +39,15 @@ from sdpalab.sim.native.layout import (
     TR_MAP,
     TR_MBARRIER,
     TR_OFFSET,
+    TR_ORIGIN,
+    TR_ORIGIN_CTA,
     TR_PC,
+    TR_READ_TIME,
     TR_TIME,
     TR_WARP,
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
+    WITHIN,
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
@@ -48,33 +57,81 @@ from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_ad
 from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
 
-__all__ = ["load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
+__all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
 
 def load_box(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk.tensor`` to shared memory: operands 4 and 5 are the mbarrier's row and offset, 6 the pc, 7 the
-    row of the CTAs that a multicast writes to (16 bits; or -1), then the axes."""
+    """``cp.async.bulk.tensor`` to shared memory."""
+    return issue(registers, record, mask, context, LOADS, 1)
+
+
+def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` to shared memory."""
+    return issue(registers, record, mask, context, LOADS, 0)
+
+
+def store_box(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.tensor`` or its reduction to global memory."""
+    return issue(registers, record, mask, context, STORES, 1)
+
+
+def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` or its reduction to global memory."""
+    return issue(registers, record, mask, context, STORES, 0)
+
+
+def copy_within(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` or its reduction from the own shared memory to that of a CTA of the cluster."""
+    return issue(registers, record, mask, context, WITHIN, 0)
+
+
+def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes: int) -> int:
+    """Lanes issue copies of a kind, of boxes or of bytes, one after the other; a status."""
     if several(context, mask):
         return SPREAD
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        entry = box_entry(registers, record, lane, context, LOADS, 8)
-        if entry < 64:
-            return entry
-        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
-        mbarrier = named_mbarrier(context, lane_address(registers, record, 4, lane))
-        if mbarrier == 0:
-            return MBARRIER_RULE
-        store64(entry + 8 * TR_MBARRIER, mbarrier)
-        many = load32(record + 4 * (OPERANDS + 7))
-        if many >= 0:
-            status = multicast(context, entry, load32((registers + many + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
+        if boxes:
+            entry = box_entry(registers, record, lane, context, kind)
         else:
-            status = begin_load(context, entry, 1, 1)
+            entry = bytes_entry(registers, record, lane, context, kind)
+        status = issue_one(registers, record, lane, context, entry) if entry >= 64 else entry
         if status != 0:
             return status
+    return 0
+
+
+def issue_one(registers: int, record: int, lane: int, context: int, entry: int) -> int:
+    """A lane issues the copy of an entry; a status."""
+    kind = load64(entry + 8 * TR_KIND)
+    store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
+    if kind != LOADS:
+        status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
+        if status != 0 or kind == STORES:
+            return status if status != 0 else begin_store(context, entry, lane)
+    mbarrier = named_mbarrier(context, lane_address(registers, record, COPY_SIGNAL, lane))
+    if mbarrier == 0:
+        return MBARRIER_RULE
+    store64(entry + 8 * TR_MBARRIER, mbarrier)
+    casts = load32(record + 4 * (OPERANDS + COPY_CASTS))
+    if kind == LOADS and casts >= 0:
+        return multicast(context, entry, load32((registers + casts + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
+    return begin_load(context, entry, 1, 1)
+
+
+def set_combination(context: int, entry: int, combine: int) -> int:
+    """How a copy combines elements; of a box, by the type of the elements of its tensor. A status."""
+    tensor = load64(entry + 8 * TR_MAP)
+    if tensor == 0:
+        store64(entry + 8 * TR_COMBINE, combine)
+    elif combine >= 0:
+        kind = load64(tensor + 8 * MAP_KIND)
+        number = load32(load64(context + 8 * LISTS) + 4 * (combine + kind)) if kind >= 0 else 0
+        if number == 0:
+            return TENSOR_MAP
+        store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
     return 0
 
 
@@ -88,7 +145,9 @@ def multicast(context: int, model: int, ranks: int) -> int:
     store64(model + 8 * TR_KIND, LANDED)
     offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
     reads = 1
-    for rank in range(load64(context + 8 * CTA_COUNT)):
+    if load64(context + 8 * RANKS) == 0:
+        return MBARRIER_RULE
+    for rank in range(load64(context + 8 * RANKS)):
         if ranks >> rank & 1 == 0:
             continue
         mbarrier = mbarrier_at(context, rank, offset)
@@ -104,75 +163,6 @@ def multicast(context: int, model: int, ranks: int) -> int:
         if status != 0:
             return status
         reads = 0
-    return 0
-
-
-def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk`` to shared memory: operands 6 and 7 are the mbarrier's row and offset."""
-    if several(context, mask):
-        return SPREAD
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
-    for lane in range(32):
-        if mask >> lane & 1 == 0:
-            continue
-        entry = bytes_entry(registers, record, lane, context, LOADS)
-        if entry == 0:
-            continue
-        if entry < 64:
-            return entry
-        mbarrier = named_mbarrier(context, lane_address(registers, record, 6, lane))
-        if mbarrier == 0:
-            return MBARRIER_RULE
-        store64(entry + 8 * TR_MBARRIER, mbarrier)
-        status = begin_load(context, entry, 1, 1)
-        if status != 0:
-            return status
-    return 0
-
-
-def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk`` or ``cp.reduce.async.bulk`` to global memory: operand 6 is how it combines elements."""
-    if several(context, mask):
-        return SPREAD
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
-    for lane in range(32):
-        if mask >> lane & 1 == 0:
-            continue
-        entry = bytes_entry(registers, record, lane, context, STORES)
-        if entry == 0:
-            continue
-        if entry >= 64:
-            store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 6)))
-        status = begin_store(context, entry, lane) if entry >= 64 else entry
-        if status != 0:
-            return status
-    return 0
-
-
-def store_box(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk.tensor`` or its reduction to global memory: operand 4 is the pc, 5 where the list of operations
-    begins that combine elements of each type (-1: none), 6 the number of axes."""
-    if several(context, mask):
-        return SPREAD
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
-    for lane in range(32):
-        if mask >> lane & 1 == 0:
-            continue
-        entry = box_entry(registers, record, lane, context, STORES, 6)
-        if entry < 64:
-            return entry
-        begin = load32(record + 4 * (OPERANDS + 5))
-        if begin >= 0:
-            tensor = load64(entry + 8 * TR_MAP)
-            kind = load64(tensor + 8 * MAP_KIND)
-            number = load32(load64(context + 8 * LISTS) + 4 * (begin + kind)) if kind >= 0 else 0
-            if number == 0:
-                return TENSOR_MAP
-            store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
-        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 4)))
-        status = begin_store(context, entry, lane)
-        if status != 0:
-            return status
     return 0
 
 
@@ -251,9 +241,25 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
     if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
         return RACE
+    if load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
+        return MBARRIER_RULE
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        status = announce_origin(context, entry)
+        if status != 0:
+            return status
     if load64(entry + 8 * TR_COMBINE) != 0:  # it is atomic, and checked when it lands
         return 0
     actor, cta = actor_of(context, mbarrier), load64(entry + 8 * TR_CTA)
     time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
     store64(entry + 8 * TR_TIME, time)
     return time if time < 64 else 0
+
+
+def announce_origin(context: int, entry: int) -> int:
+    """What the checks make of the shared memory that a copy within the cluster reads, when it is issued; a status."""
+    warp = load64(entry + 8 * TR_WARP)
+    twin = warps_of_cluster(context) + warp
+    time = operation_time(context, twin)
+    store64(entry + 8 * TR_READ_TIME, time)
+    origin, size = load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES)
+    return read_range(context, load64(entry + 8 * TR_ORIGIN_CTA), origin, size, warp, twin, time)

@@ -40,6 +40,9 @@ from sdpalab.sim.native.layout import (
     TR_LANE,
     TR_MBARRIER,
     TR_OFFSET,
+    TR_ORIGIN,
+    TR_ORIGIN_CTA,
+    TR_READ_TIME,
     TR_SERIAL,
     TR_SOURCE,
     TR_STATE,
@@ -52,6 +55,7 @@ from sdpalab.sim.native.layout import (
     WAITED_FOR,
     WARP_WORDS,
     WARPS,
+    WITHIN,
     WORDS,
     WRITTEN_OUT,
 )
@@ -59,7 +63,7 @@ from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, vector
 from sdpalab.sim.native.reset import draw
 from sdpalab.sim.native.transfers.arrivals import land_arrivals
 from sdpalab.sim.native.transfers.boxes import global_lines, move_box, put
-from sdpalab.sim.native.transfers.entries import shared_place
+from sdpalab.sim.native.transfers.entries import origin_place, shared_place
 from sdpalab.sim.native.watch.cluster_memory import UPDATES, watch_cluster
 from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
 
@@ -205,6 +209,10 @@ def land(context: int, entry: int) -> int:
         return status
     if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
         return ASYNC
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        status = origin_read(context, entry)
+        if status != 0:
+            return status
     if load64(entry + 8 * TR_COMBINE) != 0:
         return combine_words(context, entry)
     if load64(entry + 8 * TR_KIND) == WORDS:
@@ -221,9 +229,23 @@ def land(context: int, entry: int) -> int:
     return bytes_came(context, load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES))
 
 
+def origin_read(context: int, entry: int) -> int:
+    """A copy within the cluster has read its source; those who wait for its mbarrier come after that. A status."""
+    cta = load64(entry + 8 * TR_ORIGIN_CTA)
+    if cta_alive(context, cta) == 0:
+        return ASYNC
+    if load64(context + 8 * CHECKED) != 0:
+        reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
+        twin = warps_of_cluster(context) + load64(entry + 8 * TR_WARP)
+        place = vectors_of(context, load64(entry + 8 * TR_MBARRIER)) + 8 * twin
+        store64(place, max(load64(place), load64(entry + 8 * TR_READ_TIME)))
+    return 0
+
+
 def combine_words(context: int, entry: int) -> int:
     """An asynchronous reduction updates shared memory on behalf of its lane, and passes that on to its mbarrier; a
     status."""
+    source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
     warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
     cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
     store64(entry + 8 * TR_KIND, LANDED)
@@ -231,12 +253,14 @@ def combine_words(context: int, entry: int) -> int:
         store64(context + 8 * CURRENT, warp)
         store64(context + 8 * CURRENT_STATE, load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp)
         place = load64(context + 8 * SCRATCH) + SCRATCH_PLACES + 8 * lane
-        store64(place, cta + 1 << RANK_SHIFT | offset)
-        status = watch_cluster(context, 1 << lane, EVERY_LANE, size, UPDATES)
-        if status != 0:
-            return status
+        width = min(size, 16)
+        for k in range(size // width):
+            store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
+            status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
+            if status != 0:
+                return status
         release_to(context, warp, vectors_of(context, mbarrier))
-    put(context, entry, shared_place(context, entry), entry + 8 * TR_DATA, size)
+    put(context, entry, shared_place(context, entry), source, size)
     return bytes_came(context, mbarrier, size)
 
 

@@ -19,6 +19,7 @@ from sdpalab.sim.native.layout import (
     GLOBAL_PAGES,
     GLOBAL_READ_MASKS,
     GLOBAL_READERS,
+    GLOBAL_SCOPES,
     GLOBAL_SHIFT,
     GLOBAL_STRONG,
     GLOBAL_WATCHED,
@@ -29,13 +30,22 @@ from sdpalab.sim.native.layout import (
     RACE,
     READ_SHIFT,
     RELEASES,
+    SCOPE_SHIFT,
     SCRATCH,
     SCRATCH_PLACES,
     SEVERAL,
     VECTORS,
     WARP_COUNT,
 )
-from sdpalab.sim.native.watch.releases import continue_chain, linear_of, observe, release_for, row_of
+from sdpalab.sim.native.watch.releases import (
+    continue_chain,
+    linear_of,
+    morally_strong,
+    observe,
+    release_for,
+    row_of,
+)
+from sdpalab.sim.native.watch.scopes import keep_scope, relation_of, scope_at
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
 __all__ = ["read_global", "read_strong", "write_global", "write_strong"]
@@ -181,7 +191,7 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
 def read_strong(context: int, mask: int, present: int, width: int, does: int) -> int:
     """Lanes read global memory strongly, which conflicts with weak writes alone; as :func:`read_global`.
 
-    ``does`` are bits: ``ACQUIRES`` where the read acquires.
+    ``does`` are bits: ``ACQUIRES`` where the read acquires, and its scope.
     """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
@@ -191,8 +201,10 @@ def read_strong(context: int, mask: int, present: int, width: int, does: int) ->
             granule = load64(places + 8 * lane) >> shift
             if weakly_written(context, granule, many, lane):
                 return RACE
+            if too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT):
+                return RACE
             mark_strong(context, load64(context + 8 * GLOBAL_WATCHED), granule, many, lane)
-            status = observe(context, warp, granule, does & ACQUIRES) if chains != 0 else 0
+            status = observe(context, warp, granule, does) if chains != 0 else 0
             if status != 0:
                 return status
     return 0
@@ -203,7 +215,7 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
     :func:`read_global`.
 
     ``does`` are bits: ``ACQUIRES``, ``RELEASES``; ``OBSERVES`` for what returns the value before, ``CONTINUES`` for all
-    that reads and writes.
+    that reads and writes; and the scope.
     """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
@@ -218,19 +230,47 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
                 return RACE
             if weakly_written(context, granule, many, lane):
                 return RACE
+            if too_narrow(context, granule, many, lane, does >> SCOPE_SHIFT):
+                return RACE
             store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
             if chains != 0:
-                status = observe(context, warp, granule, does & ACQUIRES) if does & OBSERVES else 0
+                status = observe(context, warp, granule, does) if does & OBSERVES else 0
                 if status == 0 and (release == 0 or does & ACQUIRES):
                     release = release_for(context, warp, does & RELEASES)
                     status = release if release < 64 else 0
                 if status == 0:
                     before = load64(chains + 8 * granule) if does & CONTINUES else 0
-                    status = continue_chain(context, granule, release, before)
+                    if load64(context + 8 * GLOBAL_SCOPES) != 0:
+                        before = morally_strong(context, warp, before, does >> SCOPE_SHIFT)
+                    status = continue_chain(context, warp, granule, release, before, does)
                 if status != 0:
                     return status
+            mark_scopes(context, granule, many, lane, does >> SCOPE_SHIFT)
             mark_strong(context, load64(context + 8 * GLOBAL_STRONG), granule, many, lane)
     return 0
+
+
+def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> int:
+    """Whether a strong access of the current warp meets a strong write that nothing orders, and the scope of one does
+    not include the thread of the other."""
+    marks = load64(context + 8 * GLOBAL_STRONG)
+    if load64(context + 8 * GLOBAL_SCOPES) == 0 or marks == 0:
+        return 0
+    for k in range(granule, granule + many):
+        tag = load64(marks + 8 * k)
+        if conflicts(context, tag, lane, EVERY_LANE):
+            relation = relation_of(context, tag, of_cluster(context, tag >> 40))
+            if relation > min(scope, scope_at(context, k)):
+                return 1
+    return 0
+
+
+def mark_scopes(context: int, granule: int, many: int, lane: int, scope: int) -> None:
+    """Leave the scope of the current warp's strong write on granules, before its mark."""
+    if load64(context + 8 * GLOBAL_SCOPES) != 0:
+        for k in range(granule, granule + many):
+            tag = load64(load64(context + 8 * GLOBAL_STRONG) + 8 * k)
+            keep_scope(context, k, scope, conflicts(context, tag, lane, EVERY_LANE))
 
 
 def weakly_written(context: int, granule: int, many: int, lane: int) -> int:

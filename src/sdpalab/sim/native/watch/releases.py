@@ -1,9 +1,9 @@
 """Releases and acquires through global memory: machine code.
 
-The rules are those of :mod:`sdpalab.sim.checks.scopes`, for operations and fences whose scope is the GPU; narrower
-fences order nothing here. Inside a cluster the vectors of :mod:`~sdpalab.sim.native.clocks` hold what comes before.
-Besides, each warp of the cluster has a row: up to which time the accesses of every warp of the grid come before its
-own.
+The rules are those of :mod:`sdpalab.sim.checks.scopes`, but that a release sequence ends at an operation that is not
+morally strong with all before it. Inside a cluster the vectors of :mod:`~sdpalab.sim.native.clocks` hold what comes
+before. Besides, each warp of the cluster has a row: up to which time the accesses of every warp of the grid come before
+its own.
 
 A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
 writes, are a list from the last one back: a strong write begins it anew, a read-modify-write continues it, a weak write
@@ -15,8 +15,10 @@ The records lie in one pool. Where there is no room left, the launch is left to 
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.orders import SAME_GPU
 from sdpalab.sim.native.clocks import begin_time, set_floors, vector_of, warps_of_cluster
 from sdpalab.sim.native.layout import (
+    ACQUIRES,
     ACTORS,
     CHAINS,
     CLOCKS,
@@ -27,6 +29,8 @@ from sdpalab.sim.native.layout import (
     GRID_WARPS,
     NODE_BEFORE,
     NODE_ITEM,
+    NODE_REACH,
+    NODE_SCOPE,
     NODE_WORDS,
     OPERANDS,
     POOL,
@@ -37,23 +41,38 @@ from sdpalab.sim.native.layout import (
     RELEASE_TIME,
     RELEASE_USED,
     RELEASE_WARP,
+    RELEASES,
     ROW_FENCED,
     ROW_JOINED,
     ROW_MERGED,
+    ROW_NEAR,
     ROW_PAIRS,
+    ROW_REACH,
     ROW_SEEN,
     ROW_SNAPSHOT,
     ROW_STATES,
     ROW_VERSION,
     ROW_WORDS,
+    SCOPE_SHIFT,
     WARP_COUNT,
     WARP_LINEAR,
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.watch.scopes import relation_in_cluster
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
-__all__ = ["begin_rows", "continue_chain", "fence_memory", "linear_of", "observe", "release_for", "row_of", "take_rows"]
+__all__ = [
+    "begin_rows",
+    "continue_chain",
+    "fence_memory",
+    "linear_of",
+    "morally_strong",
+    "observe",
+    "release_for",
+    "row_of",
+    "take_rows",
+]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -140,12 +159,14 @@ def take_room(context: int, words: int) -> int:
     return load64(context + 8 * POOL) + 8 * end
 
 
-def new_node(context: int, item: int, before: int) -> int:
+def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
     """A list that begins with an item; 0 if there is no room."""
     node = take_room(context, NODE_WORDS)
     if node != 0:
         store64(node + 8 * NODE_ITEM, item)
         store64(node + 8 * NODE_BEFORE, before)
+        store64(node + 8 * NODE_SCOPE, scope)
+        store64(node + 8 * NODE_REACH, reach)
     return node
 
 
@@ -200,15 +221,42 @@ def release_for(context: int, warp: int, releases: int) -> int:
     return release
 
 
-def continue_chain(context: int, granule: int, release: int, before: int) -> int:
-    """A strong write of a granule, with what it releases (or 0), behind the list of those before it; a status."""
+def continue_chain(context: int, warp: int, granule: int, release: int, before: int, does: int) -> int:
+    """A strong write of a granule by a warp, with what it releases (or 0), behind the list of those before it; a
+    status."""
+    scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
+    near = 0 if does & RELEASES else load64(state + 8 * ROW_NEAR)
     node = before
     if release != 0:
-        node = new_node(context, release, before)
+        node = new_node(context, release, node, scope, SAME_GPU)
+        if node == 0:
+            return FULL
+    if near != 0:
+        store64(near + 8 * RELEASE_USED, 1)
+        node = new_node(context, near, node, scope, load64(state + 8 * ROW_REACH))
         if node == 0:
             return FULL
     store64(load64(context + 8 * CHAINS) + 8 * granule, node)
     return 0
+
+
+def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
+    """The list of releases before a read-modify-write of a warp with a scope; 0 where that or one of theirs does not
+    include the other thread."""
+    node = chain
+    while node != 0:
+        if relation(context, warp, load64(node + 8 * NODE_ITEM)) > min(scope, load64(node + 8 * NODE_SCOPE)):
+            return 0
+        node = load64(node + 8 * NODE_BEFORE)
+    return chain
+
+
+def relation(context: int, warp: int, release: int) -> int:
+    """How the thread of a release is related to a warp's."""
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
+        return SAME_GPU
+    return relation_in_cluster(context, other // warps == warp // warps)
 
 
 # ---- acquires --------------------------------------------------------------------------------------------------------
@@ -248,46 +296,54 @@ def join(context: int, warp: int, release: int) -> None:
         store64(row_state(context, warp) + 8 * ROW_JOINED, now)
 
 
-def join_all(context: int, warp: int, node: int) -> None:
-    """A warp comes after all releases of a list, the last one first: that often comes after the others."""
+def join_all(context: int, warp: int, node: int, scope: int) -> None:
+    """A warp comes after all releases of a list whose scopes, and the warp's, include the other thread; the last one
+    first: that often comes after the others."""
     while node != 0:
-        join(context, warp, load64(node + 8 * NODE_ITEM))
+        release = load64(node + 8 * NODE_ITEM)
+        reach = min(scope, min(load64(node + 8 * NODE_SCOPE), load64(node + 8 * NODE_REACH)))
+        if reach >= SAME_GPU or relation(context, warp, release) <= reach:
+            join(context, warp, release)
         node = load64(node + 8 * NODE_BEFORE)
 
 
-def observe(context: int, warp: int, granule: int, acquires: int) -> int:
+def observe(context: int, warp: int, granule: int, does: int) -> int:
     """A warp reads a granule strongly: it comes after its releases now, or at its next fence; a status."""
-    chain = load64(load64(context + 8 * CHAINS) + 8 * granule)
+    chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
     if chain == 0:
         return 0
-    if acquires:
-        join_all(context, warp, chain)
+    if does & ACQUIRES:
+        join_all(context, warp, chain, scope)
         return 0
     state = row_state(context, warp)
     seen = load64(state + 8 * ROW_SEEN)
-    if seen != 0 and load64(seen + 8 * NODE_ITEM) == chain:
+    if seen != 0 and load64(seen + 8 * NODE_ITEM) == chain and load64(seen + 8 * NODE_SCOPE) >= scope:
         return 0
-    node = new_node(context, chain, seen)
+    node = new_node(context, chain, seen, scope, SAME_GPU)
     store64(state + 8 * ROW_SEEN, node)
     return 0 if node != 0 else FULL
 
 
 def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence whose scope is the GPU: operands are whether it acquires, and whether it releases. A status."""
-    warp = load64(context + 8 * CURRENT)
+    """A fence: operands are whether it acquires, whether it releases, and its scope. A status."""
+    warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
     state = row_state(context, warp)
     if load32(record + 4 * OPERANDS):
         seen = load64(state + 8 * ROW_SEEN)
         while seen != 0:
-            join_all(context, warp, load64(seen + 8 * NODE_ITEM))
+            join_all(context, warp, load64(seen + 8 * NODE_ITEM), min(scope, load64(seen + 8 * NODE_SCOPE)))
             seen = load64(seen + 8 * NODE_BEFORE)
-        store64(state + 8 * ROW_SEEN, 0)
+        if scope >= SAME_GPU:  # a wider fence has nothing to add
+            store64(state + 8 * ROW_SEEN, 0)
     if load32(record + 4 * (OPERANDS + 1)):
-        last = load64(state + 8 * ROW_FENCED)
+        word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
+        last = load64(state + 8 * word)
         if last != 0 and load64(last + 8 * RELEASE_USED) != 0:
             last = 0
         release = new_release(context, warp, last)
         if release == 0:
             return FULL
-        store64(state + 8 * ROW_FENCED, release)
+        store64(state + 8 * ROW_NEAR, 0)
+        store64(state + 8 * word, release)
+        store64(state + 8 * ROW_REACH, scope)
     return 0

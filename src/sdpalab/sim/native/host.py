@@ -1,0 +1,233 @@
+"""What native code asks of Python while it runs: the functions of the driver (:mod:`sdpalab.sim.system_calls`), what
+tensor maps say that a kernel has changed, and the accesses that recorders collect (:mod:`sdpalab.sim.recording`).
+
+A record of the operation ``host`` calls back, with the number of its call among those of the program. That takes some
+microseconds, and kernels print and allocate rarely. An address where there is nothing, and ``free`` of what is no
+allocation, end the native run: the reference engine reports them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.errors import IllegalAccess
+from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, Space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64
+from sdpalab.sim.native.layout import OPERANDS, WARP
+from sdpalab.sim.native.maps import map_words
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.words import load32
+from sdpalab.sim.recording import AccessRecorder, SeenAccess
+from sdpalab.sim.selection import Array
+from sdpalab.sim.system_calls import LaneMemory, formatted
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
+
+__all__ = ["HOST_OPERATION", "Host", "HostCall", "WatchedAccess", "call_back"]
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call of a function of the driver.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`~sdpalab.sim.system_calls.ARGUMENT_BYTES`.
+    arguments, results : tuple of (int, int)
+        For each its row, and the bytes of an element.
+    """
+
+    name: str
+    arguments: tuple[tuple[int, int], ...]
+    results: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class WatchedAccess:
+    """An instruction, by its pc, whose accesses of so many bytes a recorder collects. Their offsets are in the
+    scratch."""
+
+    pc: int
+    width: int
+
+
+HOST_NUMBER = 3
+"""The operand of a record that is the number of its call."""
+
+
+def call_back(code: OperationCode) -> Any:
+    """The status that the host gives for a record."""
+    b = code.builder
+    signature = ir.FunctionType(WORD64, [POINTER, POINTER, WORD32, POINTER])
+    function = b.inttoptr(code.context(layout.HOST), signature.as_pointer())
+    return b.call(function, [code.registers, code.record, code.mask, code.base])
+
+
+HOST_OPERATION = NativeOperation("host", lambda code: code.builder.ret(call_back(code)))
+"""A call of a function of the driver."""
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+
+
+class Host:
+    """Answers the calls of one thread's native code.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory.
+    context : ndarray of int64
+        The thread's context.
+    calls : sequence of HostCall and WatchedAccess
+        Those of the program.
+
+    Attributes
+    ----------
+    address, map_reader : int
+        Of the function that native code calls; and of that which reads a tensor map, in place of registers at an
+        address of this process, and gives the address of its words, or 0 where there is none.
+    printed : list of str
+        What printf wrote.
+    error : BaseException, optional
+        What went wrong in Python; the native run has ended then.
+    """
+
+    def __init__(self, setup: Setup, space: Space, context: Array, calls: Sequence[HostCall | WatchedAccess]) -> None:
+        self.setup, self.space, self.context, self.calls = setup, space, context, calls
+        self.printed: list[str] = []
+        self.error: BaseException | None = None
+        self._extents: Array = np.empty(0, np.int64)
+        self._recorders: dict[int, list[AccessRecorder]] = {}
+        """By the pc of an instruction, those that collect its accesses."""
+        self._maps: list[Array] = []
+        """Tables of tensor maps; copies in flight may refer to earlier ones."""
+        self._callbacks = _CALLBACK(self._answer), _CALLBACK(self._read_map)
+        self.address, self.map_reader = (int(ctypes.cast(each, ctypes.c_void_p).value or 0) for each in self._callbacks)
+
+    def _answer(self, registers: int, record: int, mask: int, context: int) -> int:
+        try:
+            call = self.calls[load32(record + 4 * (OPERANDS + HOST_NUMBER))]
+            if isinstance(call, WatchedAccess):
+                self._watch(call, [lane for lane in range(WARP) if mask >> lane & 1])
+                return layout.DONE
+            rows = [[_row(registers + row, size) for row, size in each] for each in (call.arguments, call.results)]
+            _ANSWERS[call.name](self, [lane for lane in range(WARP) if mask >> lane & 1], *rows)
+        except IllegalAccess:
+            return layout.ILLEGAL
+        except BaseException as error:
+            self.error = error
+            return layout.TRAP
+        return layout.DONE
+
+    def _watch(self, access: WatchedAccess, lanes: Sequence[int]) -> None:
+        setup, context = self.setup, self.context
+        places = _row(int(context[layout.SCRATCH]) + layout.SCRATCH_PLACES, 8).astype(np.int64)[lanes]
+        space = "global" if context[layout.HOST_SPACE] else "shared"
+        instruction = setup.entry.instructions[access.pc]
+        first = WARP * (int(context[layout.CURRENT]) % setup.geometry.warps)
+        seen = SeenAccess(
+            *(setup.module, setup.entry.name, instruction, space, int(context[layout.CURRENT_CTA]) - 1),
+            *(np.array(lanes) + first, places & (1 << RANK_SHIFT) - 1 if space == "shared" else places, access.width),
+        )
+        if access.pc not in self._recorders:
+            self._recorders[access.pc] = [each for each in setup.watchers if each.watches(setup.module, instruction)]
+        for recorder in self._recorders[access.pc]:
+            recorder.see(seen, setup.geometry.grid, self.space.extents)
+
+    def _read_map(self, place: int, record: int, mask: int, context: int) -> int:
+        try:
+            words = map_words(_bytes_at(place, DESCRIPTOR_BYTES).tobytes(), self.space)
+            if words is None:
+                return 0
+            table, many = int(self.context[layout.TENSOR_MAPS]), int(self.context[layout.TENSOR_MAP_COUNT])
+            known = _bytes_at(table, 8 * layout.MAP_WORDS * many).view(np.int64) if many else words[:0]
+            self._maps.append(np.concatenate([known, words]))
+            self.context[layout.TENSOR_MAPS] = self._maps[-1].ctypes.data
+            self.context[layout.TENSOR_MAP_COUNT] = many + 1
+        except BaseException as error:
+            self.error = error
+            return 0
+        return self._maps[-1].ctypes.data + 8 * layout.MAP_WORDS * many
+
+    # ---- the functions ----------------------------------------------------------------------------------------------
+
+    def print(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+        """``vprintf``: each lane's text, in the order of the lanes."""
+        formats, buffers = given
+        for lane in lanes:
+            text, many = formatted(_NativeMemory(self, lane), int(formats[lane]), int(buffers[lane]))
+            self.printed.append(text)
+            for count in results:
+                count[lane] = many
+
+    def allocate(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+        """``malloc``."""
+        (sizes,), heap = given, self.setup.heap
+        assert heap is not None
+        for lane in lanes:
+            address = heap.allocate(self.space, int(sizes[lane]))
+            for place in results:
+                place[lane] = address
+        self._publish()
+
+    def free(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+        """``free``."""
+        (pointers,), heap = given, self.setup.heap
+        assert heap is not None
+        for lane in lanes:
+            if pointers[lane] and not heap.free(int(pointers[lane])):
+                raise IllegalAccess("what is freed is no allocation")
+        self._publish()
+
+    def _publish(self) -> None:
+        """Give native code the buffers that there are now."""
+        assert self.setup.heap is not None
+        self.setup.heap.publish(self.space)
+        self._extents = np.array([(each.begin, each.end) for each in self.space.extents], np.int64)
+        self.context[layout.EXTENTS] = self._extents.ctypes.data
+        self.context[layout.EXTENT_COUNT] = len(self._extents)
+
+
+_Answer = Callable[[Host, Sequence[int], Sequence[Array], Sequence[Array]], None]
+_ANSWERS: dict[str, _Answer] = {"vprintf": Host.print, "malloc": Host.allocate, "free": Host.free}
+
+
+class _NativeMemory(LaneMemory):
+    def __init__(self, host: Host, lane: int) -> None:
+        self.host, self.lane = host, lane
+
+    def stretch(self, address: int) -> Array:
+        """The bytes from an address to the end of what it lies in."""
+        context = self.host.context
+        local = int(context[layout.CURRENT_LOCAL]) + self.lane * int(context[layout.LOCAL_STRIDE])
+        for base, begin, limit in (
+            (SHARED_BASE, int(context[layout.CURRENT_SHARED]), int(context[layout.SHARED_LIMIT])),
+            (LOCAL_BASE, local, int(context[layout.LOCAL_LIMIT])),
+        ):
+            if 0 <= address - base < limit:
+                return _bytes_at(begin + address - base, limit - (address - base))
+        offset = address - GLOBAL_BASE
+        for extent in self.host.space.extents:
+            if extent.begin <= offset < extent.end:
+                return self.host.space.data[offset : extent.end]
+        raise IllegalAccess(f"there is nothing at {address:#x}")
+
+
+def _bytes_at(address: int, size: int) -> Array:
+    """Memory of this process."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _row(address: int, size: int) -> Array:
+    """A row of unsigned elements of so many bytes."""
+    values: Array = _bytes_at(address, size * WARP).view(f"u{size}")
+    return values

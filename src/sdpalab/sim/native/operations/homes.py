@@ -1,0 +1,33 @@
+"""The ``provenance`` check: records that keep an access in the buffer from whose pointer its address is computed
+(:mod:`sdpalab.sim.checks.provenance`). What that buffer is depends on the launch: its bounds are constants."""
+
+from __future__ import annotations
+
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.access import located
+from sdpalab.sim.native.assembler import Assembler, Constant
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
+
+__all__ = ["keep_in_buffer"]
+
+
+def keep_in_buffer(
+    asm: Assembler, instruction: Instruction, space: str, row: int, bits: int, offset: int, width: int
+) -> None:
+    """Append the record that gives up where a lane leaves the buffer that is known for an access to global memory."""
+    if instruction.pc not in asm.origins or space not in ("global", "generic"):
+        return
+    bounds = [asm.constant(Constant(kind, instruction.pc, 64)) for kind in ("home begins", "home ends")]
+
+    def build(code: OperationCode) -> None:
+        address = located(code, 0, space, bits)
+        begin, end = (code.source(2 + k, "s64") for k in range(2))
+        strays = ((address < begin + GLOBAL_BASE) | (address > end + (GLOBAL_BASE - width))) & code.active
+        if space == "generic":
+            window = address >> WINDOW_BITS
+            strays = strays & (window != SHARED_BASE >> WINDOW_BITS) & (window != LOCAL_BASE >> WINDOW_BITS)
+        code.leave_if(strays.any(), layout.ILLEGAL)
+
+    asm.record(NativeOperation(f"home.{space}.{bits}.{width}", build), [row, offset, *bounds])

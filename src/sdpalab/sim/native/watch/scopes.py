@@ -1,0 +1,49 @@
+"""Scopes of strong operations that do not have all blocks in them: machine code.
+
+The rules are those of :mod:`sdpalab.sim.checks.scopes` and :mod:`~sdpalab.sim.checks.global_race`: two strong
+operations that nothing orders race unless the scope of each includes the other's thread. Of the strong writes of a
+place that come after nothing, the narrowest scope is kept. A kernel without such scopes needs nothing of this.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
+from sdpalab.sim.native.layout import (
+    CTA_COUNT,
+    CURRENT_CTA,
+    EVERY_WARP,
+    GLOBAL_SCOPES,
+    RANKS,
+    SEVERAL,
+)
+from sdpalab.sim.native.words import load8, load64, store8
+
+__all__ = ["keep_scope", "relation_in_cluster", "relation_of", "scope_at"]
+
+
+def relation_in_cluster(context: int, same_cta: int) -> int:
+    """How a thread of the CTAs that run together is related to the current warp's."""
+    if same_cta:
+        return SAME_CTA
+    return SAME_CLUSTER if load64(context + 8 * RANKS) != 0 else SAME_GPU  # a cooperative launch is no cluster
+
+
+def relation_of(context: int, tag: int, near: int) -> int:
+    """How the thread of a mark is related to the current warp's; ``near``, its CTA is one of those that run."""
+    cta = tag >> 40
+    if cta == SEVERAL or near == 0:
+        return SAME_GPU
+    if tag & 0xFF == EVERY_WARP:  # which of the CTAs they are of is not kept
+        return relation_in_cluster(context, load64(context + 8 * CTA_COUNT) == 1)
+    return relation_in_cluster(context, cta == load64(context + 8 * CURRENT_CTA))
+
+
+def scope_at(context: int, granule: int) -> int:
+    """The narrowest scope of the last strong writes of a granule."""
+    return load8(load64(context + 8 * GLOBAL_SCOPES) + granule)
+
+
+def keep_scope(context: int, granule: int, scope: int, others: int) -> None:
+    """A strong write of a granule; ``others``, of those before some do not come before it."""
+    place = load64(context + 8 * GLOBAL_SCOPES) + granule
+    store8(place, min(scope, load8(place)) if others else scope)
