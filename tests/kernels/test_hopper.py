@@ -34,7 +34,7 @@ from sdpalab.run.sanitize import small_problems
 from sdpalab.sim.counters import Counters
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, EXP_ON_FMA=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 THREE = ONE.but(BLOCK_M=192)
 CLUSTER_2 = ONE.but(SPLIT=2)
@@ -178,7 +178,7 @@ def test_knobs_are_chosen_by_problem(problem: Problem, knobs: tuple[int, ...]) -
 
 def test_what_is_given_is_not_chosen() -> None:
     assert resolve(MISSION, ONE) == ONE
-    assert [resolve(MISSION.with_(head_dim=dim), AUTO)["EXP_ON_FMA"] for dim in (64, 128)] == [1, 0]
+    assert [resolve(MISSION.with_(head_dim=dim), AUTO)["EXP_ON_FMA"] for dim in (64, 128)] == [13, 0]
     assert resolve(MISSION, AUTO.but(SPLIT=1)).int("SPLIT") == 1
     assert resolve(MISSION, AUTO.but(BLOCK_M=128)).int("BLOCK_M") == 128
 

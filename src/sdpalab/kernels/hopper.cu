@@ -15,7 +15,7 @@
 //
 // Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT,
-// KEY_GROUPS, EXP_ON_FMA (eighths of the exponentials on the FMA units); of the plan SCHEDULE (PERSISTENT or not) and
+// KEY_GROUPS, EXP_ON_FMA (of 64 exponentials, on the FMA units); of the plan SCHEDULE (PERSISTENT or not) and
 // NUM_CTAS.
 
 #include "epilogue/cluster_merge.cuh"
@@ -27,7 +27,7 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
-static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 16, "EXP_ON_FMA is 0 to 16");
 static_assert(!PERSISTENT || SPLIT == 1, "persistent CTAs split no keys");
 static_assert(KEY_GROUPS == 1 || KEY_GROUPS == 2, "KEY_GROUPS is 1 or 2");
 static_assert(KEY_GROUPS == 1 || BLOCK_M == WARPGROUP_M, "groups have the same 64 rows");

@@ -35,8 +35,8 @@ VALUES = {
     "KEY_GROUPS": (1, 2),
 }
 SCHEDULES = ("tiles", "persistent")
-EXP_ON_FMA = (0, 1, 2)
-"""Eighths of the exponentials that are computed on the FMA units."""
+EXP_ON_FMA = (0, 8, 13, 16)
+"""Of 64 exponentials, those that are computed on the FMA units."""
 MOST_CAPPED_KEYS, MOST_CAPPED_DIM = 64, 128
 """Of a tile and a head with a soft cap: above, ptxas spills what the tanh of a tile's scores needs."""
 MAX_CTAS = 2**16
@@ -93,11 +93,11 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
     where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is
     what the registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what
-    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 1 at head_dim 64, where the special function
+    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 13 at head_dim 64, where the special function
     unit would take as long as the tensor cores, and 0 above, where it takes half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
-        config = config.but(EXP_ON_FMA=int(problem.head_dim == min(HEAD_DIMS)))
+        config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
     if problem.extras:
         config = config.but(SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
     rows, splits, groups = (
@@ -258,7 +258,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
 _AUTO = Config(
     BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, KEY_GROUPS=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0
 )
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, KEY_GROUPS=1, EXP_ON_FMA=1, SCHEDULE="tiles")
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",

@@ -13,7 +13,7 @@
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
-static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 16, "EXP_ON_FMA is 0 to 16");
 static_assert(SPLIT == 1 && KEY_GROUPS == 1 && !PERSISTENT, "a consumer has 64 rows to itself");
 
 using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32>;

@@ -98,24 +98,22 @@ struct TileRing {
 
 // Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
 // tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
-// softmax falls on them without further synchronisation. The turns at one tile of queries are over before those at the
-// next begin: its Q is not loaded before all consumers have read the last K of this one.
+// softmax falls on them without further synchronisation. The last consumer passes a turn to the first before the first
+// loop; after a loop the first has one again, for the next tile of queries, or for nobody.
 template <int CONSUMERS>
 constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
 constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
 
-// No consumer is before consumer 0 at the first such tile.
 template <int CONSUMERS>
-__device__ __forceinline__ void wait_for_turn(int consumer, int tile) {
-    if (IN_TURN<CONSUMERS> && (tile > 1 || consumer > 0)) {
+__device__ __forceinline__ void wait_for_turn(int consumer) {
+    if (IN_TURN<CONSUMERS>) {
         ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
     }
 }
 
-// No consumer is behind the last one at the last tile.
 template <int CONSUMERS>
-__device__ __forceinline__ void pass_turn(int consumer, int tile, int tiles) {
-    if (IN_TURN<CONSUMERS> && (tile + 1 < tiles || consumer + 1 < CONSUMERS)) {
+__device__ __forceinline__ void pass_turn(int consumer) {
+    if (IN_TURN<CONSUMERS>) {
         ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
     }
 }
@@ -126,33 +124,32 @@ class KeysLeft {
 public:
     // first_row: of the consumer, in a head; first_tile: of keys.
     __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv)
-        : unmasked(tiles_unmasked(first_row, seq_kv, KEYS) - first_tile) {
+        : of_first_row(visible_keys(first_row, seq_kv) - first_tile * KEYS) {
         const int thread = threadIdx.x % WARPGROUP;
         const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-        const int column = first_tile * KEYS + 2 * (thread % 4);
-        of_row[0] = visible_keys(row, seq_kv) - column;
-        of_row[1] = visible_keys(row + 8, seq_kv) - column;
+        const int before = visible_keys(first_row, seq_kv) + 2 * (thread % 4);
+        more[0] = visible_keys(row, seq_kv) - before;
+        more[1] = visible_keys(row + 8, seq_kv) - before;
     }
 
     // Goes to the next tile.
-    __device__ __forceinline__ void advance() {
-        of_row[0] -= KEYS;
-        of_row[1] -= KEYS;
-    }
+    __device__ __forceinline__ void advance() { of_first_row -= KEYS; }
 
-    // Whether some row of the consumer does not see all keys of a tile, counted from the first.
-    __device__ __forceinline__ bool at_edge(int tile) const { return tile >= unmasked; }
+    // Whether some row of the consumer does not see all keys of a tile: then the first one does not.
+    __device__ __forceinline__ bool at_edge(int) const { return of_first_row < KEYS; }
 
     // Whether a row of this thread, 0 or 1, sees the key that many columns after its first one of the tile.
-    __device__ __forceinline__ bool sees(int column, int row) const { return column < of_row[row]; }
+    __device__ __forceinline__ bool sees(int column, int row) const { return column < of_first_row + more[row]; }
+
+    static constexpr bool CAPS = false;
 
     // Scores are not capped.
     template <int SCORES>
     __device__ __forceinline__ void cap(float (&)[SCORES], float) const {}
 
 private:
-    int unmasked;
-    int of_row[2];
+    int of_first_row;  // of the consumer: the same in all threads
+    int more[2];       // that this thread's rows see, counted from its first column
 };
 
 // The policy Seen of kernels without windows: a row sees all keys up to the last, or up to its own.

@@ -93,7 +93,8 @@ public:
             return;
         }
         ptx::setmaxnreg_inc<Budget::CONSUMER>();
-        const int consumer = threadIdx.x / WARPGROUP - 1;
+        const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform, as ptxas then knows
+        const int consumer = warpgroup - 1;
         const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
         const int lane = threadIdx.x % 32;
         const int key_group = GROUPS == 1 ? 0 : consumer / READERS;
@@ -102,6 +103,9 @@ public:
         const ScoreScale score_scale(scale);
         Position at{key_group, 0};
         unsigned q_parity = 0;
+        if (consumer == TURNS - 1) {
+            pass_turn<TURNS>(consumer);
+        }
         for (;;) {
             Products products(tensors, work, score_scale);
             if ((Scheduler::CTAS == 1 && GROUPS == 1) || work.tiles > key_group) {
@@ -224,11 +228,19 @@ private:
         }
     }
 
+    static __device__ __forceinline__ unsigned long long k_tile(const Ring& ring, const Position& at) {
+        return Products::k_tile(ring.tile(at, K));
+    }
+
+    static __device__ __forceinline__ unsigned long long v_tile(const Ring& ring, const Position& at) {
+        return Products::v_tile(ring.tile(at, V));
+    }
+
     // The scores of a tile and the product of the one before with V, and the softmax of the one beside the other. ISSUED: its
     // scores have been. at: of the tile before; afterwards of this one.
     template <bool ISSUED, class Columns>
     static __device__ __forceinline__ void turn(Products& products, Columns& columns, unsigned long long q,
-                                                const Ring& ring, Position& at, int tile, int tiles, int consumer) {
+                                                const Ring& ring, Position& at, int tile, int consumer) {
         const Position before = at;
 #pragma unroll
         for (int i = 0; i < GROUPS; ++i) {
@@ -237,15 +249,15 @@ private:
         }
         if (!ISSUED) {
             ring.wait_full(at, K);
-            wait_for_turn<TURNS>(consumer, tile);
+            wait_for_turn<TURNS>(consumer);
             products.hold_scores();  // those of the tile before: none is copied behind the fence
         }
         ptx::wgmma_fence();
         if (!ISSUED) {
-            products.issue_scores(q, Products::k_tile(ring.tile(at, K)));
+            products.issue_scores(q, k_tile(ring, at));
         }
-        products.issue_output(Products::v_tile(ring.tile(before, V)));
-        pass_turn<TURNS>(consumer, tile, tiles);
+        products.issue_output(v_tile(ring, before));
+        pass_turn<TURNS>(consumer);
 
         ptx::wgmma_wait_group<1>();
         if constexpr (ISSUED) {
@@ -278,8 +290,7 @@ private:
         const int tiles = work.tiles - key_group;  // from that one on
         typename Seen::template Columns<KEYS> columns(first_row, first_tile, seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
-        const auto k = [&](const Position& at) { return Products::k_tile(ring.tile(at, K)); };
-        const auto v = [&](const Position& at) { return Products::v_tile(ring.tile(at, V)); };
+        const auto k = [&](const Position& at) { return k_tile(ring, at); };
 
         products.start_tile(first_tile);
         mbarrier_wait(ring.barriers.q_full, q_parity);
@@ -301,7 +312,7 @@ private:
             products.pack_weights();
             ring.wait_full(at, V);
             products.start_tile(first_tile + tile);
-            turn<AHEAD>(products, columns, q, ring, at, tile++, tiles, consumer);
+            turn<AHEAD>(products, columns, q, ring, at, tile++, consumer);
         } else {
             products.template weigh<true>(columns.at_edge(0), columns, [] {});
             products.pack_weights();
@@ -310,10 +321,10 @@ private:
 #pragma unroll 1
         for (; tile < tiles; tile += GROUPS) {
             products.start_tile(first_tile + tile);
-            turn<false>(products, columns, q, ring, at, tile, tiles, consumer);
+            turn<false>(products, columns, q, ring, at, tile, consumer);
         }
         ptx::wgmma_fence();
-        products.issue_output(v(at));
+        products.issue_output(v_tile(ring, at));
         sum_over_quads(products.softmax);  // beside the product
         ptx::wgmma_wait_group<0>();
         products.hold_output();

@@ -22,17 +22,19 @@ constexpr int WARPGROUP_M = 64;
 template <int SCORES, class Columns>
 __device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
                                             const Columns& columns) {
-    if (scale.sign != 1.0f) {
+    const bool signs = scale.sign != 1.0f;
+    if (Columns::CAPS) {
 #pragma unroll
         for (float& score : s_frag) {
             score *= scale.sign;
         }
+        columns.cap(s_frag, scale.log2);
     }
-    columns.cap(s_frag, scale.log2);
-    if (masked) {
+    if (masked || (!Columns::CAPS && signs)) {  // one branch for both, which most turns skip
+        const float sign = Columns::CAPS ? 1.0f : scale.sign;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
-            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] : NEGATIVE_INFINITY;
+            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] * sign : NEGATIVE_INFINITY;
         }
     }
 }
@@ -75,8 +77,8 @@ __device__ __forceinline__ void sum_over_quads(SoftmaxRow (&rows)[2]) {
 
 // How a tile's maximum has changed the units of what was accumulated before.
 struct Rescale {
-    bool needed = false;             // the same in the whole warp
-    float factor[2] = {1.0f, 1.0f};  // of either row
+    bool needed = false;  // the same in the whole warp
+    float factor[2];      // of either row, if needed
 };
 
 // Takes the maxima of a tile's scores, masked, into the softmax of a lane's two rows. Returns the exponents of the
@@ -99,8 +101,8 @@ __device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2],
     return exponents;
 }
 
-// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of eight pairs of weights,
-// the last ON_FMA are computed by PowerOnFma.
+// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of 64 weights ON_FMA are
+// computed by PowerOnFma.
 //
 // The softmax is lazy: the maximum that weights are taken from stays until a row outgrows it (LAG_LOG2). Where a thread
 // has FREE_REGISTERS for the scores beside the weights, it finds that out from the weights' sums, once it has computed
@@ -146,7 +148,7 @@ public:
     SoftmaxRow softmax[2];
 
     __device__ __forceinline__ Products16(const Tensors&, const Work&, const ScoreScale& scale)
-        : scale(scale), exponents(softmax, scale.log2) {}
+        : scale(scale), exponents(softmax, scale.log2), powers{exponents.power(0), exponents.power(1)} {}
 
     __device__ __forceinline__ void start_tile(int) {}
 
@@ -199,7 +201,7 @@ public:
         if (!FIRST) {
             bool stays;
             if (CHECKS_SUMS) {
-                exponentiate<ON_FMA>(exponents);
+                exponentiate<ON_FMA>(exponents, powers);
                 stays = sum[0] <= LARGEST_WEIGHT && sum[1] <= LARGEST_WEIGHT;
             } else {
                 float bound[2];
@@ -215,11 +217,13 @@ public:
             exponents.forbid_out_of_range();
             before_exponentials();
             if (CHECKS_SUMS) {
-                exponentiate<FIRST && AHEAD ? ON_FMA : 0>(of_tile);
+                exponentiate<FIRST && AHEAD ? ON_FMA : 0>(of_tile, {of_tile.power(0), of_tile.power(1)});
+                powers[0] = exponents.power(0);
+                powers[1] = exponents.power(1);
             }
         }
         if (!CHECKS_SUMS) {
-            exponentiate<FIRST ? 0 : ON_FMA>(of_tile);
+            exponentiate<FIRST ? 0 : ON_FMA>(of_tile, {of_tile.power(0), of_tile.power(1)});
         }
         softmax[0].sum += sum[0];
         softmax[1].sum += sum[1];
@@ -250,6 +254,7 @@ public:
 private:
     const ScoreScale& scale;
     FusedExponents exponents;  // from the maxima so far
+    PowerOnFma powers[2];      // the same, of either row
     float s_frag[KEYS / 2];
     float next_s_frag[KEYS / 2];
     float w_frag[KEYS / 2];
@@ -266,14 +271,16 @@ private:
         ptx::wgmma_commit_group();
     }
 
-    template <int EIGHTHS>
-    __device__ __forceinline__ void exponentiate(const FusedExponents& exponents) {
+    // powers: the exponents' own, of either row.
+    template <int MANY>
+    __device__ __forceinline__ void exponentiate(const FusedExponents& exponents, const PowerOnFma (&powers)[2]) {
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i += 2) {
             const int row = i / 2 % 2;
-            const bool on_fma = i / 2 % 8 >= 8 - EIGHTHS;
-            w_frag[i] = exponents.weight(s_frag[i], row, on_fma);
-            w_frag[i + 1] = exponents.weight(s_frag[i + 1], row, on_fma);
+#pragma unroll
+            for (int j = i; j < i + 2; ++j) {
+                w_frag[j] = j * MANY % 64 < 64 - MANY ? exponents.weight(s_frag[j], row) : powers[row].of<3>(s_frag[j]);
+            }
             const float pair = w_frag[i] + w_frag[i + 1];  // half as long a chain of additions
             sum[row] = i < 4 ? pair : sum[row] + pair;
         }
