@@ -362,7 +362,7 @@ def test_bounds_of_rows_are_their_maxima_or_0() -> None:
     assert np.array_equal(bounds, np.broadcast_to(expected, bounds.shape))
 
 
-@pytest.mark.parametrize(("degree", "least", "most"), [(3, 2**-14, 1.05e-4), (4, 2**-18, 8.1e-6)])
+@pytest.mark.parametrize(("degree", "least", "most"), [(3, 2**-14, 1.07e-4), (4, 2**-18, 8.1e-6)])
 def test_powers_of_two_on_fma_units_have_the_error_that_is_stated(degree: int, least: float, most: float) -> None:
     source = """
         #include "softmax/online.cuh"

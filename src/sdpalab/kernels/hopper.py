@@ -93,8 +93,8 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
     where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is
     what the registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what
-    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 13 at head_dim 64, where the special function
-    unit would take as long as the tensor cores, and 0 above, where it takes half as long.
+    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 13 at head_dim 64, where the special
+    function unit would take as long as the tensor cores, and 0 above, where it takes half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
