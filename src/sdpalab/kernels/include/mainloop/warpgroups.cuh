@@ -40,7 +40,7 @@ public:
     static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
     // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
     // lie beside. On small problems it has no more than two tiles.
-    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1;
+    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS>::CAPS;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
