@@ -18,20 +18,21 @@
 constexpr int WARPGROUP_M = 64;
 
 // Gives a tile's scores the sign of the scale, caps and masks them, in place. columns: of a policy Seen, at this tile
-// (mainloop/warpgroups.cuh).
-template <int SCORES, class Columns>
+// (mainloop/warpgroups.cuh). ONE_BRANCH: around sign and mask, which most turns skip; it takes registers.
+template <bool ONE_BRANCH, int SCORES, class Columns>
 __device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
                                             const Columns& columns) {
+    constexpr bool TOGETHER = ONE_BRANCH && !Columns::CAPS;
     const bool signs = scale.sign != 1.0f;
-    if (Columns::CAPS) {
+    if (!TOGETHER && signs) {
 #pragma unroll
         for (float& score : s_frag) {
             score *= scale.sign;
         }
-        columns.cap(s_frag, scale.log2);
     }
-    if (masked || (!Columns::CAPS && signs)) {  // one branch for both, which most turns skip
-        const float sign = Columns::CAPS ? 1.0f : scale.sign;
+    columns.cap(s_frag, scale.log2);
+    if (masked || (TOGETHER && signs)) {
+        const float sign = TOGETHER ? scale.sign : 1.0f;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
             s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] * sign : NEGATIVE_INFINITY;
@@ -196,7 +197,7 @@ public:
     // The same, of the FIRST tile or another; before_exponentials() is called where that says.
     template <bool FIRST, class Columns, class Call>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call& before_exponentials) {
-        mask_scores(s_frag, scale, masked, columns);
+        mask_scores<CHECKS_SUMS>(s_frag, scale, masked, columns);
         Rescale rescale;
         if (!FIRST) {
             bool stays;

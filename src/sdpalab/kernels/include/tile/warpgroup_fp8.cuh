@@ -115,7 +115,7 @@ public:
     template <bool, class Columns, class Call>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call&) {
         const TileScale tile(q_scale, tile_scales.x, scale.log2);
-        mask_scores(s_frag, scale, masked, columns);
+        mask_scores<false>(s_frag, scale, masked, columns);
         float raw_max[2];
         row_bounds(raw_max, s_frag);
         if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // perhaps no maxima but bounds
