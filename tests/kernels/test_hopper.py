@@ -34,11 +34,13 @@ from sdpalab.run.sanitize import small_problems
 from sdpalab.sim.counters import Counters
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, EXP_ON_FMA=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 THREE = ONE.but(BLOCK_M=192)
 CLUSTER_2 = ONE.but(SPLIT=2)
 CLUSTER_4 = ONE.but(SPLIT=4)
+GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
+BOTH = GROUPS.but(SPLIT=2)
 PERSISTENT = TWO.but(SCHEDULE="persistent", NUM_CTAS=2)
 WIDE = TWO.but(BLOCK_N=128)
 AS_GIVEN = replace(
@@ -63,6 +65,10 @@ SHAPES = [
     (Problem(1, 1, 20, 256, seq_kv=140, dtype="bfloat16"), CLUSTER_2),
     (Problem(1, 1, 90, 64, scale=-0.3, causal=True), CLUSTER_4),
     (Problem(1, 1, 90, 64, scale=0.0, causal=True), THREE),
+    (Problem(1, 1, 33, 64, seq_kv=1), BOTH),  # three groups without keys
+    (Problem(1, 2, 70, 64, kv_heads=1, seq_kv=310, causal=True), GROUPS),
+    (Problem(1, 1, 90, 64, seq_kv=610, scale=-0.3), GROUPS.but(BLOCK_N=128)),
+    (Problem(1, 1, 70, 128, seq_kv=430, dtype="bfloat16"), GROUPS.but(BLOCK_N=80)),
 ]
 
 
@@ -79,7 +85,7 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
 @pytest.mark.sample
 @pytest.mark.parametrize(
     ("head_dim", "config"),
-    [(64, ONE), (64, CLUSTER_2), (128, WIDE)],  # of which the last one has no registers to look at the sums
+    [(64, ONE), (64, CLUSTER_2), (64, BOTH), (128, WIDE)],  # the last one has no registers to look at the sums
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "huge"])
@@ -94,6 +100,8 @@ def test_probes(kind: str, head_dim: int, config: Config) -> None:
         (Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7), TWO),  # a consumer with all of its rows and one with some
         (Problem(1, 1, 40, 128, seq_kv=64 * 5 - 7), CLUSTER_2),
         (Problem(1, 1, 33, 64, seq_kv=20, causal=True), CLUSTER_4),  # three CTAs without keys
+        (Problem(1, 1, 40, 64, seq_kv=64 * 9 - 7), BOTH),  # of rank 0 one stage is filled again
+        (Problem(1, 1, 40, 64, seq_kv=64 * 7 - 7), GROUPS),
     ],
     ids=label,
 )
@@ -102,7 +110,7 @@ def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("config", [TWO, CLUSTER_4], ids=str)
+@pytest.mark.parametrize("config", [TWO, CLUSTER_4, GROUPS], ids=str)
 def test_log_sum_exp(config: Config) -> None:
     problem = Problem(1, 4, 70, 64, kv_heads=2, seq_kv=150, causal=True, scale=-0.2)
     assert_log_sum_exp(HOPPER, problem, config)
@@ -157,10 +165,10 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
 @pytest.mark.parametrize(
     ("problem", "knobs"),
     [
-        (Problem(1, 8, 64, 64, seq_kv=8192), (64, 128, 4, 4)),  # few rows: the keys go to four SMs
-        (Problem(4, 32, 4096, 128), (128, 128, 2, 1)),  # persistent: a place for O instead of a stage
-        (Problem(4, 32, 4096, 256), (128, 80, 2, 1)),
-        (Problem(1, 1, 64, 64), (64, 64, 2, 1)),  # one tile: nothing to split
+        (Problem(1, 8, 64, 64, seq_kv=8192), (64, 128, 4, 4, 2)),  # few rows: the keys go to four SMs, and two groups
+        (Problem(4, 32, 4096, 128), (128, 128, 2, 1, 1)),  # persistent: a place for O instead of a stage
+        (Problem(4, 32, 4096, 256), (128, 80, 2, 1, 1)),
+        (Problem(1, 1, 64, 64), (64, 64, 2, 1, 1)),  # one tile: nothing to split
     ],
     ids=label,
 )
@@ -170,7 +178,7 @@ def test_knobs_are_chosen_by_problem(problem: Problem, knobs: tuple[int, ...]) -
 
 def test_what_is_given_is_not_chosen() -> None:
     assert resolve(MISSION, ONE) == ONE
-    assert [resolve(MISSION.with_(head_dim=dim), AUTO)["EXP_ON_FMA"] for dim in (64, 128)] == [1, 0]
+    assert [resolve(MISSION.with_(head_dim=dim), AUTO)["EXP_ON_FMA"] for dim in (64, 128)] == [13, 0]
     assert resolve(MISSION, AUTO.but(SPLIT=1)).int("SPLIT") == 1
     assert resolve(MISSION, AUTO.but(BLOCK_M=128)).int("BLOCK_M") == 128
 
@@ -195,7 +203,7 @@ def test_small_problems_give_each_block_of_a_cluster_enough_tiles_to_fill_its_st
 def test_the_deletion_campaign_skips_the_knobs_that_depend_on_the_problem() -> None:
     lines: list[str] = []
     targets = list(deletion.targets(["hopper"], lines.append))
-    assert [target.configs for target in targets] == [(TWO,), (CLUSTER_2,), (PERSISTENT.but(NUM_CTAS=1),)]
+    assert [target.configs for target in targets] == [(TWO,), (CLUSTER_2,), (BOTH,), (PERSISTENT.but(NUM_CTAS=1),)]
     assert lines[0].startswith(f"hopper {AUTO}: skipped")
 
 
@@ -210,6 +218,22 @@ REFUSALS = [
         {"SCHEDULE": "persistent", "SPLIT": 2},
         "has blocks that split no keys: SPLIT must be 0 or 1, not 2",
         "persistent CTAs split no keys",
+    ),
+    Refusal({"KEY_GROUPS": 3}, "KEY_GROUPS must be one of 0, 1, 2, not 3", "KEY_GROUPS is 1 or 2"),
+    Refusal(
+        {"KEY_GROUPS": 2, "BLOCK_M": 128, "NUM_STAGES": 4},
+        "share the 64 rows of a block: BLOCK_M must be 0 or 64, and SCHEDULE auto or tiles",
+        "groups have the same 64 rows",
+    ),
+    Refusal(
+        {"KEY_GROUPS": 2, "NUM_STAGES": 4, "SCHEDULE": "persistent"},
+        "share the 64 rows of a block: BLOCK_M must be 0 or 64, and SCHEDULE auto or tiles",
+        "a place for one tile of queries",
+    ),
+    Refusal(
+        {"KEY_GROUPS": 2, "NUM_STAGES": 2},
+        "has two stages for each group: NUM_STAGES must be 0 or 4, not 2",
+        "a consumer waits for its next V before it releases the one before",
     ),
     Refusal(
         {"BLOCK_M": 192, "BLOCK_N": 128},
@@ -246,7 +270,7 @@ def test_knobs_are_refused_beside_which_nothing_can_be_chosen(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("config", [TWO, CLUSTER_2, PERSISTENT], ids=str)
+@pytest.mark.parametrize("config", [TWO, CLUSTER_2, GROUPS, PERSISTENT], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(config: Config) -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)
     assert_shared_memory(HOPPER, problem, config, smem_bytes(problem, config), step=8)

@@ -13,18 +13,19 @@ from checking import assert_gate, built, resources_of
 
 from sdpalab.compile.loops import reached
 from sdpalab.compile.sass import SassInstruction, disassemble, parse, successors
-from sdpalab.gpus import default_sms
+from sdpalab.gpus import default_sms, gpu_named
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS
 from sdpalab.kernels.kernel import Config, CudaKernel
-from sdpalab.model.turn import short_turn
+from sdpalab.model.turn import short_turn, turn_clocks
 from sdpalab.problem import Problem
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 WIDE = TWO.but(BLOCK_N=128)
 CLUSTER_2 = ONE.but(SPLIT=2)
+GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
 PERSISTENT = WIDE.but(SCHEDULE="persistent", NUM_CTAS=2)
 FP8_WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
 FP8_SMALL = FP8_WIDE.but(BLOCK_M=64, BLOCK_N=64)
@@ -40,6 +41,8 @@ HOPPER_CODES = [
     (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256, causal=True), TWO.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 64, causal=True), GROUPS.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 128, causal=True), GROUPS.but(SPLIT=2)),
     (Problem(1, 8, 512, 64), PERSISTENT.but(BLOCK_M=64)),
     (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), PERSISTENT),
     (Problem(1, 8, 512, 64, causal=True), PERSISTENT.but(BLOCK_M=192)),
@@ -111,7 +114,8 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
             size = int(instruction.operands.rpartition(" ")[2], 16)
             assert max(map(int, names)) < size
             sizes.append(size)
-    consumers = macros_of(kernel, problem, config)["BLOCK_M"] // 64
+    macros = macros_of(kernel, problem, config)
+    consumers = macros["BLOCK_M"] // 64 * macros.get("KEY_GROUPS", 1)
     launched = resources_of(kernel, problem, config).registers
     assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
@@ -131,11 +135,21 @@ def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem:
     assert order == [*issued, "wait 1", *["exp"] * _exponentials(kernel, keys, macros), "wait 0"]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_turn_leaves_the_tensor_cores_room(causal: bool) -> None:
+    problem = Problem(4, 16, 4096, 64, causal=causal)
+    clocks = turn_clocks(sass_of(HOPPER, problem, AUTO), problem.head_dim, gpu_named("H200"))
+    assert clocks is not None
+    assert clocks.share("issue") < 0.755
+    assert clocks.share("special") < 0.8
+
+
 def _exponentials(kernel: CudaKernel, keys: int, macros: dict[str, int]) -> int:
     """Of a thread's scores in a tile, those on the special function unit; in e4m3 the factors of two rows as well."""
     if kernel is HOPPER_FP8:
         return keys // 2 + 2
-    return sum(pair % 8 < 8 - macros["EXP_ON_FMA"] for pair in range(keys // 4)) * 2
+    on_fma = macros["EXP_ON_FMA"]
+    return sum(score * on_fma % 64 < 64 - on_fma for score in range(keys // 2))
 
 
 def _event(instruction: SassInstruction) -> str:
@@ -150,15 +164,17 @@ def _event(instruction: SassInstruction) -> str:
 def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     count = count_of(kernel, problem, config)
     opcode, depth = PRODUCTS[kernel.name]
-    # The first scores, and in the loop; the output in the loop, and behind it.
-    keys = macros_of(kernel, problem, config)["BLOCK_N"]
-    assert count[opcode] == 2 * problem.head_dim // depth + 2 * keys // depth
+    # The first scores, and in the loop; the output in the loop, and behind it. Of a lone consumer the second turn, too,
+    # whose scores are issued ahead.
+    macros = macros_of(kernel, problem, config)
+    ahead = kernel is HOPPER and problem.head_dim == 64 and macros["BLOCK_M"] * macros["KEY_GROUPS"] == 64
+    assert count[opcode] == (2 + ahead) * (problem.head_dim + macros["BLOCK_N"]) // depth
     assert sum(many for name, many in count.items() if name.endswith("MMA")) == count[opcode]
     assert count["UTMASTG"] == 1
     assert count["STSM"] == problem.head_dim // 16
     assert count["USETMAXREG"] == 2
     assert count["STG"] >= 2  # the log-sum-exp of two rows; more where lanes that diverge have code of their own
-    assert not {"STS", "LDSM", "LDL", "STL"} & set(count)
+    assert not {"LDSM", "LDL", "STL"} & set(count)
 
 
 @pytest.mark.sample(4)
@@ -170,8 +186,10 @@ def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Co
     assert count["UTMALDG"] == of_q + 2 + 2 + (of_q + 2 if macros["PERSISTENT"] else 0)
     assert count["LDG"] == 0
     partial, split = problem.head_dim // 8 + 1, macros["SPLIT"]
-    assert count["LDS"] == (split - 1) * partial
+    groups = macros["KEY_GROUPS"]
+    assert count["LDS"] == (split + groups - 2) * partial
     assert count["STAS"] == (partial if split > 1 else 0)
+    assert count["STS"] == (partial if groups > 1 else 0)
 
 
 @pytest.mark.sample(2)
@@ -181,7 +199,7 @@ def test_what_hopper_fp8_loads(problem: Problem, config: Config) -> None:
     # Q, the tiles that are under way before all else, and those as a place is free.
     assert count["UTMALDG"] == config.int("BLOCK_M") // 64 + 2 + 2
     assert count["LDG"] == 3  # the scale of Q, and the first scales of K and V; those of a tile
-    assert count["LDS"] == 0
+    assert count["LDS"] == count["STS"] == 0
 
 
 def assert_pipelined(ptx: str) -> None:

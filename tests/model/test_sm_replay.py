@@ -10,7 +10,7 @@ import pytest
 from sdpalab.compile.control import Control
 from sdpalab.compile.sass import SassInstruction
 from sdpalab.gpus import gpu_named
-from sdpalab.model.operations import Act, Memory, Operation, operations
+from sdpalab.model.operations import Act, Memory, Operation, lines_of, operations
 from sdpalab.model.pipes import pipes_of
 from sdpalab.model.replay import replay
 
@@ -148,6 +148,13 @@ def test_what_an_instruction_costs(opcode: str, operands: str, act: Act, interva
     one = SassInstruction(0, opcode, operands=operands, control=CONTROL)
     (made,) = operations([one], PIPES, Memory(conflicts=2.0, bulk_bytes=8192.0))
     assert (made.act, made.interval) == (act, pytest.approx(interval, rel=0.01))
+
+
+def test_a_bulk_copy_moves_what_those_at_its_place_in_the_source_move() -> None:
+    frames = ("sm90.cuh:41:0", "warpgroup.cuh:120:0")
+    code = [SassInstruction(0, "UTMALDG.4D", operands="[UR8], [UR4]", frames=each) for each in (frames, frames[:1])]
+    known = Memory(bulk_bytes=2048.0, bulk_at={lines_of(("sm90.cuh:41:5", "warpgroup.cuh:120:13")): 8192.0})
+    assert [made.interval for made in operations(code, PIPES, known)] == [8192.0, 2048.0]
 
 
 def test_barriers_and_waits_are_read_from_their_operands() -> None:

@@ -12,9 +12,17 @@ from sdpalab.problem import Problem
 
 __all__ = ["BUGS"]
 
-_TWO: Mapping[str, Knob] = {"BLOCK_M": 128, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1, "SCHEDULE": "tiles"}
+_TWO: Mapping[str, Knob] = {
+    "BLOCK_M": 128,
+    "BLOCK_N": 64,
+    "NUM_STAGES": 2,
+    "SPLIT": 1,
+    "KEY_GROUPS": 1,
+    "SCHEDULE": "tiles",
+}
 _ONE_BLOCK = {**_TWO, "SCHEDULE": "persistent", "NUM_CTAS": 1}
 _CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
+_GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2, "NUM_STAGES": 4}
 _RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
 """One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
 _SHARED = Problem(1, 1, 40, 64, seq_kv=313)
@@ -41,18 +49,19 @@ def _bug(
 
 
 _cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
+_groups = partial(_bug, problem=_SHARED, knobs=_GROUPS)
 _next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
 
 _ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
-_WAIT_V = "            ring.wait_full(at, V, products.never());\n"
-_RELEASE_V = "            ring.release(before, V);\n"
-_WAIT_SCORES = "            ptx::wgmma_wait_group<1>();\n"
+_WAIT_V = "        ring.wait_full(at, V, products.never());\n"
+_RELEASE_V = "        ring.release(before, V);\n"
+_WAIT_SCORES = "        ptx::wgmma_wait_group<1>();\n"
 _WAIT_PRODUCT = """\
-            ptx::wgmma_wait_group<0>();
-            products.hold_output();
-            products.hold_weights();
+        ptx::wgmma_wait_group<0>();
+        products.hold_output();
+        products.hold_weights();
 """
-_JOIN = "            products.join_output(rescale);\n"
+_JOIN = "        products.join_output(rescale);\n"
 _COMMIT_SCORES = "k + column_step<KEYS>(d));\n        }\n        ptx::wgmma_commit_group();\n"
 _STORE_ROW = "block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS)"
 _CLUSTER_BARRIER = (
@@ -82,7 +91,11 @@ BUGS: tuple[Bug, ...] = (
         "race",
         ("            ring.wait_full(at, K);\n            wait_for_turn", "            wait_for_turn"),
     ),
-    *_bug("no wait for the first V", "race", ("        ring.wait_full(at, V);\n\n#pragma", "\n#pragma")),
+    *_bug(
+        "no wait for the first V",
+        "race",
+        ("            ring.wait_full(at, V);\n        }\n#pragma", "        }\n#pragma"),
+    ),
     *_bug("no wait for V", "race", (_WAIT_V, "")),
     *_bug(
         "V is released while a product reads it", "async", (_RELEASE_V, ""), (_WAIT_SCORES, _RELEASE_V + _WAIT_SCORES)
@@ -98,7 +111,7 @@ BUGS: tuple[Bug, ...] = (
     *_bug(
         "no wgmma.fence in the loop",
         "wgmma",
-        ("            ptx::wgmma_fence();\n            products", "            products"),
+        ("        ptx::wgmma_fence();\n        if (!ISSUED)", "        if (!ISSUED)"),
     ),
     *_bug(
         "the scores are not committed",
@@ -110,7 +123,7 @@ BUGS: tuple[Bug, ...] = (
     *_bug(
         "no wait for the last product",
         "wgmma",
-        ("        ptx::wgmma_wait_group<0>();\n        products.hold_output();\n", ""),
+        ("  // beside the product\n        ptx::wgmma_wait_group<0>();\n        products.hold_output();\n", "\n"),
     ),
     *_bug("the output is rescaled in flight", "wgmma", (_WAIT_PRODUCT, ""), (_JOIN, _JOIN + _WAIT_PRODUCT)),
     # What only the output shows.
@@ -131,6 +144,7 @@ BUGS: tuple[Bug, ...] = (
     *_cluster(
         "no wait for the partial results", "race", ("        cluster_mbarrier_wait(shared.partials_full);\n", "")
     ),
+    *_cluster("no wait for the second K", "async", ("                ring.wait_full(next, K);\n", "")),
     *_cluster("mbarriers without a fence", "race", ("        ptx::fence_mbarrier_init_release_cluster();\n", "")),
     *_cluster("no barrier of the cluster", "race", (_CLUSTER_BARRIER, "            __syncthreads();\n")),
     *_cluster(
@@ -157,6 +171,23 @@ BUGS: tuple[Bug, ...] = (
             "            if (work.tiles == 0) return;\n            if (!Epilogue::gather",
         ),
         problem=_ONE_KEY,
+    ),
+    # Groups of consumers with the same rows.
+    *_groups(
+        "no wait for what the other group writes", "race", ("        ptx::bar_sync(GROUP_BARRIER, THREADS);\n", "")
+    ),
+    *_groups(
+        "one place for the partial results of two groups' warps", "race", ("- 1][rows], lane);", "- 1][0], lane);")
+    ),
+    *_groups(
+        "both groups begin with the first tile",
+        "mbarrier",
+        ("        Position at{key_group, 0};\n", "        Position at;\n"),
+    ),
+    *_groups(
+        "a group counts its tiles from the first one",
+        "",
+        ("first_tile = work.first_tile + key_group;", "first_tile = work.first_tile;"),
     ),
     # Persistent blocks.
     *_next_tile(

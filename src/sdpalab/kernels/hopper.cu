@@ -7,14 +7,19 @@
 // SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
 // and sends what it has of the others to their keepers: one kernel, no workspace.
 //
+// KEY_GROUPS consumers of a CTA take the same 64 rows and the tiles of keys in turn, and merge what they have through
+// shared memory, before their CTA does so with others.
+//
 // PERSISTENT CTAs stay on their SM and take one tile of queries after the other. Their output has a place beside Q's,
 // from which TMA stores it during the next tile.
 //
 // Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT,
-// EXP_ON_FMA (eighths of the exponentials on the FMA units); of the plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
+// KEY_GROUPS, EXP_ON_FMA (of 64 exponentials, on the FMA units); of the plan SCHEDULE (PERSISTENT or not) and
+// NUM_CTAS.
 
 #include "epilogue/cluster_merge.cuh"
+#include "epilogue/group_merge.cuh"
 #include "mainloop/warpgroups.cuh"
 #include "tile/warpgroup.cuh"
 
@@ -22,8 +27,12 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
-static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 16, "EXP_ON_FMA is 0 to 16");
 static_assert(!PERSISTENT || SPLIT == 1, "persistent CTAs split no keys");
+static_assert(KEY_GROUPS == 1 || KEY_GROUPS == 2, "KEY_GROUPS is 1 or 2");
+static_assert(KEY_GROUPS == 1 || BLOCK_M == WARPGROUP_M, "groups have the same 64 rows");
+
+constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M * KEY_GROUPS;
 
 #if PERSISTENT
 using Scheduler = DealtTiles;
@@ -31,12 +40,17 @@ using Scheduler = DealtTiles;
 using Scheduler = GridTile<SPLIT>;
 #endif
 #if SPLIT > 1
-using Epilogue = ClusterMerge<SPLIT, BLOCK_M / WARP_M>;
+using OfCtas = ClusterMerge<SPLIT, BLOCK_M / WARP_M>;
 #else
-using Epilogue = OwnRows;
+using OfCtas = OwnRows;
 #endif
-using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32>;
-using Attention = WarpgroupAttention<Products, Epilogue, Scheduler, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+#if KEY_GROUPS > 1
+using Epilogue = GroupMerge<KEY_GROUPS, BLOCK_M / WARP_M, OfCtas>;
+#else
+using Epilogue = OfCtas;
+#endif
+using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<CONSUMERS>::CONSUMER - 32>;
+using Attention = WarpgroupAttention<Products, Epilogue, Scheduler, KeysToEnd, CONSUMERS, NUM_STAGES, KEY_GROUPS>;
 
 // Maps of q, k and v as Products16 has them, and of o [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]; heads
 // of all batches: of queries there are q_heads. lse as in schedule/head.cuh; grid, heads_at_once and rounds_at_once as

@@ -27,10 +27,16 @@ from sdpalab.problem import HALF_DTYPES, Problem
 __all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 
 HEAD_DIMS = (64, 128, 256)
-VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
+VALUES = {
+    "BLOCK_M": (64, 128, 192),
+    "BLOCK_N": (64, 80, 128, 176),
+    "NUM_STAGES": (2, 3, 4),
+    "SPLIT": (1, 2, 4),
+    "KEY_GROUPS": (1, 2),
+}
 SCHEDULES = ("tiles", "persistent")
-EXP_ON_FMA = (0, 1, 2)
-"""Eighths of the exponentials that are computed on the FMA units."""
+EXP_ON_FMA = (0, 8, 13, 16)
+"""Of 64 exponentials, those that are computed on the FMA units."""
 MOST_CAPPED_KEYS, MOST_CAPPED_DIM = 64, 128
 """Of a tile and a head with a soft cap: above, ptxas spills what the tanh of a tile's scores needs."""
 MAX_CTAS = 2**16
@@ -44,6 +50,9 @@ CLUSTER_BYTES_PER_CLOCK = 14
 """What an SM sends to another at most; an estimate, not yet run on hardware."""
 BLOCK_CLOCKS = 1500
 """Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
+GROUP_CLOCKS = 2000
+"""Of a second group of consumers: its first K comes later, both begin with exponentials, and they merge; by the
+modelled critical path, not yet run on hardware."""
 L2_BYTES = 50 * 2**20
 """Of an H100 or an H200, half of it for K and V that persistent blocks read."""
 SHARERS = 4
@@ -51,19 +60,23 @@ SHARERS = 4
 TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
 
 
-def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: bool = False, sms: int = SMS) -> float:
+def modelled_clocks(
+    problem: Problem, block_m: int, split: int, groups: int = 1, *, persistent: bool = False, sms: int = SMS
+) -> float:
     """Clocks that ``sms`` SMs would take: waves of blocks times what a block costs. To compare choices, not to predict.
 
     A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
-    Blocks of a cluster then exchange partial results. Persistent blocks begin and end once.
+    Groups of consumers with the same rows then merge partial results, and blocks of a cluster exchange theirs.
+    Persistent blocks begin and end once.
     """
     scores = block_m * -(-problem.seq_kv // split)
     products = 4 * scores * problem.head_dim / FLOPS_PER_CLOCK
     exponentials = scores / EXPONENTIALS_PER_CLOCK
-    work = products + exponentials if block_m == WARPGROUP_M else max(products, exponentials)
+    work = products + exponentials if block_m * groups == WARPGROUP_M else max(products, exponentials)
     sent = block_m * (split - 1) / split * problem.head_dim * 4
+    work += (groups - 1) * GROUP_CLOCKS + sent / CLUSTER_BYTES_PER_CLOCK
     waves = -(-_tiles(problem, block_m) * split // sms)
-    return (1 if persistent else waves) * BLOCK_CLOCKS + waves * (work + sent / CLUSTER_BYTES_PER_CLOCK)
+    return (1 if persistent else waves) * BLOCK_CLOCKS + waves * work
 
 
 def _tiles(problem: Problem, block_m: int) -> int:
@@ -77,21 +90,25 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
 
     Problems with a window, a soft cap or lengths have a block for each tile of queries.
 
-    BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
-    does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
-    registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
-    memory allows, but no more than a block has tiles. EXP_ON_FMA is 1 at head_dim 64, where the special function unit
-    would take as long as the tensor cores, and 0 above, where it takes half as long.
+    BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
+    where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is
+    what the registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what
+    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 13 at head_dim 64, where the special
+    function unit would take as long as the tensor cores, and 0 above, where it takes half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
-        config = config.but(EXP_ON_FMA=int(problem.head_dim == min(HEAD_DIMS)))
+        config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
     if problem.extras:
-        config = config.but(SPLIT=1, SCHEDULE="tiles")
-    rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
+        config = config.but(SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
+    rows, splits, groups = (
+        (config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS")
+    )
     automatic = config["SCHEDULE"] == "auto"
     ways = [
-        _sized(problem, config.but(BLOCK_M=block_m, SPLIT=split, SCHEDULE=schedule))
-        for block_m, split, schedule in product(rows, splits, SCHEDULES if automatic else (config["SCHEDULE"],))
+        _sized(problem, config.but(BLOCK_M=block_m, SPLIT=split, KEY_GROUPS=sharing, SCHEDULE=schedule))
+        for block_m, split, sharing, schedule in product(
+            rows, splits, groups, SCHEDULES if automatic else (config["SCHEDULE"],)
+        )
     ]
     suitable = [
         way
@@ -104,19 +121,25 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
 
 
 def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
-    block_m, split, persistent = resolved.int("BLOCK_M"), resolved.int("SPLIT"), _is_persistent(resolved)
-    return modelled_clocks(problem, block_m, split, persistent=persistent, sms=sms)
+    block_m, split, groups = (resolved.int(name) for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS"))
+    return modelled_clocks(problem, block_m, split, groups, persistent=_is_persistent(resolved), sms=sms)
 
 
 def _sized(problem: Problem, config: Config) -> Config:
     """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
-    keys = -(-problem.seq_kv // config.int("SPLIT"))
-    few = keys <= 64 or problem.softcap > 0.0
+    keys, groups = -(-problem.seq_kv // config.int("SPLIT")), config.int("KEY_GROUPS")
+    few = keys <= 64 * groups or (groups > 1 and problem.head_dim > 64) or problem.softcap > 0.0
     block_n = config.int("BLOCK_N") or (64 if few else 80 if problem.head_dim == 256 else 128)
     sized = config.but(BLOCK_N=block_n)
-    most = min(4, max(2, -(-keys // block_n)))
+    least = 2 * groups
+    most = min(4, max(least, -(-keys // block_n)))
     stages = config.int("NUM_STAGES") or next(
-        (many for many in range(most, 2, -1) if smem_bytes(problem, sized.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES), 2
+        (
+            many
+            for many in range(most, least, -1)
+            if smem_bytes(problem, sized.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES
+        ),
+        least,
     )
     return sized.but(NUM_STAGES=stages)
 
@@ -131,28 +154,36 @@ def _held(problem: Problem, resolved: Config, sms: int) -> int:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: what all such blocks have, and the partial results of a cluster.
+    """Dynamic shared memory of a block in bytes: what all such blocks have, and partial results of groups and clusters.
 
     ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
-    for the softmax; one mbarrier counts them.
+    for the softmax; one mbarrier counts those of a cluster.
     """
-    block_m, block_n, stages, split = (config.int(name) for name in VALUES)
-    partials = (split - 1) * (block_m // WARP_M // split) * 32 * 16 * (problem.head_dim // 8 + 1)
+    block_m, block_n, stages, split, groups = (config.int(name) for name in VALUES)
+    warps = block_m // WARP_M
+    partials = ((split - 1) * (warps // split) + (groups - 1) * warps) * 32 * 16 * (problem.head_dim // 8 + 1)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
     return own + partials + (8 if split > 1 else 0)
 
 
 def _unsuitable(problem: Problem, resolved: Config) -> str | None:
     """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
-    block_m, block_n, split = (resolved.int(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
+    block_m, block_n, stages, split, groups = (resolved.int(name) for name in VALUES)
     if _is_persistent(resolved) and split > 1:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
     if _is_persistent(resolved) and _tiles(problem, block_m) > MAX_TILES:
         return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
+    if groups > 1 and (block_m != WARPGROUP_M or _is_persistent(resolved)):
+        return (
+            f"KEY_GROUPS={groups} has consumers that share the {WARPGROUP_M} rows of a block: BLOCK_M must be 0 or "
+            f"{WARPGROUP_M}, and SCHEDULE auto or tiles"
+        )
+    if groups > 1 and stages != 2 * groups:
+        return f"KEY_GROUPS={groups} has two stages for each group: NUM_STAGES must be 0 or {2 * groups}, not {stages}"
     if problem.softcap and block_n > MOST_CAPPED_KEYS:
         return f"a soft cap needs registers of its own: with it BLOCK_N is at most {MOST_CAPPED_KEYS}, not {block_n}"
     accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
-    crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n)
+    crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n, groups)
     return crowded or reject_oversized(smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved)
 
 
@@ -169,9 +200,12 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
-    if problem.extras and (schedule == "persistent" or config.int("SPLIT") > 1):
+    if problem.extras and (schedule == "persistent" or max(config.int("SPLIT"), config.int("KEY_GROUPS")) > 1):
         extras = " and ".join(problem.extras)
-        return f"a block has a tile of queries to itself for {extras}: SPLIT is 0 or 1, and SCHEDULE auto or tiles"
+        return (
+            f"a block has a tile of queries to itself for {extras}: SPLIT is 0 or 1, KEY_GROUPS 0 or 1, and SCHEDULE "
+            f"auto or tiles"
+        )
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
     if ctas and schedule != "persistent":
@@ -214,15 +248,17 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
         grid, order = (ctas, 1, 1), (q_heads, at_once, -(-at_once * tiles // ctas))
     return Launch(
         grid=grid,
-        block=(block_threads(block_m), 1, 1),
+        block=(block_threads(block_m, resolved.int("KEY_GROUPS")), 1, 1),
         args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.extras else order)),
         dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
     )
 
 
-_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0)
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, EXP_ON_FMA=1, SCHEDULE="tiles")
+_AUTO = Config(
+    BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, KEY_GROUPS=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0
+)
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
@@ -233,6 +269,7 @@ HOPPER = CudaKernel(
         _AUTO,
         _TILES.but(BLOCK_M=128, SPLIT=1),
         _TILES.but(BLOCK_M=64, SPLIT=2),
+        _TILES.but(BLOCK_M=64, SPLIT=2, KEY_GROUPS=2, NUM_STAGES=4),
         _TILES.but(BLOCK_M=128, SPLIT=1, SCHEDULE="persistent", NUM_CTAS=1),
     ),
     supports=_supports,

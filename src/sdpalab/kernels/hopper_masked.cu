@@ -2,8 +2,8 @@
 // seen (mainloop/keys_of_window.cuh).
 //
 // What differs: the first tile of keys is that of the window's left side; a tile at either edge is masked on both sides;
-// and a row may see no key of its first tiles, or of none. A CTA has a tile of queries to itself: SPLIT is 1 and
-// PERSISTENT is 0. A length may leave a tile of queries without keys: it then computes with the first tile, all of it
+// and a row may see no key of its first tiles, or of none. A CTA has a tile of queries to itself, and a consumer its
+// rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: it then computes with the first tile, all of it
 // masked.
 
 #include "mainloop/keys_of_window.cuh"
@@ -13,8 +13,8 @@
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
-static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
-static_assert(SPLIT == 1 && !PERSISTENT, "a CTA has a tile of queries to itself");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 16, "EXP_ON_FMA is 0 to 16");
+static_assert(SPLIT == 1 && KEY_GROUPS == 1 && !PERSISTENT, "a consumer has 64 rows to itself");
 
 using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32>;
 using Attention =

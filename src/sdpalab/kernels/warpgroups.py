@@ -37,15 +37,15 @@ LIMITS = MISSION_LIMITS.but(
     registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
 )
 
-_CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
-"""Of a thread, by BLOCK_M, for any head dimension."""
+_CONSUMER_REGISTERS = {1: 232, 2: 240, 3: 160}
+"""Of a thread, by the consumers of a block, for any head dimension."""
 _OTHER_REGISTERS = 32
 """Of these, for what is neither an accumulator nor a weight."""
 
 
-def block_threads(block_m: int) -> int:
-    """Threads of a block: the producer's warpgroup, and one for each 64 of its ``block_m`` query rows."""
-    return 128 * (1 + block_m // WARPGROUP_M)
+def block_threads(block_m: int, groups: int = 1) -> int:
+    """Threads of a block: the producer's warpgroup, and one for each 64 of its ``block_m`` query rows in each group."""
+    return 128 * (1 + block_m // WARPGROUP_M * groups)
 
 
 def blocks_per_sm(head_dim: int, block_m: int, shared_bytes: int) -> int:
@@ -67,20 +67,23 @@ def shared_bytes(
     return rows * head_dim + 8 * (1 + 4 * stages)
 
 
-def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int) -> str | None:
+def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int, groups: int = 1) -> str | None:
     """None if a consumer's thread has the registers that accumulators and weights need, otherwise the reason.
 
     Parameters
     ----------
     needed : int
         Registers that they take at ``head_dim`` and ``block_n`` keys a tile.
+    groups : int
+        Of consumers that share the rows of a block.
     """
-    have = _CONSUMER_REGISTERS[block_m] - _OTHER_REGISTERS
+    have = _CONSUMER_REGISTERS[block_m // WARPGROUP_M * groups] - _OTHER_REGISTERS
     if needed <= have:
         return None
+    beside = f" KEY_GROUPS={groups}" if groups > 1 else ""
     return (
         f"head_dim {head_dim} and BLOCK_N={block_n} take {needed} registers for accumulators and weights, and "
-        f"with BLOCK_M={block_m} a thread has {have} for them"
+        f"with BLOCK_M={block_m}{beside} a thread has {have} for them"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,21 +27,27 @@ from sdpalab.model.modelled import (
     launch_work,
     modelled,
 )
-from sdpalab.model.operations import Memory
+from sdpalab.model.operations import Memory, lines_of
 from sdpalab.model.pipes import pipes_of
 from sdpalab.model.schedule import Schedule
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
-from sdpalab.sim.counters import Counters
+from sdpalab.sim.counters import Counters, InstructionCount
 from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
 
 
+_BULK_LOAD = re.compile(r"cp\.async\.bulk\S*\.shared\S*\.global")
 LENGTHS = 2.5
 """A path of machine code is no longer than so many times that of the PTX, and no shorter than that part of it."""
+
+
+def _mean_bytes(copies: Sequence[InstructionCount]) -> float:
+    """That one execution of these copies moves."""
+    return SECTOR * sum(each.sectors for each in copies) / max(1, sum(each.warps for each in copies))
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class CountedLaunch:
         if resident > self.resources.blocks_per_sm:
             return None
         try:
-            return critical_path(self.code, self.counters, self._memory, gpu, resident)
+            return critical_path(self.code, self.counters, self._memory, gpu, resident, min(ctas, gpu.sms))
         except UserError:
             return None
 
@@ -104,11 +111,15 @@ class CountedLaunch:
     def _memory(self) -> Memory:
         """What the counts say of memory accesses that the machine code does not show."""
         counters = self.counters
-        bulk = [each for each in counters.by_instruction if each.text.startswith("cp.async.bulk") and each.sectors]
+        bulk = [each for each in counters.by_instruction if each.sectors and _BULK_LOAD.search(each.text)]
+        at: dict[tuple[str, ...], list[InstructionCount]] = {}
+        for each in bulk:
+            at.setdefault(lines_of(each.frames), []).append(each)
         return Memory(
             conflicts=counters.total("wavefronts") / max(1, counters.total("ideal_wavefronts")),
             scatter=counters.total("sectors") / max(1, counters.total("ideal_sectors")),
-            bulk_bytes=SECTOR * sum(each.sectors for each in bulk) / max(1, sum(each.warps for each in bulk)),
+            bulk_bytes=_mean_bytes(bulk),
+            bulk_at={lines: _mean_bytes(copies) for lines, copies in at.items()},
             shared_bytes=self.resources.shared_bytes or inf,
         )
 

@@ -7,12 +7,14 @@ a phase ends where the warp that stores last issues a product or has waited for 
 Warps of a cluster that merge their partial results take two ways: one sends, the other waits for what is sent, merges
 and stores. The path is that of a sender, what its last store takes to the other SM, and what the keeper does after
 its wait: CTAs of a cluster are taken to run alike.
+What they send goes through the network between the SMs at a rate of its own, beside the instructions that send it.
 
 The clocks of launch and store outside the SM are not on the path: they are in what an empty kernel takes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,16 +22,17 @@ from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.model.matching import roles_of
-from sdpalab.model.operations import Act, Memory, Operation, operations
+from sdpalab.model.operations import CLUSTER_CLOCKS, Act, Memory, Operation, operations
 from sdpalab.model.pipes import Pipes, pipes_of
 from sdpalab.model.replay import replay
 from sdpalab.sim.counters import Counters
 
-__all__ = ["CLUSTER_CLOCKS", "CriticalPath", "Phase", "critical_path"]
+__all__ = ["CLUSTER_BYTES_PER_CLOCK", "CLUSTER_CLOCKS", "CriticalPath", "Phase", "critical_path"]
 
-CLUSTER_CLOCKS = 180.0
-"""From a store to another SM's shared memory until it is there; published: the latency of distributed shared memory on
-an H800 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
+CLUSTER_BYTES_PER_CLOCK = 14.1
+"""That an SM sends to another one, all SMs sending in clusters of two; published: 3.27 TB/s on an H800, 132 SMs at
+1.755 GHz (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
+_SEND = re.compile(r"st\.async\S*?(?:\.v(\d))?\.[bfus](\d+)")
 _SENDS = ("STAS",)
 _STORES = ("UTMASTG",)
 _Trace = list[tuple[float, int, int]]
@@ -62,7 +65,12 @@ class CriticalPath:
 
 
 def critical_path(
-    code: Sequence[SassInstruction], counters: Counters, memory: Memory, gpu: Gpu, ctas: int = 1
+    code: Sequence[SassInstruction],
+    counters: Counters,
+    memory: Memory,
+    gpu: Gpu,
+    ctas: int = 1,
+    sms: int | None = None,
 ) -> CriticalPath | None:
     """The critical path of a CTA beside as many others on its SM.
 
@@ -76,6 +84,8 @@ def critical_path(
     gpu : Gpu
     ctas : int
         Resident on the SM, all of which start together.
+    sms : int or None
+        With such CTAs, which share what L2 delivers; None for all of the GPU.
 
     Returns
     -------
@@ -87,7 +97,7 @@ def critical_path(
     UserError
         If the counts fit no path, or one without copies; or if the GPU has no figures in ``model/pipes.json``.
     """
-    way = _Way([_together(one) for one in code], counters, memory, pipes_of(gpu), ctas)
+    way = _Way([_together(one) for one in code], counters, memory, _pipes(gpu, sms or gpu.sms), ctas)
     if not any(one.act is Act.WGMMA for one in way.operations):
         return None
     sends, stores = (_places(code, bases) for bases in (_SENDS, _STORES))
@@ -96,8 +106,23 @@ def critical_path(
     keeper = way.phases(stores[:1], "store")
     if not sends:
         return CriticalPath(tuple(keeper), gpu.clock_mhz)
-    phases = [*way.phases(sends[:1], "send"), Phase("to the other SM", CLUSTER_CLOCKS)]
-    return CriticalPath((*phases, Phase("merge and store", keeper[-1].clocks)), gpu.clock_mhz)
+    phases = way.phases(sends[:1], "send")
+    in_network = max(0.0, ctas * _sent_bytes(counters) / CLUSTER_BYTES_PER_CLOCK - phases[-1].clocks)
+    phases += [Phase("to the other SM", in_network + CLUSTER_CLOCKS), Phase("merge and store", keeper[-1].clocks)]
+    return CriticalPath(tuple(phases), gpu.clock_mhz)
+
+
+def _pipes(gpu: Gpu, sms: int) -> Pipes:
+    """Of the GPU, whose L2 serves so many SMs only: each has no more of it than its port takes."""
+    pipes = pipes_of(gpu)
+    share = pipes.l2_bytes_per_clk_sm * gpu.sms / min(sms, gpu.sms)
+    return replace(pipes, l2_bytes_per_clk_sm=min(float(gpu.l2_bytes_per_clk_sm), share))
+
+
+def _sent_bytes(counters: Counters) -> float:
+    """Bytes that a CTA sends to others, on average."""
+    sent = ((_SEND.match(each.text), each.lanes) for each in counters.by_instruction)
+    return sum(int(send[1] or 1) * int(send[2]) / 8 * lanes for send, lanes in sent if send) / len(counters.by_cta)
 
 
 def _together(one: SassInstruction) -> SassInstruction:

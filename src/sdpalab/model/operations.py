@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
@@ -13,16 +13,20 @@ from sdpalab.compile.sass import SassInstruction, classify
 from sdpalab.model.pipes import Pipes
 from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 
-__all__ = ["Act", "Memory", "Operation", "operations"]
+__all__ = ["CLUSTER_CLOCKS", "Act", "Memory", "Operation", "lines_of", "operations"]
 
 WAVEFRONT = 128
 """Bytes that shared memory serves a clock."""
+CLUSTER_CLOCKS = 180.0
+"""From a store to another SM's shared memory until it is there; published: the latency of distributed shared memory on
+an H800 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
 _WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _WGMMA_N = re.compile(r"GMMA\.64x(\d+)x")
 _NUMBER = re.compile(r"0x[0-9a-f]+$|\d+$")
 _BARRIER = re.compile(r"^(?:(0x[0-9a-f]+|\d+)|R\d+)(?:,\s*(?:(0x[0-9a-f]+)|R\d+))?")
-_DYNAMIC = -1
+_OF_CLUSTER = -1
+"""Number of the cluster's barrier, among those of a CTA."""
 
 _UNITS = {
     "FADD/FMUL": "float",
@@ -66,7 +70,9 @@ class Memory:
     scatter : float
         Sectors of global memory over those that hold the bytes.
     bulk_bytes : float
-        Of one bulk copy.
+        Of one bulk copy to shared memory, on average.
+    bulk_at : mapping of tuple of str to float
+        The same of those that are issued at a place in the source, which is what :func:`lines_of` says of its frames.
     shared_bytes : float
         Shared memory of a CTA.
     """
@@ -74,6 +80,7 @@ class Memory:
     conflicts: float = 1.0
     scatter: float = 1.0
     bulk_bytes: float = 0.0
+    bulk_at: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     shared_bytes: float = inf
 
 
@@ -112,6 +119,11 @@ class Operation:
 _PLAIN_CONTROL = Control(1, False, None, None, 0, 0)
 
 
+def lines_of(frames: Sequence[str]) -> tuple[str, ...]:
+    """``file:line`` of each frame, which has the column as well where it comes from PTX."""
+    return tuple(frame.rpartition(":")[0] for frame in frames)
+
+
 def operations(code: Sequence[SassInstruction], pipes: Pipes, memory: Memory) -> tuple[Operation, ...]:
     """The operations of a function's machine code, place by place."""
     return tuple(_operation(each, pipes, memory) for each in code)
@@ -136,7 +148,8 @@ def _operation(one: SassInstruction, pipes: Pipes, memory: Memory) -> Operation:
     if base == "LDGSTS":
         return Operation(Act.COPY, control, "l2", _bytes_of_warp(one) * memory.scatter, late["l2"])
     if base in ("UTMALDG", "UBLKCP"):
-        return Operation(Act.COPY, control, "l2", memory.bulk_bytes, late["tma"])
+        moved = memory.bulk_at.get(lines_of(one.frames), memory.bulk_bytes)
+        return Operation(Act.COPY, control, "l2", moved, late["tma"])
     if base == "LDGDEPBAR":
         return Operation(Act.COPY_GROUP, control)
     if base == "DEPBAR" and one.operands.startswith("SB"):
@@ -147,6 +160,8 @@ def _operation(one: SassInstruction, pipes: Pipes, memory: Memory) -> Operation:
         return Operation(Act.WGMMA_WAIT, control, group=int(one.operands.rpartition(",")[2], 0))
     if one.opcode.startswith(("BAR.SYNC", "BAR.ARV", "BAR.RED")):
         return _barrier(one, control, late["barrier"])
+    if base == "UCGABAR_WAIT":  # assumed: what the last CTA says takes as long as a store to another SM
+        return Operation(Act.BARRIER, control, latency=CLUSTER_CLOCKS, group=_OF_CLUSTER)
     if one.opcode.startswith("SYNCS.PHASECHK"):
         return Operation(Act.DATA_WAIT, control, "queue", 1.0, late["system"])
     if base == "EXIT" and not one.guarded:

@@ -7,8 +7,8 @@
 #include "softmax/online.cuh"
 #include "tile/swizzle.cuh"
 
-// Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, and the log-sum-exp if lse is
-// not null.
+// Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, which each lane has of whole
+// rows, and the log-sum-exp if lse is not null.
 //
 // o: map of [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]. weight_unit: of the sums. o_smem: a place for
 // the rows, which all products of the warpgroup have read.
@@ -19,7 +19,7 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
     float factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float row_sum = quad_sum(softmax[half].sum);
+        const float row_sum = softmax[half].sum;
         factors[half] = softmax_normaliser(row_sum);
         const int lse_row = row + lane / 4 + 8 * half;
         if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {

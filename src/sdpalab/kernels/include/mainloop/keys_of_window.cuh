@@ -38,6 +38,8 @@ public:
         return column >= first[row] && column < end[row];
     }
 
+    static constexpr bool CAPS = SOFTCAP > 0;
+
     template <int SCORES>
     __device__ __forceinline__ void cap(float (&s_frag)[SCORES], float scale_log2) const {
         if (SOFTCAP > 0) {

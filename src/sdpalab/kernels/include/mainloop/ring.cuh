@@ -21,6 +21,12 @@ struct RingPosition {
         parity ^= stage == 0;
     }
 
+    __device__ __forceinline__ RingPosition after() const {
+        RingPosition next = *this;
+        next.advance();
+        return next;
+    }
+
     __device__ __forceinline__ RingPosition before() const {
         return stage == 0 ? RingPosition{STAGES - 1, parity ^ 1} : RingPosition{stage - 1, parity};
     }

@@ -1,9 +1,10 @@
 // How tiles get from TMA to warpgroups on sm_90a: what the Hopper kernels share, whatever the type of the elements.
 //
 // One thread, the producer, has TMA fill a ring of stages, a tile of K and one of V in each. Every tile is read by all
-// consumers, warpgroups with 64 query rows each. Its way, with mbarriers in the place of the block's barrier:
+// consumers, warpgroups with 64 query rows each, or by those of one group where groups of consumers share out the keys.
+// Its way, with mbarriers in the place of the block's barrier:
 //
-//   producer   waits until all consumers have read what was there before (empty); in the first pass it need not;
+//   producer   waits until its readers have read what was there before (empty); in the first pass it need not;
 //              has the tile's mbarrier (full) expect its bytes, and TMA load them;
 //   consumers  wait for the bytes (full), issue a product, wait for that, and say that they have read (empty).
 //
@@ -34,8 +35,8 @@ struct Registers {
 
 enum Operand { K, V };
 
-// In shared memory. Of each pair, [0] is K's and [1] V's.
-template <int CONSUMERS, int STAGES>
+// In shared memory. Of each pair, [0] is K's and [1] V's. READERS: consumers that read a tile.
+template <int READERS, int STAGES>
 struct TileBarriers {
     unsigned long long q_full;
     unsigned long long full[STAGES][2];
@@ -47,16 +48,16 @@ struct TileBarriers {
 #pragma unroll
         for (int i = 0; i < 2 * STAGES; ++i) {
             ptx::mbarrier_init(ptx::smem_address(&full[i / 2][i % 2]), 1);
-            ptx::mbarrier_init(ptx::smem_address(&empty[i / 2][i % 2]), CONSUMERS);
+            ptx::mbarrier_init(ptx::smem_address(&empty[i / 2][i % 2]), READERS);
         }
     }
 };
 
 // The ring, [STAGES][K, V], from smem on.
-template <int CONSUMERS, int STAGES, int TILE_BYTES>
+template <int READERS, int STAGES, int TILE_BYTES>
 struct TileRing {
     using Position = RingPosition<STAGES>;
-    using Barriers = TileBarriers<CONSUMERS, STAGES>;
+    using Barriers = TileBarriers<READERS, STAGES>;
 
     unsigned smem;
     Barriers& barriers;
@@ -70,7 +71,7 @@ struct TileRing {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);
     }
 
-    // Returns when all consumers have read the tile that the producer has had loaded there.
+    // Returns when its readers have read the tile that the producer has had loaded there.
     __device__ __forceinline__ void wait_read(const Position& at, Operand operand) const {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity);
     }
@@ -97,24 +98,22 @@ struct TileRing {
 
 // Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
 // tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
-// softmax falls on them without further synchronisation. The turns at one tile of queries are over before those at the
-// next begin: its Q is not loaded before all consumers have read the last K of this one.
+// softmax falls on them without further synchronisation. The last consumer passes a turn to the first before the first
+// loop; after a loop the first has one again, for the next tile of queries, or for nobody.
 template <int CONSUMERS>
 constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
 constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
 
-// No consumer is before consumer 0 at the first such tile.
 template <int CONSUMERS>
-__device__ __forceinline__ void wait_for_turn(int consumer, int tile) {
-    if (IN_TURN<CONSUMERS> && (tile > 1 || consumer > 0)) {
+__device__ __forceinline__ void wait_for_turn(int consumer) {
+    if (IN_TURN<CONSUMERS>) {
         ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
     }
 }
 
-// No consumer is behind the last one at the last tile.
 template <int CONSUMERS>
-__device__ __forceinline__ void pass_turn(int consumer, int tile, int tiles) {
-    if (IN_TURN<CONSUMERS> && (tile + 1 < tiles || consumer + 1 < CONSUMERS)) {
+__device__ __forceinline__ void pass_turn(int consumer) {
+    if (IN_TURN<CONSUMERS>) {
         ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
     }
 }
@@ -125,33 +124,32 @@ class KeysLeft {
 public:
     // first_row: of the consumer, in a head; first_tile: of keys.
     __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv)
-        : unmasked(tiles_unmasked(first_row, seq_kv, KEYS) - first_tile) {
+        : of_first_row(visible_keys(first_row, seq_kv) - first_tile * KEYS) {
         const int thread = threadIdx.x % WARPGROUP;
         const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-        const int column = first_tile * KEYS + 2 * (thread % 4);
-        of_row[0] = visible_keys(row, seq_kv) - column;
-        of_row[1] = visible_keys(row + 8, seq_kv) - column;
+        const int before = visible_keys(first_row, seq_kv) + 2 * (thread % 4);
+        more[0] = visible_keys(row, seq_kv) - before;
+        more[1] = visible_keys(row + 8, seq_kv) - before;
     }
 
     // Goes to the next tile.
-    __device__ __forceinline__ void advance() {
-        of_row[0] -= KEYS;
-        of_row[1] -= KEYS;
-    }
+    __device__ __forceinline__ void advance() { of_first_row -= KEYS; }
 
-    // Whether some row of the consumer does not see all keys of a tile, counted from the first.
-    __device__ __forceinline__ bool at_edge(int tile) const { return tile >= unmasked; }
+    // Whether some row of the consumer does not see all keys of a tile: then the first one does not.
+    __device__ __forceinline__ bool at_edge(int) const { return of_first_row < KEYS; }
 
     // Whether a row of this thread, 0 or 1, sees the key that many columns after its first one of the tile.
-    __device__ __forceinline__ bool sees(int column, int row) const { return column < of_row[row]; }
+    __device__ __forceinline__ bool sees(int column, int row) const { return column < of_first_row + more[row]; }
+
+    static constexpr bool CAPS = false;
 
     // Scores are not capped.
     template <int SCORES>
     __device__ __forceinline__ void cap(float (&)[SCORES], float) const {}
 
 private:
-    int unmasked;
-    int of_row[2];
+    int of_first_row;  // of the consumer: the same in all threads
+    int more[2];       // that this thread's rows see, counted from its first column
 };
 
 // The policy Seen of kernels without windows: a row sees all keys up to the last, or up to its own.

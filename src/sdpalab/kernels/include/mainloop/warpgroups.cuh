@@ -7,10 +7,16 @@
 // Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
 // requested before the block's first barrier: their places are free.
 //
+// Where a CTA has few rows, GROUPS groups of consumers have the same ones, and take the tiles of keys in turn: one
+// group's softmax overlaps the other's products without further synchronisation, and GroupMerge
+// (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
+// all K first.
+//
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
-//              cluster have the same rows and a part of the keys each; in both TMA stores the rows
+//              cluster have the same rows and a part of the keys each, or GroupMerge and then one of them; in all TMA
+//              stores the rows
 //   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring does not stop between
 //              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
 //              compute with the last keys of this one.
@@ -22,29 +28,37 @@
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"
 
-template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES>
+template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1>
 class WarpgroupAttention {
 public:
     using Budget = Registers<CONSUMERS>;
     using Tensors = typename Products::Tensors;
 
     static constexpr int KEYS = Products::KEYS;
-    static constexpr int ROWS = CONSUMERS * WARPGROUP_M;
+    static constexpr int READERS = CONSUMERS / GROUPS;  // of a tile of keys: the consumers of a group
+    static constexpr int ROWS = READERS * WARPGROUP_M;
+    static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
+    // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
+    // lie beside. On small problems it has no more than two tiles.
+    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS>::CAPS;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
     static constexpr int O_PLACE = Scheduler::STAYS ? 1 : 0;  // otherwise O takes the place of Q in the end
 
     static_assert(STAGES >= 2 && STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+    static_assert(CONSUMERS % GROUPS == 0 && STAGES % GROUPS == 0, "whole groups, and a ring of whole rounds");
+    static_assert(STAGES >= 2 * GROUPS, "a consumer waits for its next V before it releases the one before");
+    static_assert(GROUPS == 1 || !Scheduler::STAYS, "what groups merge has a place for one tile of queries");
     static_assert(Products::REGISTERS <= Budget::CONSUMER - 32,
                   "accumulators and weights leave a consumer registers for the rest");
 
-    using Ring = TileRing<CONSUMERS, STAGES, TILE_BYTES>;
+    using Ring = TileRing<READERS, STAGES, TILE_BYTES>;
     using Position = typename Ring::Position;
 
     struct SharedStorage {
-        unsigned char rows[1 + O_PLACE][CONSUMERS][O_BYTES];  // Q, and O where that has a place of its own
-        unsigned char tiles[STAGES][2][TILE_BYTES];           // K, V
+        unsigned char rows[1 + O_PLACE][READERS][O_BYTES];  // Q, and O where that has a place of its own
+        unsigned char tiles[STAGES][2][TILE_BYTES];         // K, V
         typename Epilogue::template Shared<typename Ring::Barriers> tail;  // partial results, mbarriers
     };
     static_assert(Q_BYTES <= O_BYTES && O_BYTES % SWIZZLE_BYTES == 0 && TILE_BYTES % SWIZZLE_BYTES == 0,
@@ -79,16 +93,23 @@ public:
             return;
         }
         ptx::setmaxnreg_inc<Budget::CONSUMER>();
-        const int consumer = threadIdx.x / WARPGROUP - 1;
+        const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform, as ptxas then knows
+        const int consumer = warpgroup - 1;
         const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
         const int lane = threadIdx.x % 32;
+        const int key_group = GROUPS == 1 ? 0 : consumer / READERS;
+        const int own = GROUPS == 1 ? consumer : consumer % READERS;  // whose 64 rows of the tile of queries
+        const int own_warp = GROUPS == 1 ? warp : warp % (ROWS / WARP_M);
         const ScoreScale score_scale(scale);
-        Position at;
+        Position at{key_group, 0};
         unsigned q_parity = 0;
+        if (consumer == TURNS - 1) {
+            pass_turn<TURNS>(consumer);
+        }
         for (;;) {
             Products products(tensors, work, score_scale);
-            if (Scheduler::CTAS == 1 || work.tiles > 0) {
-                attend(products, work, q_smem + consumer * O_BYTES, q_parity, ring, at, consumer, seq_kv);
+            if ((Scheduler::CTAS == 1 && GROUPS == 1) || work.tiles > key_group) {
+                attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, key_group, own, seq_kv);
             }
             if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
                                   score_scale.log2)) {
@@ -99,7 +120,8 @@ public:
                 __syncwarp();
             }
             store_warp_rows(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
-                            o_smem + warp * (O_BYTES / 4), work.q_head, work.first_row + warp * WARP_M, seq_q, lane);
+                            o_smem + own_warp * (O_BYTES / 4), work.q_head, work.first_row + own_warp * WARP_M, seq_q,
+                            lane);
             if (!queries.next()) {
                 break;
             }
@@ -126,10 +148,33 @@ private:
     static __device__ __forceinline__ void load_q(const Tensors& tensors, const Work& work, unsigned q_smem,
                                                   const Ring& ring) {
         const unsigned full = ptx::smem_address(&ring.barriers.q_full);
-        ptx::mbarrier_arrive_expect_tx(full, CONSUMERS * Q_BYTES);
+        ptx::mbarrier_arrive_expect_tx(full, READERS * Q_BYTES);
 #pragma unroll
-        for (int i = 0; i < CONSUMERS; ++i) {
+        for (int i = 0; i < READERS; ++i) {
             tensors.load_q(q_smem + i * O_BYTES, work, work.first_row + i * WARPGROUP_M, full);
+        }
+    }
+
+    // Has TMA load the next tile of each group, as far as there are any. refills: a place is not free from the start.
+    static __device__ __forceinline__ void load_round(const Tensors& tensors, const Work& work, int tile, Position& at,
+                                                      const Ring& ring, bool refills) {
+        const int many = GROUPS == 1 ? 1 : min(GROUPS, work.tiles - tile);
+        Position k_at = at;
+#pragma unroll 1
+        for (int i = 0; i < many; ++i) {
+            if (refills) {
+                ring.wait_empty(k_at, K);
+            }
+            load_k(tensors, work, tile + i, k_at, ring);
+            k_at.advance();
+        }
+#pragma unroll 1
+        for (int i = 0; i < many; ++i) {
+            if (refills) {
+                ring.wait_empty(at, V);
+            }
+            load_v(tensors, work, tile + i, at, ring);
+            at.advance();
         }
     }
 
@@ -148,10 +193,8 @@ private:
         }
         Position at;
 #pragma unroll 1
-        for (int tile = 0; tile < min(STAGES, work.tiles); ++tile) {
-            load_k(tensors, work, tile, at, ring);
-            load_v(tensors, work, tile, at, ring);
-            at.advance();
+        for (int tile = 0; tile < min(STAGES, work.tiles); tile += GROUPS) {
+            load_round(tensors, work, tile, at, ring, false);
         }
     }
 
@@ -167,12 +210,8 @@ private:
         }
         for (;;) {
 #pragma unroll 1
-            for (; tile < work.tiles; ++tile) {
-                ring.wait_empty(at, K);
-                load_k(tensors, work, tile, at, ring);
-                ring.wait_empty(at, V);
-                load_v(tensors, work, tile, at, ring);
-                at.advance();
+            for (; tile < work.tiles; tile += GROUPS) {
+                load_round(tensors, work, tile, at, ring, true);
             }
             if (!queries.next()) {
                 return;
@@ -189,18 +228,71 @@ private:
         }
     }
 
-    // One warpgroup's 64 rows of a tile of queries. at: of the first tile of keys; afterwards of the one behind the
-    // last.
-    static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
-                                                  unsigned q_parity, const Ring& ring, Position& at, int consumer,
-                                                  int seq_kv) {
-        const int first_row = work.first_row + consumer * WARPGROUP_M;
-        typename Seen::template Columns<KEYS> columns(first_row, work.first_tile, seq_kv);
-        const unsigned long long q = Products::q_tile(q_smem);
-        const auto k = [&](const Position& at) { return Products::k_tile(ring.tile(at, K)); };
-        const auto v = [&](const Position& at) { return Products::v_tile(ring.tile(at, V)); };
+    static __device__ __forceinline__ unsigned long long k_tile(const Ring& ring, const Position& at) {
+        return Products::k_tile(ring.tile(at, K));
+    }
 
-        products.start_tile(work.first_tile);
+    static __device__ __forceinline__ unsigned long long v_tile(const Ring& ring, const Position& at) {
+        return Products::v_tile(ring.tile(at, V));
+    }
+
+    // The scores of a tile and the product of the one before with V, and the softmax of the one beside the other. ISSUED: its
+    // scores have been. at: of the tile before; afterwards of this one.
+    template <bool ISSUED, class Columns>
+    static __device__ __forceinline__ void turn(Products& products, Columns& columns, unsigned long long q,
+                                                const Ring& ring, Position& at, int tile, int consumer) {
+        const Position before = at;
+#pragma unroll
+        for (int i = 0; i < GROUPS; ++i) {
+            at.advance();
+            columns.advance();
+        }
+        if (!ISSUED) {
+            ring.wait_full(at, K);
+            wait_for_turn<TURNS>(consumer);
+            products.hold_scores();  // those of the tile before: none is copied behind the fence
+        }
+        ptx::wgmma_fence();
+        if (!ISSUED) {
+            products.issue_scores(q, k_tile(ring, at));
+        }
+        products.issue_output(v_tile(ring, before));
+        pass_turn<TURNS>(consumer);
+
+        ptx::wgmma_wait_group<1>();
+        if constexpr (ISSUED) {
+            products.take_next_scores();
+        }
+        products.hold_scores();
+        ring.release(at, K);
+        const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
+        products.hold_unpacked();
+        // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
+        // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
+        // after the product instead of beside it.
+        ring.wait_full(at, V, products.never());
+
+        ptx::wgmma_wait_group<0>();
+        products.hold_output();
+        products.hold_weights();
+        ring.release(before, V);
+        products.pack_weights();
+        products.join_output(rescale);
+    }
+
+    // One warpgroup's 64 rows of a tile of queries, with the tiles of keys of its group, of which there is one at least.
+    // at: of its first tile; afterwards of the one behind the last.
+    static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
+                                                  unsigned q_parity, const Ring& ring, Position& at, int key_group,
+                                                  int consumer, int seq_kv) {
+        const int first_row = work.first_row + consumer * WARPGROUP_M;
+        const int first_tile = work.first_tile + key_group;
+        const int tiles = work.tiles - key_group;  // from that one on
+        typename Seen::template Columns<KEYS> columns(first_row, first_tile, seq_kv);
+        const unsigned long long q = Products::q_tile(q_smem);
+        const auto k = [&](const Position& at) { return k_tile(ring, at); };
+
+        products.start_tile(first_tile);
         mbarrier_wait(ring.barriers.q_full, q_parity);
         ring.wait_full(at, K);
         ptx::wgmma_fence();
@@ -208,43 +300,32 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_scores();
         ring.release(at, K);
-        products.template weigh<true>(columns.at_edge(0), columns);
-        products.pack_weights();
-        ring.wait_full(at, V);
-
-#pragma unroll 1
-        for (int tile = 1; tile < work.tiles; ++tile) {
-            const Position before = at;
-            products.start_tile(work.first_tile + tile);
-            at.advance();
-            columns.advance();
-            ring.wait_full(at, K);
-            wait_for_turn<CONSUMERS>(consumer, tile);
-            products.hold_scores();  // those of the tile before: none is copied behind the fence
-            ptx::wgmma_fence();
-            products.issue_scores(q, k(at));
-            products.issue_output(v(before));
-            pass_turn<CONSUMERS>(consumer, tile, work.tiles);
-
-            ptx::wgmma_wait_group<1>();
-            products.hold_scores();
-            ring.release(at, K);
-            const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
-            products.hold_unpacked();
-            // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
-            // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
-            // after the product instead of beside it.
-            ring.wait_full(at, V, products.never());
-
-            ptx::wgmma_wait_group<0>();
-            products.hold_output();
-            products.hold_weights();
-            ring.release(before, V);
+        int tile = GROUPS;
+        if (AHEAD && tiles > 1) {
+            const Position next = at.after();
+            products.template weigh<true>(columns.at_edge(0), columns, [&] {
+                ring.wait_full(next, K);
+                products.hold_output();  // zeros so far: ptxas would set them behind the fence
+                ptx::wgmma_fence();
+                products.issue_next_scores(q, k(next));
+            });
             products.pack_weights();
-            products.join_output(rescale);
+            ring.wait_full(at, V);
+            products.start_tile(first_tile + tile);
+            turn<AHEAD>(products, columns, q, ring, at, tile++, consumer);
+        } else {
+            products.template weigh<true>(columns.at_edge(0), columns, [] {});
+            products.pack_weights();
+            ring.wait_full(at, V);
+        }
+#pragma unroll 1
+        for (; tile < tiles; tile += GROUPS) {
+            products.start_tile(first_tile + tile);
+            turn<false>(products, columns, q, ring, at, tile, consumer);
         }
         ptx::wgmma_fence();
-        products.issue_output(v(at));
+        products.issue_output(v_tile(ring, at));
+        sum_over_quads(products.softmax);  // beside the product
         ptx::wgmma_wait_group<0>();
         products.hold_output();
         products.join_last();

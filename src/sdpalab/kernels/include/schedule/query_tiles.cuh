@@ -116,5 +116,9 @@ __device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int se
     const int all_tiles = seen.end - seen.first;
     const int share = ceil_div(all_tiles, CTAS);  // the last CTAs have less, or none
     const int before = CTAS > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;
-    return Work{rank, tile.q_head, tile.q_head / group, first_row, seen.first + before, min(share, all_tiles - before)};
+    int kv_head = tile.q_head;
+    if (group != 1) {
+        kv_head /= group;  // the first copies wait for these hundred clocks
+    }
+    return Work{rank, tile.q_head, kv_head, first_row, seen.first + before, min(share, all_tiles - before)};
 }

@@ -18,21 +18,24 @@
 constexpr int WARPGROUP_M = 64;
 
 // Gives a tile's scores the sign of the scale, caps and masks them, in place. columns: of a policy Seen, at this tile
-// (mainloop/warpgroups.cuh).
-template <int SCORES, class Columns>
+// (mainloop/warpgroups.cuh). ONE_BRANCH: around sign and mask, which most turns skip; it takes registers.
+template <bool ONE_BRANCH, int SCORES, class Columns>
 __device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
                                             const Columns& columns) {
-    if (scale.sign != 1.0f) {
+    constexpr bool TOGETHER = ONE_BRANCH && !Columns::CAPS;
+    const bool signs = scale.sign != 1.0f;
+    if (!TOGETHER && signs) {
 #pragma unroll
         for (float& score : s_frag) {
             score *= scale.sign;
         }
     }
     columns.cap(s_frag, scale.log2);
-    if (masked) {
+    if (masked || (TOGETHER && signs)) {
+        const float sign = TOGETHER ? scale.sign : 1.0f;
 #pragma unroll
         for (int i = 0; i < SCORES; ++i) {
-            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] : NEGATIVE_INFINITY;
+            s_frag[i] = columns.sees(8 * (i / 4) + i % 2, i / 2 % 2) ? s_frag[i] * sign : NEGATIVE_INFINITY;
         }
     }
 }
@@ -67,10 +70,16 @@ __device__ __forceinline__ void row_bounds(float (&bound)[2], const float (&s_fr
     }
 }
 
+// Of a lane's two rows, the sums over their own columns made those of whole rows.
+__device__ __forceinline__ void sum_over_quads(SoftmaxRow (&rows)[2]) {
+    rows[0].sum = quad_sum(rows[0].sum);
+    rows[1].sum = quad_sum(rows[1].sum);
+}
+
 // How a tile's maximum has changed the units of what was accumulated before.
 struct Rescale {
-    bool needed = false;             // the same in the whole warp
-    float factor[2] = {1.0f, 1.0f};  // of either row
+    bool needed = false;  // the same in the whole warp
+    float factor[2];      // of either row, if needed
 };
 
 // Takes the maxima of a tile's scores, masked, into the softmax of a lane's two rows. Returns the exponents of the
@@ -93,8 +102,8 @@ __device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2],
     return exponents;
 }
 
-// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of eight pairs of weights,
-// the last ON_FMA are computed by PowerOnFma.
+// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of 64 weights ON_FMA are
+// computed by PowerOnFma.
 //
 // The softmax is lazy: the maximum that weights are taken from stays until a row outgrows it (LAG_LOG2). Where a thread
 // has FREE_REGISTERS for the scores beside the weights, it finds that out from the weights' sums, once it has computed
@@ -106,6 +115,7 @@ public:
     static constexpr int ELEMENT_BYTES = 2;
     static constexpr int REGISTERS = HEAD_DIM / 2 + KEYS / 2 + KEYS / 4;  // accumulators and weights of a thread
     static constexpr bool CHECKS_SUMS = REGISTERS + KEYS / 2 <= FREE_REGISTERS;
+    static constexpr bool AHEAD = CHECKS_SUMS && HEAD_DIM == 64;  // registers for the scores of a second tile
     static constexpr float WEIGHT_UNIT = 1.0f;                            // of the sums
 
     // Maps of q [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and of k, v [K/V heads, panels, seq_kv, 64]
@@ -139,18 +149,24 @@ public:
     SoftmaxRow softmax[2];
 
     __device__ __forceinline__ Products16(const Tensors&, const Work&, const ScoreScale& scale)
-        : scale(scale), exponents(softmax, scale.log2) {}
+        : scale(scale), exponents(softmax, scale.log2), powers{exponents.power(0), exponents.power(1)} {}
 
     __device__ __forceinline__ void start_tile(int) {}
 
     // Issues S[64, KEYS] = Q K^T as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM] and [KEYS, HEAD_DIM].
-    __device__ __forceinline__ void issue_scores(unsigned long long q, unsigned long long k) {
-        ptx::wgmma_mma_async_ss<false>(s_frag, q, k);
+    __device__ __forceinline__ void issue_scores(unsigned long long q, unsigned long long k) { issue(s_frag, q, k); }
+
+    // The same of the next tile, beside those of this one. take_next_scores(): once they have been waited for.
+    __device__ __forceinline__ void issue_next_scores(unsigned long long q, unsigned long long k) {
+        issue(next_s_frag, q, k);
+    }
+
+    __device__ __forceinline__ void take_next_scores() {
+        hold(next_s_frag);
 #pragma unroll
-        for (int d = 1; d < HEAD_DIM / 16; ++d) {
-            ptx::wgmma_mma_async_ss<true>(s_frag, q + column_step<WARPGROUP_M>(d), k + column_step<KEYS>(d));
+        for (int i = 0; i < KEYS / 2; ++i) {
+            s_frag[i] = next_s_frag[i];
         }
-        ptx::wgmma_commit_group();
     }
 
     // Issues O[64, HEAD_DIM] += P V as a group of its own. v: descriptor of a tile [KEYS, HEAD_DIM].
@@ -173,14 +189,20 @@ public:
     }
 
     // Computes weights of the scores, and takes them into the softmax. columns: as for mask_scores.
-    template <bool FIRST = false, class Columns>
+    template <class Columns>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
-        mask_scores(s_frag, scale, masked, columns);
+        return weigh<false>(masked, columns, [] {});
+    }
+
+    // The same, of the FIRST tile or another; before_exponentials() is called where that says.
+    template <bool FIRST, class Columns, class Call>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call& before_exponentials) {
+        mask_scores<CHECKS_SUMS>(s_frag, scale, masked, columns);
         Rescale rescale;
         if (!FIRST) {
             bool stays;
             if (CHECKS_SUMS) {
-                exponentiate<ON_FMA>(exponents);
+                exponentiate<ON_FMA>(exponents, powers);
                 stays = sum[0] <= LARGEST_WEIGHT && sum[1] <= LARGEST_WEIGHT;
             } else {
                 float bound[2];
@@ -194,12 +216,15 @@ public:
             of_tile = advance_rows(softmax, rescale, s_frag, scale.log2);
             exponents = FusedExponents(softmax, scale.log2);
             exponents.forbid_out_of_range();
+            before_exponentials();
             if (CHECKS_SUMS) {
-                exponentiate<0>(of_tile);
+                exponentiate<FIRST && AHEAD ? ON_FMA : 0>(of_tile, {of_tile.power(0), of_tile.power(1)});
+                powers[0] = exponents.power(0);
+                powers[1] = exponents.power(1);
             }
         }
         if (!CHECKS_SUMS) {
-            exponentiate<FIRST ? 0 : ON_FMA>(of_tile);
+            exponentiate<FIRST ? 0 : ON_FMA>(of_tile, {of_tile.power(0), of_tile.power(1)});
         }
         softmax[0].sum += sum[0];
         softmax[1].sum += sum[1];
@@ -230,19 +255,33 @@ public:
 private:
     const ScoreScale& scale;
     FusedExponents exponents;  // from the maxima so far
+    PowerOnFma powers[2];      // the same, of either row
     float s_frag[KEYS / 2];
+    float next_s_frag[KEYS / 2];
     float w_frag[KEYS / 2];
     float sum[2];  // of the tile's weights, in either row
     unsigned p_frag[KEYS / 4];
 
-    template <int EIGHTHS>
-    __device__ __forceinline__ void exponentiate(const FusedExponents& exponents) {
+    static __device__ __forceinline__ void issue(float (&scores)[KEYS / 2], unsigned long long q,
+                                                 unsigned long long k) {
+        ptx::wgmma_mma_async_ss<false>(scores, q, k);
+#pragma unroll
+        for (int d = 1; d < HEAD_DIM / 16; ++d) {
+            ptx::wgmma_mma_async_ss<true>(scores, q + column_step<WARPGROUP_M>(d), k + column_step<KEYS>(d));
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // powers: the exponents' own, of either row.
+    template <int MANY>
+    __device__ __forceinline__ void exponentiate(const FusedExponents& exponents, const PowerOnFma (&powers)[2]) {
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i += 2) {
             const int row = i / 2 % 2;
-            const bool on_fma = i / 2 % 8 >= 8 - EIGHTHS;
-            w_frag[i] = exponents.weight(s_frag[i], row, on_fma);
-            w_frag[i + 1] = exponents.weight(s_frag[i + 1], row, on_fma);
+#pragma unroll
+            for (int j = i; j < i + 2; ++j) {
+                w_frag[j] = j * MANY % 64 < 64 - MANY ? exponents.weight(s_frag[j], row) : powers[row].of<3>(s_frag[j]);
+            }
             const float pair = w_frag[i] + w_frag[i + 1];  // half as long a chain of additions
             sum[row] = i < 4 ? pair : sum[row] + pair;
         }

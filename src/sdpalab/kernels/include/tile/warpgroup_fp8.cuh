@@ -17,6 +17,7 @@ public:
     static constexpr int KEYS = TILE_KEYS;
     static constexpr int ELEMENT_BYTES = 1;
     static constexpr int REGISTERS = HEAD_DIM + KEYS / 2 + KEYS / 8;  // accumulators and weights of a thread
+    static constexpr bool AHEAD = false;  // no registers for the scores of a second tile
     static constexpr float WEIGHT_UNIT = ::WEIGHT_UNIT;
     static_assert(SCALE_ROWS % KEYS == 0, "a tile of keys has one scale of K and one of V");
 
@@ -83,6 +84,8 @@ public:
         ptx::wgmma_commit_group();
     }
 
+    __device__ __forceinline__ void issue_next_scores(unsigned long long, unsigned long long) {}  // not AHEAD
+
     // Issues a tile's own product[64, HEAD_DIM] = P V, raw, as a group of its own. v: descriptor of V^T [HEAD_DIM,
     // KEYS].
     __device__ __forceinline__ void issue_output(unsigned long long v) {
@@ -103,10 +106,16 @@ public:
     __device__ __forceinline__ bool never() const { return softmax[0].sum + softmax[1].sum < 0.0f; }
 
     // Turns the raw scores into weights, in place, and takes them into the softmax. columns: as for mask_scores.
-    template <bool FIRST = false, class Columns>
+    template <class Columns>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
+        return weigh<false>(masked, columns, [] {});
+    }
+
+    // The same, of the first tile or another.
+    template <bool, class Columns, class Call>
+    __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call&) {
         const TileScale tile(q_scale, tile_scales.x, scale.log2);
-        mask_scores(s_frag, scale, masked, columns);
+        mask_scores<false>(s_frag, scale, masked, columns);
         float raw_max[2];
         row_bounds(raw_max, s_frag);
         if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // perhaps no maxima but bounds
