@@ -48,7 +48,7 @@ def test_the_mission_shape_does_exactly_its_flops_without_a_conflict(schedule: s
 def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
     whole, shared = (counted(schedule).modelled(L4).longest for schedule in ("tiles", "auto"))
     assert whole.wave_efficiency == pytest.approx(64 / (58 * 2))
-    assert shared.wave_efficiency >= 0.88  # by warp instructions, merging included
+    assert shared.wave_efficiency >= 0.85  # by warp instructions, merging included; by products it is 512 / (58 * 9)
     assert shared.binds == whole.binds == "tensor"
     assert shared.floor_us < 0.65 * whole.floor_us
 
