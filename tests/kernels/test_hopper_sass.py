@@ -140,7 +140,7 @@ def test_a_turn_leaves_the_tensor_cores_room(causal: bool) -> None:
     problem = Problem(4, 16, 4096, 64, causal=causal)
     clocks = turn_clocks(sass_of(HOPPER, problem, AUTO), problem.head_dim, gpu_named("H200"))
     assert clocks is not None
-    assert clocks.share("issue") < 0.755
+    assert clocks.share("issue") < 0.785
     assert clocks.share("special") < 0.8
 
 

@@ -37,33 +37,23 @@ struct ScoreScale {
 
 // 2^(factor * x + offset) without the special function unit, on FMA units that have nothing else to do
 // (FlashAttention-4): the exponent is n + f with n the nearest integer, and n is added to the exponent of 2^f, which is a
-// polynomial. Five instructions and one for each DEGREE, as the clamp to -127 to 127 is the saturation of the first one,
-// to 0 to 1.
+// polynomial. Nine instructions, as the clamp to -127 to 127 is the saturation of the first one, to 0 to 1.
 class PowerOnFma {
 public:
     __device__ __forceinline__ PowerOnFma(float factor, float offset)
         : factor(factor * (1.0f / WIDTH)), offset(fmaf(offset, 1.0f / WIDTH, 0.5f)) {}
 
-    // With DEGREE 3 the relative error is at most 1.07e-4 = 2^-13.2, less than half of what the rounding to 16 bits adds.
-    // With 4 it is at most 8.1e-6 = 2^-16.9, above 2^-126 and for exponents up to 8 (fitted: 2.8e-6; the rest is
+    // The relative error is at most 8.1e-6 = 2^-16.9, above 2^-126 and for exponents up to 8 (fitted: 2.8e-6; the rest is
     // the rounding of `place`, by a unit in the last place of up to 2^-24 * WIDTH). As the polynomial is exactly 1 at 0,
     // so is 2^0. What is below -127 gives 0, as does NaN; 127 and all above give 2^127.
-    template <int DEGREE = 4>
     __device__ __forceinline__ float of(float x) const {
-        static_assert(DEGREE == 3 || DEGREE == 4, "the degrees that there are coefficients for");
         constexpr float TO_INTEGER = 1.5f * (1 << 23) + LEAST;  // a sum with it is an integer, in its lowest bits
         const float place = ptx::fma_rn_sat_f32(x, factor, offset);
         const float shifted = fmaf(place, WIDTH, TO_INTEGER);
         const float f = fmaf(place, WIDTH, TO_INTEGER - shifted);
-        float power;
-        if (DEGREE == 4) {
-            power = fmaf(0x1.3a02ccp-7f, f, 0x1.c9fc46p-5f);
-            power = fmaf(power, f, 0x1.ec0378p-3f);
-            power = fmaf(power, f, 0x1.62e12cp-1f);
-        } else {
-            power = fmaf(0x1.c2a168p-5f, f, 0x1.f00c54p-3f);
-            power = fmaf(power, f, 0x1.62f5fcp-1f);
-        }
+        float power = fmaf(0x1.3a02ccp-7f, f, 0x1.c9fc46p-5f);
+        power = fmaf(power, f, 0x1.ec0378p-3f);
+        power = fmaf(power, f, 0x1.62e12cp-1f);
         power = fmaf(power, f, 1.0f);
         return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
     }

@@ -280,7 +280,7 @@ private:
             const int row = i / 2 % 2;
 #pragma unroll
             for (int j = i; j < i + 2; ++j) {
-                w_frag[j] = j * MANY % 64 < 64 - MANY ? exponents.weight(s_frag[j], row) : powers[row].of<3>(s_frag[j]);
+                w_frag[j] = j * MANY % 64 < 64 - MANY ? exponents.weight(s_frag[j], row) : powers[row].of(s_frag[j]);
             }
             const float pair = w_frag[i] + w_frag[i + 1];  // half as long a chain of additions
             sum[row] = i < 4 ? pair : sum[row] + pair;
