@@ -11,14 +11,14 @@
 #include "softmax/online.cuh"
 
 // Another CTA's partial result of a warp's 16 rows, for each lane.
-struct Partial {
+struct PartialTile {
     float4 o[HEAD_DIM / 8][32];  // accumulators, four a piece
     float4 softmax[32];          // maximum and sum of row lane / 4, then of row lane / 4 + 8
 };
 
 // Sends a warp's result to CTA `rank`. partial, arrived: where that CTA has its place for it, and the mbarrier.
 __device__ __forceinline__ void send_partial(const float (&o_frag)[HEAD_DIM / 2], const SoftmaxRow (&softmax)[2],
-                                             const Partial& partial, const unsigned long long& arrived, unsigned rank,
+                                             const PartialTile& partial, const unsigned long long& arrived, unsigned rank,
                                              int lane) {
     const unsigned mbar_there = ptx::mapa_shared_cluster(ptx::smem_address(&arrived), rank);
     const unsigned o_there = ptx::mapa_shared_cluster(ptx::smem_address(&partial.o[0][lane]), rank);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void cluster_mbarrier_wait(const unsigned long long& 
 
 // Takes in what another CTA has sent. A CTA without keys has a sum of 0 and the lowest maximum: its factor is 0.
 __device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
-                                              const Partial& partial, float scale_log2, int lane) {
+                                              const PartialTile& partial, float scale_log2, int lane) {
     const float4 other = partial.softmax[lane];
     const float other_max[2] = {other.x, other.z};
     const float other_sum[2] = {other.y, other.w};
@@ -69,7 +69,7 @@ struct ClusterMerge {
 
     template <class TileBarriers>
     struct Shared {
-        Partial partials[CTAS - 1][KEPT_WARPS];
+        PartialTile partials[CTAS - 1][KEPT_WARPS];
         unsigned long long partials_full;
         TileBarriers barriers;
 
@@ -89,7 +89,7 @@ struct ClusterMerge {
         const unsigned keeper = warp / KEPT_WARPS;
         const int place = warp % KEPT_WARPS;
         if (rank != keeper) {
-            const Partial& partial = shared.partials[(rank ^ keeper) - 1][place];
+            const PartialTile& partial = shared.partials[(rank ^ keeper) - 1][place];
             send_partial(o_frag, softmax, partial, shared.partials_full, keeper, lane);
             return false;
         }

@@ -12,7 +12,7 @@ constexpr int GROUP_BARRIER = 1;  // named barrier of the merge; barrier 0 is th
 
 // Writes a warp's result where the keeper's warp reads it.
 __device__ __forceinline__ void write_partial(const float (&o_frag)[HEAD_DIM / 2], const SoftmaxRow (&softmax)[2],
-                                              Partial& partial, int lane) {
+                                              PartialTile& partial, int lane) {
     partial.softmax[lane] = make_float4(softmax[0].max, softmax[0].sum, softmax[1].max, softmax[1].sum);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; ++i) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void write_partial(const float (&o_frag)[HEAD_DIM / 2
 template <int GROUPS, int WARPS, class Then>
 struct GroupMerge {
     struct Partials {
-        Partial of_groups[GROUPS - 1][WARPS];
+        PartialTile of_groups[GROUPS - 1][WARPS];
     };
 
     template <class TileBarriers>
