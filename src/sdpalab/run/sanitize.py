@@ -156,8 +156,8 @@ def small_problems(
     """Small problems that exercise all cases of a kernel's pipeline.
 
     One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
-    is one, even and odd, and every stage is filled again; and one more than there are stages with whole tiles of rows
-    too, for which a kernel may have code of its own. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
+    is one, even and odd, and every stage is filled again; and two tiles of rows and an odd number of keys', all of
+    them whole, for which a kernel may have code of its own. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
     NUM_STAGES (in Triton num_stages) where the kernel has them; blocks that share a row's keys, as many as SPLIT says,
     get so many each. Unless all are causal, a ragged causal one comes last.
 
@@ -173,7 +173,9 @@ def small_problems(
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
-        sizes += [] if causal else [(rows, lengths[2], False), ((stages + 1) * keys - 7,) * 2 + (True,)]
+        sizes += (
+            [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
+        )
         problems = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
         problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
         if problems:
