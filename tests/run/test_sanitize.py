@@ -53,8 +53,9 @@ def test_small_problems_have_one_an_even_an_odd_and_a_ragged_number_of_tiles() -
     flash = KERNELS["flash"]
     config = flash.default_config.but(BLOCK_N=32, NUM_STAGES=3)
     problems = small_problems(flash, config)
-    assert [problem.seq_kv for problem in problems] == [32, 96, 128, 217, 121]
-    assert [problem.causal for problem in problems] == [False] * 4 + [True]
+    assert [problem.seq_kv for problem in problems] == [32, 96, 128, 217, 224, 121]
+    assert [problem.causal for problem in problems] == [False] * 5 + [True]
+    assert [problem.seq_q % 64 == 0 for problem in problems] == [False] * 4 + [True, False]
     assert all(problem.causal for problem in small_problems(flash, config, causal=True))
     assert {problem.dtype for problem in small_problems(flash, dtype="bfloat16")} == {"bfloat16"}
     only_32 = replace(flash, supports=lambda problem: None if problem.head_dim == 32 else "head_dim must be 32")
@@ -272,7 +273,7 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
     assert "src/sdpalab/kernels/include/tile/warp.cuh" in uris
     assert len({result["partialFingerprints"]["kindAndLines/v2"] for result in results}) == len(results)
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, *HEADER_FOLDERS])
-    assert "sm80.cuh" in json.dumps(elsewhere)
+    assert "offsets.cuh" in json.dumps(elsewhere)
     assert "src/" not in json.dumps(elsewhere)
 
 
