@@ -86,7 +86,8 @@ def test_everything_is_re_derived(bundle: Path) -> None:
     assert needle["exact"] == 2 * 20 * 64
     assert 0 < uniform["exact"] < 2 * 20 * 64  # any number of keys, where the mean is not near a tie
     assert (nan_heads["exact"], nan_heads["ignored_rows"]) == (0, 20)
-    assert json.loads((bundle / "records/01-float8.json").read_text())["verdict"]["cases"][0]["errors"]["exact"] == 0
+    float8 = json.loads((bundle / "records/01-float8.json").read_text())["verdict"]["cases"][0]["errors"]
+    assert 0 < float8["exact"] < 100  # where e4m3 holds what is read of V
 
 
 def call_it_passed(record: dict[str, Any]) -> None:
