@@ -76,11 +76,11 @@ LONG = Problem(4, 16, 4096, 64)
 @pytest.mark.parametrize(
     ("name", "problem", "arch", "gpu", "issue", "special"),
     [
-        ("flash", MISSION, "sm_89", "L4", 0.32, 0.26),
-        ("fp8", MISSION, "sm_89", "L4", 0.68, 0.54),
-        ("hopper", LONG, "sm_90a", "H200", 0.77, 0.88),
-        ("hopper", LONG.with_(head_dim=128), "sm_90a", "H200", 0.42, 0.51),
-        ("hopper_fp8", LONG.with_(head_dim=128), "sm_90a", "H200", 0.98, 1.04),
+        ("flash", MISSION, "sm_89", "L4", 0.30, 0.26),
+        ("fp8", MISSION, "sm_89", "L4", 0.62, 0.54),
+        ("hopper", LONG, "sm_90a", "H200", 0.78, 0.80),
+        ("hopper", LONG.with_(head_dim=128), "sm_90a", "H200", 0.39, 0.51),
+        ("hopper_fp8", LONG.with_(head_dim=128), "sm_90a", "H200", 0.94, 1.04),
     ],
 )
 def test_what_a_turn_of_the_kernels_takes(

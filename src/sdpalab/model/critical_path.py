@@ -30,8 +30,8 @@ from sdpalab.sim.counters import Counters
 __all__ = ["CLUSTER_BYTES_PER_CLOCK", "CLUSTER_CLOCKS", "CriticalPath", "Phase", "critical_path"]
 
 CLUSTER_BYTES_PER_CLOCK = 14.1
-"""That an SM sends to another one, all SMs sending in clusters of two; published: 3.27 TB/s on an H800, 132 SMs at
-1.755 GHz (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
+"""That an SM sends to another one, all SMs sending in clusters of two. Assumed: some 3.3 TB/s over 132 SMs at
+1.755 GHz, a rate for which no source is at hand; not yet measured here."""
 _SEND = re.compile(r"st\.async\S*?(?:\.v(\d))?\.[bfus](\d+)")
 _SENDS = ("STAS",)
 _STORES = ("UTMASTG",)

@@ -31,6 +31,7 @@ RIDGE = 1e-16
 """Added to the squares, in parts of the largest, so that flows on which nothing depends have a value: nearly 0."""
 _EXIT = -1
 _NONE = 1e-6
+_FEW = 0.01
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ def mean_path(
         Of :func:`edge_flows`.
     through : collection of int
         Blocks. Outside loops, a branch that some warps take each way goes towards the first of them that is not yet
-        behind, if one way alone leads there: what one sort of warps does of those that the flows are a mean of.
+        behind, if one way alone leads there: what one sort of warps does of those that the flows are a mean of. A way
+        that less than a hundredth of them take is none: flows are that inexact.
     limit : int
         Blocks; no path is longer.
 
@@ -258,7 +260,7 @@ def mean_path(
         ways = shares[at]
         for target, leading in zip(through, towards, strict=True):
             if outside[at] and not visits[target]:
-                ways = [way for way in ways if blocks.edges[way[0]][1] in leading] or ways
+                ways = [way for way in ways if way[1] >= _FEW and blocks.edges[way[0]][1] in leading] or ways
         edge = _next(blocks, ways, visits[at], took)
         took[edge] += 1
         following = blocks.edges[edge][1]

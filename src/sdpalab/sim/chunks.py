@@ -181,7 +181,7 @@ def race_observers(
         )
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
     if "async" in setup.checks:
-        observers.append(AsyncCheck(machine, log, tally, strict="strict" in setup.checks))
+        observers.append(AsyncCheck(machine, log, tally))
     return observers
 
 

@@ -1,8 +1,8 @@
 """The ``async`` check: accesses to memory that an asynchronous operation still uses.
 
-An operation without a wait is not a hazard as long as no access touches the memory that it writes: it is counted, for a
-note (:attr:`sdpalab.sim.Report.notes`). Only ``strict`` reports bulk stores that nobody has waited for when their
-block exits: they read shared memory that another block may have by then.
+A ``cp.async`` without a wait is not a hazard as long as no access touches the memory that it writes: it is counted,
+for a note (:attr:`sdpalab.sim.Report.notes`). A bulk store without one is: it reads shared memory that another block
+may have by then.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class AsyncCheck(Observer):
     The mark holds the access's number: of two that read the same bytes, each takes away only its own.
     """
 
-    def __init__(self, machine: Machine, log: HazardLog, tally: Tally, *, strict: bool = False) -> None:
-        self.machine, self.log, self.tally, self.strict = machine, log, tally, strict
+    def __init__(self, machine: Machine, log: HazardLog, tally: Tally) -> None:
+        self.machine, self.log, self.tally = machine, log, tally
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
         self.flying: list[_PendingAccesses] = []
         self.numbers = 0
@@ -152,10 +152,6 @@ class AsyncCheck(Observer):
     def unwaited(self, sel: Selection, instruction: Instruction) -> None:
         """Count copies that their lanes have not waited for."""
         self.tally.unwaited[instruction.pc] += count(sel)
-        if self.strict and "bulk" in instruction.mods:
-            what = "still reads shared memory when its block exits"
-            usually = "usually a missing wait before the end of the kernel"
-            self.log.add(self.machine, "async", instruction, int(indices(sel)[0]), what, usually)
 
     def _place(self, mark: int) -> int:
         """Which of the flights a mark belongs to."""
