@@ -58,8 +58,9 @@ CHECKS = ("race", "memory", "async")
 MORE_CHECKS = ("lanes", "strict", "values", "provenance")
 """What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
 together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
-copies need a fence behind their initialisation, and an mbarrier's instruction without a scope has that of the CTA. ``values``: a write races also if the value is there
-already. ``provenance``: an access stays in the buffer from whose pointer its address is computed."""
+copies need a fence behind their initialisation, and an mbarrier's instruction without a scope has that of the CTA.
+``values``: a write races also if the value is there already. ``provenance``: an access stays in the buffer from whose
+pointer its address is computed."""
 
 READS = ("latest", "stale")
 """What reads return (:func:`launch`)."""
