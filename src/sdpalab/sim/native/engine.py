@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication
+from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication, is_memory_fence
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
@@ -54,7 +54,7 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "checks of relaxed arrivals at mbarriers, and relaxed waits for them, beside fences": lambda setup: (
         bool(setup.checks)
         and any(not each.release for each in _at_mbarriers(setup))
-        and any(map(_orders_memory, setup.entry.instructions))
+        and any(map(is_memory_fence, setup.entry.instructions))
     ),
     "checks of blocks that poll what others write, in a random order": lambda setup: (
         bool(setup.checks)
@@ -305,12 +305,6 @@ def _blocks_poll(setup: Setup) -> bool:
         return False
     blocks = [setup.program.blocks[number] for number in polling_blocks(setup.entry, setup.program)]
     return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
-
-
-def _orders_memory(instruction: Instruction) -> bool:
-    """Whether it is a fence that is part of release and acquire patterns."""
-    fence = instruction.opcode in ("fence", "membar")
-    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
 def _adds_floats(instruction: Instruction) -> bool:

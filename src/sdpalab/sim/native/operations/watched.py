@@ -25,6 +25,7 @@ from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.homes import keep_in_buffer
+from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.native.suspects import suspect_lanes
 from sdpalab.sim.native.trace import trace_access
 from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
@@ -264,16 +265,16 @@ def _trace(
     """Append the record that records an access to watched places; a strong one that may order threads, always."""
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"events of accesses to .{place.space}")
+    if is_step(asm.entry, instruction):  # that is an event by itself
+        return
     if does == "store" and not rows:
         raise NotNative("events of stores whose values are not in registers of the lanes")
     always = memory_order(instruction).strong and synchronises(asm.entry)
 
     def act(code: OperationCode, space: str, places: Lanes) -> Any:
-        if space == "shared::cluster":
-            return WORD64(layout.SPREAD)
         b = code.builder
         registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
-        where_it_is = layout.IN_SHARED if space == "shared" else layout.IN_GLOBAL
+        where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
         words = (where_it_is, place.width, _DOES[does], int(always), element, len(rows))
         return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
 
