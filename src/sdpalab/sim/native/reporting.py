@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import memory_order
+from sdpalab.sim.checks.orders import is_memory_fence, memory_order
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.hazard_log import HazardLog
@@ -32,7 +32,6 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.engine import NativeCode, accesses_of
 from sdpalab.sim.native.replay import replay, replay_faults
-from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import Program, build_program
@@ -95,7 +94,8 @@ class Suspicions:
         """Clusters in which instructions may break other rules: of each instruction the first."""
         rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
         _, firsts = np.unique(rules[:, layout.SU_RECORD], return_index=True)
-        return rules[firsts, layout.SU_CLUSTER]
+        clusters: Array = rules[firsts, layout.SU_CLUSTER]
+        return clusters
 
     @property
     def clusters(self) -> Array:
@@ -143,10 +143,8 @@ def note_suspicions(
     records = len(code.decoded.records)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
     arrivals = np.zeros(len(fine.program.blocks), np.int32)
-    counts, faults = (
-        np.zeros(records + len(setup.entry.instructions) + 1, np.int32),
-        np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64),
-    )
+    counts = np.zeros(records + len(setup.entry.instructions), np.int32)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     words = order | {layout.FAULTS: _address(faults)}
     if followed:
         words |= {
@@ -168,8 +166,7 @@ def note_suspicions(
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
-    arrivals = (rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL).any()
-    if status == layout.STUCK and arrivals and any(is_step(setup.entry, each) for each in setup.entry.instructions):
+    if status == layout.STUCK and (rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL).any():
         return None  # warps that come to a barrier together may be let through it where one after the other are not
     suspicions = Suspicions(rows, code.decoded.places, status, int(state.context[layout.CLUSTER]))
     return suspicions if log.hazards() or not suspicions.complete else None
@@ -309,9 +306,7 @@ def _has_events(setup: Setup) -> bool:
     if setup.workspace or any(map(_is_without_events, code)):
         return False
     orders = [memory_order(each) for each in code if opcode_of(each).memory]
-    fences = any(
-        each.opcode in ("fence", "membar") and not {"proxy", "mbarrier_init"} & set(each.mods) for each in code
-    )
+    fences = any(map(is_memory_fence, code))
     return not any(each.acquire or each.release or (fences and each.strong) for each in orders)
 
 

@@ -45,7 +45,7 @@ def _names(operand: Operand) -> list[str]:
     if isinstance(operand, Register):
         return [operand.name]
     if isinstance(operand, Negated):
-        return [operand.register.name]
+        return _names(operand.register)
     if isinstance(operand, Address):
         return [operand.base.name] if isinstance(operand.base, Register) else []
     if isinstance(operand, TensorAddress):
