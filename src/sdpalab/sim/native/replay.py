@@ -6,8 +6,7 @@ the spaces that the checks ask for. In lockstep, accesses of several warps and C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,15 +18,15 @@ from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTI
 from sdpalab.sim.flow import trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import RANK_SHIFT, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.decoded import Decoded
+from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
 from sdpalab.sim.observer import Access
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, subset
+from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.tally import Tally
 
 __all__ = ["replay", "replay_faults"]
@@ -43,17 +42,6 @@ _BEHIND = (layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout
 """Events at the end of a block, or behind it."""
 _LAST = 1 << 62
 _NOWHERE: Indices = np.empty(0, np.int64)
-
-
-@dataclass(slots=True)
-class _TracedAccess(Access):
-    """An access that has been made: which writes changed anything is part of it."""
-
-    changed: Mask
-
-    def changes(self, words: Array) -> Mask:
-        """Of writes of ``words``, which changed anything."""
-        return self.changed
 
 
 def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
@@ -74,7 +62,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     check = MemoryCheck(machine, log)
     for row in faults:
         machine.cta_ids[:] = row[layout.FA_LINEAR]
-        lanes = _lanes(int(row[layout.FA_WARP]) % machine.warps * size, int(row[layout.FA_MASK]))
+        lanes = lanes_of(int(row[layout.FA_WARP]) % machine.warps * size, int(row[layout.FA_MASK]))
         instruction = machine.entry.instructions[decoded.places[int(row[layout.FA_RECORD])]]
         if row[layout.FA_KIND] == layout.NEVER_SET:
             name, role = decoded.uses[int(row[layout.FA_RECORD])]
@@ -141,11 +129,6 @@ def replay(
             together=together,
             stuck=stuck and last in firsts,
         )
-
-
-def _lanes(slot: int, mask: int) -> Indices:
-    """Lanes of a machine: of the warps in the order of the machine, one."""
-    return WARP * slot + np.flatnonzero(mask >> np.arange(WARP) & 1)
 
 
 def _by_cluster(events: Array) -> dict[int, list[Array]]:
@@ -215,7 +198,7 @@ class _Replay:
             if heads[low][layout.EV_KIND] == layout.TRACE_ADVANCE:
                 self.flow.land(low, int(heads[low][layout.EV_OPERATION]))
             else:
-                self._happens(_EventStep.of(self.machine, step, self.size), low)
+                self._happens(EventStep.of(self.machine, step, self.size), low)
         self.flow.finish(stuck=stuck)
 
     def _pc(self, event: Array) -> int:
@@ -230,7 +213,7 @@ class _Replay:
         assert end is not None
         return end
 
-    def _happens(self, step: _EventStep, cluster: int) -> None:
+    def _happens(self, step: EventStep, cluster: int) -> None:
         machine, event, sel = self.machine, step.first, step.sel
         kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
         if kind == layout.TRACE_ACCESS:
@@ -259,7 +242,7 @@ class _Replay:
             for observer in machine.observers:
                 observer.warp_sync(sel, None if (groups == 2**WARP - 1).all() else groups)
 
-    def _access(self, step: _EventStep, instruction: Instruction) -> None:
+    def _access(self, step: EventStep, instruction: Instruction) -> None:
         space, width = self.machine.spaces[_SPACES[int(step.first[layout.EV_SPACE])]], int(step.first[layout.EV_WIDTH])
         offset = step.each_lane(lambda event: event[layout.EV_OFFSETS :][:WARP])
         changed = step.each_lane(lambda event: int(event[layout.EV_CHANGES]) >> np.arange(WARP) & 1).astype(np.bool_)
@@ -268,7 +251,7 @@ class _Replay:
             rank, offset = offset >> RANK_SHIFT, offset & (1 << RANK_SHIFT) - 1
             cta = self.machine.cta[step.sel]
             index = offset + np.where(rank == 0, cta, cta - cta % self.size + rank - 1) * self.machine.shared_stride
-        access = _TracedAccess(space, offset, index, width, step.sel, instruction, changed)
+        access = TracedAccess(space, offset, index, width, step.sel, instruction, changed)
         does = int(step.first[layout.EV_DOES])
         if does == layout.COPIES_TO_IT:
             tickets = [observer.issue(access, writes=True) for observer in self.machine.observers]
@@ -306,39 +289,3 @@ def _alike(first: Array, mine: Array, event: Array) -> bool:
     if kind == layout.TRACE_STEP:
         return bool((first[words] == event[words]).all()) and mine[layout.EV_TURN] == event[layout.EV_TURN]
     return bool((first[[*words, layout.EV_THREADS]] == event[[*words, layout.EV_THREADS]]).all())
-
-
-@dataclass(frozen=True)
-class _EventStep:
-    """Events of several warps at one place, and their lanes in the machine, in order."""
-
-    events: list[Array]
-    lanes: Indices
-    warp_of: Indices
-    """For each lane, the number of its event."""
-    sel: Selection
-
-    @staticmethod
-    def of(machine: Machine, events: Sequence[tuple[int, Array]], size: int) -> _EventStep:
-        """``events``, each of a warp, with the numbers of their clusters of so many CTAs in the machine."""
-
-        def slot(each: tuple[int, Array]) -> int:
-            rank, warp = divmod(int(each[1][layout.EV_WARP]), machine.warps)
-            return warp * machine.n_cta + each[0] * size + rank
-
-        in_order = sorted(events, key=slot)
-        parts = [_lanes(slot(each), int(each[1][layout.EV_MASK])) for each in in_order]
-        lanes = np.concatenate(parts)
-        numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        sel = subset(lanes, np.ones(len(lanes), np.bool_))
-        return _EventStep([event for _, event in in_order], lanes, numbers, sel)
-
-    @property
-    def first(self) -> Array:
-        """The first event."""
-        return self.events[0]
-
-    def each_lane(self, rows: Callable[[Array], Array]) -> Array:
-        """What each lane has, from what the 32 lanes of each event have."""
-        whole: Array = np.stack([rows(event) for event in self.events])
-        return whole[self.warp_of, self.lanes % WARP]

@@ -6,8 +6,8 @@ order, and records what happens to them (:mod:`.trace`); the checks are given th
 So the rules, the texts and the conflicting accesses are those of :mod:`sdpalab.sim.checks`.
 
 Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
-run it, and blocks end behind each access to memory. Clusters run one after the other, whereas the reference engine has
-several in lockstep.
+run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other, whereas the
+reference engine has several in lockstep.
 
 What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
 bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, the
@@ -17,8 +17,7 @@ reference engine decides.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.engine import NativeCode, accesses_of
 from sdpalab.sim.native.replay import replay, replay_faults
+from sdpalab.sim.native.suspicions import Suspicions
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import Program, build_program
@@ -41,8 +41,6 @@ from sdpalab.sim.touched import Touched
 
 __all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
 
-_GRANULES_OF_PLACE = 48
-"""Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
 _CHUNK = 16
 _CLUSTERS_OF_ARRIVALS = 8
 """Of the clusters in which a rule of barriers may be broken, those whose events are all recorded."""
@@ -50,58 +48,6 @@ _WITHOUT_EVENTS = {"tensormap", "discard"}
 _UNITS = ("wgmma", "cluster")
 """Kinds of hazards of which it is not noted at which instruction they are suspected."""
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
-
-
-@dataclass(frozen=True)
-class Suspicions:
-    """Where a launch may have hazards besides illegal accesses.
-
-    Attributes
-    ----------
-    rows : ndarray of int64 [n, words]
-        By the words of :mod:`~sdpalab.sim.native.layout`.
-    places : dict of int to int
-        By the number of a record, the pc of its instruction.
-    status : int
-        0, or with which the run has ended: a trap, or nothing could run any more.
-    last : int
-        The last cluster that ran.
-    """
-
-    rows: Array
-    places: dict[int, int]
-    status: int
-    last: int
-
-    @property
-    def pcs(self) -> set[int]:
-        """The instructions whose accesses are suspicious."""
-        accesses = self.rows[~np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_ARRIVAL, layout.AT_UNIT))]
-        return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing to report besides what has been noted."""
-        return not len(self.rows) and not self.status
-
-    @property
-    def beside(self) -> bool:
-        """Whether an instruction may break a rule beside one that is noted."""
-        return bool((self.rows[:, layout.SU_SPACE] == layout.AT_UNIT).any())
-
-    @property
-    def ruled(self) -> Array:
-        """Clusters in which instructions may break other rules: of each instruction the first."""
-        rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
-        _, firsts = np.unique(rules[:, layout.SU_RECORD], return_index=True)
-        clusters: Array = rules[firsts, layout.SU_CLUSTER]
-        return clusters
-
-    @property
-    def clusters(self) -> Array:
-        """Clusters in which a rule of barriers may be broken."""
-        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
-        return np.unique(arrivals[:, layout.SU_CLUSTER])
 
 
 def note_suspicions(
@@ -209,7 +155,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     clusters[suspicions.ruled] = 2
     if suspicions.status:
         clusters[suspicions.last] = 2
-    for row in _watched(suspicions):
+    for row in suspicions.watched():
         marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
         if row[layout.SU_SPACE] == layout.IN_SHARED:
             clusters[row[layout.SU_CLUSTER]] |= 1
@@ -274,19 +220,6 @@ def _widen(marks: Array, many: int) -> None:
     """Watch all of each ``many`` granules, aligned, of which one is watched."""
     whole = marks[: len(marks) // many * many].reshape(-1, many)
     whole |= whole.max(axis=1, keepdims=True)
-
-
-def _watched(suspicions: Suspicions) -> Iterable[Array]:
-    """Rows of the places to watch: of each instruction and space some, in the first cluster that has any."""
-    rows = suspicions.rows
-    for record in np.unique(rows[:, layout.SU_RECORD]):
-        for space in (layout.IN_SHARED, layout.IN_GLOBAL):
-            mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]
-            if space == layout.IN_SHARED:
-                mine = mine[mine[:, layout.SU_CLUSTER] == mine[:1, layout.SU_CLUSTER]]
-            _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
-            some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
-            yield from mine[firsts[some]]
 
 
 def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: int) -> None:

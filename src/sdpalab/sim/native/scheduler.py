@@ -183,7 +183,7 @@ def run_cluster(context: int) -> int:
 def run_together(context: int) -> int:
     """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status.
 
-    Behind a block that ends only for the sake of lockstep, the same lanes go on, whoever may go on besides.
+    Behind a block that ends only for the sake of lockstep the same lanes go on, even if a lower block could run.
     """
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     within = -1

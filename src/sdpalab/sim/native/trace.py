@@ -278,13 +278,12 @@ def trace_access(
     space: int,
     width: int,
     does: int,
-    always: int,
     element: int,
     many: int,
 ) -> int:
     """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
     written, ``many`` elements of so many bytes for each lane. A status."""
-    if mask == 0 or (always == 0 and watched(context, mask, space, width) == 0):
+    if mask == 0 or watched(context, mask, space, width) == 0:
         return 0
     event = new_event(context, TRACE_ACCESS, ACCESS_WORDS, mask, load32(record + 4 * (OPERANDS + 3)))
     if event == 0:
