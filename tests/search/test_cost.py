@@ -46,3 +46,11 @@ def test_where_the_default_has_none_all_costs_are_floors(without_schedule: Any) 
     without_schedule(FLASH.default_config)
     costs = [cost.modelled_us(FLASH, config, MISSION, L4) for config in (FLASH.default_config, OTHER)]
     assert costs[0] == costs[1] < 9.0
+
+
+def test_two_configurations_are_compared_by_schedules_or_by_floors_but_never_by_one_of_each(
+    without_schedule: Any,
+) -> None:
+    for misfits in ((), (OTHER,), (FLASH.default_config,)):
+        without_schedule(*misfits)
+        assert cost.modelled_ratio(FLASH, OTHER, FLASH.default_config, MISSION, L4) == 1.0

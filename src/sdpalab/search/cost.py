@@ -11,7 +11,7 @@ from sdpalab.model.modelled import ModelledTime
 from sdpalab.problem import Problem
 from sdpalab.search.targets import compile_for
 
-__all__ = ["modelled_us"]
+__all__ = ["modelled_ratio", "modelled_us"]
 
 _scheduled: dict[tuple[str, str, Problem, Gpu], bool] = {}
 """Whether the default configuration of a kernel has issue schedules."""
@@ -34,11 +34,32 @@ def modelled_us(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> f
     """
     time = _modelled(kernel, config, problem, gpu)
     if not _default_has_schedules(kernel, problem, gpu):
-        return sum(step.floor_us + step.launch_us for step in time.steps)
+        return _floor_us(time)
     for step in time.steps:
         if step.no_schedule:
             raise UserError(f"the model has no issue schedule of {step.name}: {step.no_schedule}")
     return time.microseconds
+
+
+def modelled_ratio(kernel: Kernel, config: Config, base: Config, problem: Problem, gpu: Gpu) -> float:
+    """The modelled time of a configuration over that of another, ``base``: by issue schedules, or where one of the two
+    has none, by floors of both.
+
+    Raises
+    ------
+    UserError, MachineError
+        As :func:`modelled_us`.
+    """
+    times = [_modelled(kernel, each, problem, gpu) for each in (config, base)]
+    if any(step.no_schedule for time in times for step in time.steps):
+        mine, others = (_floor_us(time) for time in times)
+    else:
+        mine, others = (time.microseconds for time in times)
+    return mine / others
+
+
+def _floor_us(time: ModelledTime) -> float:
+    return sum(step.floor_us + step.launch_us for step in time.steps)
 
 
 def _default_has_schedules(kernel: Kernel, problem: Problem, gpu: Gpu) -> bool:
