@@ -107,6 +107,12 @@ def test_hazards_of_bulk_copies(edit: Edit, mode: str) -> None:
     check(launched(body, arrays, bulk.PARAMS, async_mode=mode))
 
 
+def test_an_mbarrier_without_the_fence_that_the_strict_check_needs() -> None:
+    body = bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE
+    arrays = lambda: [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]  # noqa: E731
+    check(launched(body, arrays, bulk.PARAMS, checks=(*sim.CHECKS, "strict")))
+
+
 PIPELINE: dict[str, Edit] = {
     "the producer does not wait": (CTA_WAIT.format(1, "%r17", "%r14"), ""),
     "the consumer does not wait": (CTA_WAIT.format(2, "%r16", "%r13"), ""),

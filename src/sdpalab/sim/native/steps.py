@@ -24,7 +24,7 @@ def is_step(entry: Entry, instruction: Instruction) -> bool:
         return "async" in mods
     if opcode == "barrier":
         return "cluster" in mods
-    return opcode in ("fence", "membar", "wgmma") or (opcode == "mbarrier" and mods[:1] != ("pending_count",))
+    return opcode in ("fence", "membar", "setmaxnreg", "wgmma") or (opcode == "mbarrier" and mods[:1] != ("pending_count",))
 
 
 def issues(instruction: Instruction) -> bool:

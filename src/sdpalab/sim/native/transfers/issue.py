@@ -53,7 +53,7 @@ from sdpalab.sim.native.layout import (
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
-from sdpalab.sim.native.suspects import broken_rule, current_instruction
+from sdpalab.sim.native.suspects import current_instruction
 from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
@@ -251,7 +251,8 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
         granule = load64(mbarrier + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
         status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
     if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
-        status = broken_rule(context, MBARRIER_RULE)
+        granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # what it writes is watched
     if status != 0:
         return status
     if load64(entry + 8 * TR_KIND) == WITHIN:
