@@ -82,14 +82,14 @@ def describe_gpu(gpu: Gpu, arch: str, memory: int) -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, _constant(answer))
     torch.Tensor.is_cuda = property(lambda tensor: True)  # type: ignore[assignment]
-    torch.cuda.device = _Device  # type: ignore[assignment,misc]
+    torch.cuda.device = _OnlyGpu  # type: ignore[assignment,misc]
 
 
 def _constant(answer: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer
 
 
-class _Device:
+class _OnlyGpu:
     """``with torch.cuda.device(...)``: there is one."""
 
     def __init__(self, device: Any) -> None:

@@ -65,7 +65,7 @@ class TritonLaunches:
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _LoadedKernel:
     """What the driver has loaded: Triton's handle of a function."""
 
     name: str
@@ -119,12 +119,14 @@ class _Utils:
         """The facts of the simulated GPU."""
         return self._facts
 
-    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[_Kernel, _Kernel, int, int, int]:
+    def load_binary(
+        self, name: str, kernel: bytes, shared: int, device: int
+    ) -> tuple[_LoadedKernel, _LoadedKernel, int, int, int]:
         """Module, function, registers, spills (which only an assembler assigns) and the most threads of a block."""
-        loaded = _Kernel(name, kernel.decode(), shared)
+        loaded = _LoadedKernel(name, kernel.decode(), shared)
         return loaded, loaded, 0, 0, 1024
 
-    def unload_module(self, module: _Kernel) -> None:
+    def unload_module(self, module: _LoadedKernel) -> None:
         """There is nothing to free."""
 
 
@@ -209,7 +211,7 @@ class _Launcher:
         grid_y: int,
         grid_z: int,
         stream: int,
-        function: _Kernel,
+        function: _LoadedKernel,
         packed_metadata: Any,
         launch_metadata: Any,
         enter_hook: Any,
