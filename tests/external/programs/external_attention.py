@@ -1,4 +1,4 @@
-"""Attention in Triton, forward and backward, compared with double precision: triton_attention.py KERNEL SEQ [causal]
+"""Attention in Triton, forward and backward, compared with double precision: external_attention.py KERNEL SEQ [causal]
 
 KERNEL: flash_attn (the Triton version of FlashAttention), fla (parallel_attn of FLA, causal), sage (SageAttention,
 forward), gpt_oss (forward with tensor descriptors, causal, with attention sinks).
