@@ -12,6 +12,9 @@
 // (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
 // all K first.
 //
+// Where several heads share K and V, HEADS of them may share a tile of queries, too: its rows are those of one query after
+// the other, of each all HEADS. Few queries then fill a tile, and K and V are read once for all of these heads.
+//
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
@@ -28,7 +31,8 @@
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"
 
-template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1>
+template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1,
+          int HEADS = 1>
 class WarpgroupAttention {
 public:
     using Budget = Registers<CONSUMERS>;
@@ -40,7 +44,7 @@ public:
     static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
     // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
     // lie beside. On small problems it has no more than two tiles.
-    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS>::CAPS;
+    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS, HEADS>::CAPS;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
@@ -50,6 +54,7 @@ public:
     static_assert(CONSUMERS % GROUPS == 0 && STAGES % GROUPS == 0, "whole groups, and a ring of whole rounds");
     static_assert(STAGES >= 2 * GROUPS, "a consumer waits for its next V before it releases the one before");
     static_assert(GROUPS == 1 || !Scheduler::STAYS, "what groups merge has a place for one tile of queries");
+    static_assert(WARP_M % HEADS == 0, "whole queries for a warp");
     static_assert(Products::REGISTERS <= Budget::CONSUMER - 32,
                   "accumulators and weights leave a consumer registers for the rest");
 
@@ -72,7 +77,7 @@ public:
         const unsigned q_smem = ptx::smem_address(smem.rows[0]);
         const unsigned o_smem = ptx::smem_address(smem.rows[O_PLACE]);
         Scheduler queries(order);
-        Work work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+        Work work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
 
         if (threadIdx.x == 0) {
             start(tensors, work, q_smem, ring, smem);
@@ -119,13 +124,13 @@ public:
                 wait_stored_rows_read(lane);
                 __syncwarp();
             }
-            store_warp_rows(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
+            store_warp_rows<HEADS>(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
                             o_smem + own_warp * (O_BYTES / 4), work.q_head, work.first_row + own_warp * WARP_M, seq_q,
                             lane);
             if (!queries.next()) {
                 break;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             q_parity ^= 1;
         }
         wait_stored_rows_read(lane);  // the block's shared memory lasts until then
@@ -216,7 +221,7 @@ private:
             if (!queries.next()) {
                 return;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             ring.wait_empty(at, K);
             load_k(tensors, work, 0, at, ring);
             ring.wait_read(at.before(), K);
@@ -288,7 +293,7 @@ private:
         const int first_row = work.first_row + consumer * WARPGROUP_M;
         const int first_tile = work.first_tile + key_group;
         const int tiles = work.tiles - key_group;  // from that one on
-        typename Seen::template Columns<KEYS> columns(first_row, first_tile, seq_kv);
+        typename Seen::template Columns<KEYS, HEADS> columns(first_row, first_tile, seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
         const auto k = [&](const Position& at) { return k_tile(ring, at); };
 

@@ -40,12 +40,32 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_load(unsigned dst_smem, 
         : "memory");
 }
 
+// The same with five axes.
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
+                                                             int c2, int c3, int c4, unsigned mbar_smem) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+        :
+        : "r"(dst_smem), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(mbar_smem)
+        : "memory");
+}
+
 // The other way; what lies outside the tensor is left out. Its completion belongs to the thread's bulk group.
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
                                                               unsigned src_smem) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
                  :
                  : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(src_smem)
+                 : "memory");
+}
+
+// The same with five axes.
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                                              int c4, unsigned src_smem) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
+                 :
+                 : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(src_smem)
                  : "memory");
 }
 
