@@ -289,6 +289,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
         args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.extras else order)),
         dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
+        programmatic=True,
     )
 
 

@@ -88,6 +88,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
         block=(block_threads(block_m), 1, 1),
         args=(*maps, "q_scales", "kv_scales", problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, config),
+        programmatic=True,
     )
     quantise = quantise_rows(problem, SCALE_ROWS, v_in_blocks=True)
     return LaunchPlan(quantisation_buffers(problem, SCALE_ROWS), (quantise, attention))

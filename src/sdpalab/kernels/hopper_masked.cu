@@ -27,6 +27,9 @@ __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
                      const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, int seq_q, int seq_kv,
                      int group, float scale, float* __restrict__ lse, const int* __restrict__ kv_lengths) {
     extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];
+    if (KV_LENGTHS) {
+        ptx::griddepcontrol_wait();
+    }
     const int keys = KV_LENGTHS ? kv_lengths[blockIdx.z] : seq_kv;
     Attention::run(*reinterpret_cast<Attention::SharedStorage*>(smem_bytes), {q, k, v}, o, {}, seq_q, keys, group,
                    scale, lse);

@@ -37,6 +37,7 @@ from sdpalab.sim.native.layout import (
     STRICT,
     TIME,
     VECTORS,
+    WAITED,
     WARP_COUNT,
     WRITTEN,
     WRITTEN_BYTES,
@@ -97,6 +98,8 @@ def begin_clocks(context: int) -> None:
         fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors)
     if load64(context + 8 * FENCED_AT) != 0:
         fill(load64(context + 8 * FENCED_AT), 0, 8 * actors * warps)
+    if load64(context + 8 * WAITED) != 0:
+        fill(load64(context + 8 * WAITED), 0, 8 * warps)
 
 
 def warps_of_cluster(context: int) -> int:

@@ -94,6 +94,7 @@ public:
             ptx::setmaxnreg_dec<Budget::PRODUCER>();
             if (threadIdx.x == 0) {
                 produce(tensors, queries, work, q_smem, ring, seq_q, seq_kv, group);
+                ptx::griddepcontrol_launch_dependents();  // their prologue may overlap what this CTA has left
             }
             return;
         }
@@ -193,6 +194,7 @@ private:
         smem.tail.init();
         ptx::fence_mbarrier_init_release_cluster();
         smem.tail.expect();
+        ptx::griddepcontrol_wait();  // what comes before has overlapped the kernel before this one
         if (work.tiles > 0) {  // otherwise no consumer would wait for Q
             load_q(tensors, work, q_smem, ring);
         }

@@ -129,6 +129,17 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&
                  : "memory");
 }
 
+// "Parallel Synchronization: griddepcontrol", of launches with programmatic stream serialization; of others they do
+// nothing. Returns when the grids that this one depends on are complete, and this grid sees what they wrote.
+__device__ __forceinline__ void griddepcontrol_wait() {
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+}
+
+// Lets the grid that depends on this one begin, once all blocks have said so or have exited.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+}
+
 // "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives
 // the rest to the block's pool, or takes what it lacks from there, and waits until there are as many.
 template <int REGISTERS>
