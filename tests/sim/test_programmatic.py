@@ -1,4 +1,4 @@
-"""Programmatic dependent launches: what a kernel accesses before ``griddepcontrol.wait`` races with the one before it."""
+"""Programmatic dependent launches: accesses before ``griddepcontrol.wait`` race with the kernel before."""
 
 from __future__ import annotations
 

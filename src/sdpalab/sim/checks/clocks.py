@@ -130,7 +130,7 @@ class Clocks:
         return tag & int(TIME_MASK) <= int(self._vectors[seat, tag >> int(ACTOR_SHIFT)])
 
     def comes_after_any(self, seats: Indices, times: Array) -> Mask:
-        """Which of these warps come after what a warp of their cluster did at its time in ``times`` [warps]; 0: nothing."""
+        """Which of these warps come after what a warp of their cluster did at its time in ``times``; 0: nothing."""
         theirs = times.reshape(-1, self.warps)[seats // self.warps]
         after: Mask = ((theirs > 0) & (theirs <= self._vectors[seats, : self.warps])).any(axis=1)
         return after

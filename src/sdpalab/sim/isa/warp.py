@@ -333,7 +333,7 @@ def _pmevent(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("griddepcontrol")
 def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
-    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes after the wait."""
+    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
     mods = Mods(instruction)
     waits = mods.choice(("wait", "launch_dependents")) == "wait"
     mods.done()

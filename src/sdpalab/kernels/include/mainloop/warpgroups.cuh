@@ -192,9 +192,11 @@ private:
         ptx::prefetch_tensormap(tensors.v);
         ring.barriers.init();
         smem.tail.init();
+        // All that comes before has overlapped the kernel before this one. The fence and the barrier behind it pass the
+        // wait on, to a CTA without keys as well: it stores rows that others of its cluster have read.
+        ptx::griddepcontrol_wait();
         ptx::fence_mbarrier_init_release_cluster();
         smem.tail.expect();
-        ptx::griddepcontrol_wait();  // what comes before has overlapped the kernel before this one
         if (work.tiles > 0) {  // otherwise no consumer would wait for Q
             load_q(tensors, work, q_smem, ring);
         }
