@@ -39,6 +39,7 @@ TWO = ONE.but(BLOCK_M=128)
 THREE = ONE.but(BLOCK_M=192)
 CLUSTER_2 = ONE.but(SPLIT=2)
 CLUSTER_4 = ONE.but(SPLIT=4)
+CLUSTER_8 = ONE.but(SPLIT=8)
 GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
 BOTH = GROUPS.but(SPLIT=2)
 PERSISTENT = TWO.but(SCHEDULE="persistent", NUM_CTAS=2)
@@ -62,6 +63,10 @@ SHAPES = [
     (Problem(1, 1, 200, 128, seq_kv=70, causal=True), ONE.but(BLOCK_N=80, NUM_STAGES=3)),
     (Problem(1, 1, 70, 128, seq_kv=200), TWO.but(BLOCK_N=176)),
     (Problem(1, 1, 70, 128, seq_kv=330, dtype="bfloat16"), CLUSTER_4),
+    (Problem(1, 1, 70, 64, seq_kv=64 * 15 - 7), CLUSTER_8),  # four CTAs only send
+    (Problem(1, 1, 33, 128, seq_kv=150, causal=True), CLUSTER_8),  # and five have no keys
+    (Problem(1, 1, 100, 64, seq_kv=400), TWO.but(SPLIT=8)),
+    (Problem(1, 1, 40, 64, seq_kv=64 * 20 - 7), GROUPS.but(SPLIT=8)),
     (Problem(1, 1, 130, 256, seq_kv=170, causal=True), TWO.but(BLOCK_N=80)),
     (Problem(1, 1, 20, 256, seq_kv=140, dtype="bfloat16"), CLUSTER_2),
     (Problem(1, 1, 90, 64, scale=-0.3, causal=True), CLUSTER_4),
@@ -113,6 +118,7 @@ def test_probes(kind: str, head_dim: int, config: Config) -> None:
         (Problem(1, 1, 40, 64, seq_kv=64 * 9 - 7), BOTH),  # of rank 0 one stage is filled again
         (Problem(1, 1, 40, 64, seq_kv=64 * 7 - 7), GROUPS),
         (Problem(1, 4, 10, 64, kv_heads=1, seq_kv=64 * 5 - 7), PACKED),
+        (Problem(1, 1, 33, 64, seq_kv=64 * 5 - 7), CLUSTER_8),  # three CTAs without keys, of which none keeps rows
     ],
     ids=label,
 )
@@ -188,8 +194,8 @@ def test_heads_that_share_a_tile_read_keys_and_values_once() -> None:
 @pytest.mark.parametrize(
     ("problem", "packed"),
     [
-        (Problem(1, 32, 1, 64, kv_heads=8, seq_kv=4096), 4),  # as many clocks, and a quarter of the tiles
-        (Problem(8, 32, 16, 128, kv_heads=8, seq_kv=4096), 4),  # fewer tiles, so that two SMs share one's keys
+        (Problem(1, 32, 1, 64, kv_heads=8, seq_kv=4096), 4),  # a quarter of the tiles: eight SMs share one's keys
+        (Problem(8, 32, 16, 128, kv_heads=8, seq_kv=4096), 4),
         (Problem(8, 32, 64, 64, kv_heads=8, seq_kv=4096), 2),  # a tile of 128 rows
         (Problem(1, 32, 512, 64, kv_heads=8, seq_kv=4096), 1),  # heads fill tiles by themselves
         (Problem(1, 28, 1, 128, kv_heads=4, seq_kv=4096), 1),  # seven heads a group
@@ -220,8 +226,8 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     [
         (
             Problem(1, 8, 64, 64, seq_kv=8192),
-            (64, 128, 4, 4, 2, 1),
-        ),  # few rows: the keys go to four SMs, and two groups
+            (64, 128, 4, 8, 2, 1),
+        ),  # few rows: the keys go to eight SMs, and two groups
         (Problem(4, 32, 4096, 128), (128, 128, 2, 1, 1, 1)),  # persistent: a place for O instead of a stage
         (Problem(4, 32, 4096, 256), (128, 80, 2, 1, 1, 1)),
         (Problem(1, 1, 64, 64), (64, 64, 2, 1, 1, 1)),  # one tile: nothing to split
@@ -270,7 +276,7 @@ REFUSALS = [
     Refusal({"BLOCK_M": 32}, "BLOCK_M must be one of 0, 64, 128, 192, not 32", "BLOCK_M is 64, 128 or 192"),
     Refusal({"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 80, 128, 176, not 96", "BLOCK_N is 64, 80, 128 or 176"),
     Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 0, 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
-    Refusal({"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, not 3", "SPLIT is 1, 2 or 4"),
+    Refusal({"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, 8, not 3", "SPLIT is 1, 2, 4 or 8"),
     Refusal({"SCHEDULE": "stream_k"}, "SCHEDULE must be one of auto, tiles, persistent, not stream_k"),
     Refusal({"SCHEDULE": "persistent", "NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
     Refusal(

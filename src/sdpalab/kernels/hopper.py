@@ -31,7 +31,7 @@ VALUES = {
     "BLOCK_M": (64, 128, 192),
     "BLOCK_N": (64, 80, 128, 176),
     "NUM_STAGES": (2, 3, 4),
-    "SPLIT": (1, 2, 4),
+    "SPLIT": (1, 2, 4, 8),
     "KEY_GROUPS": (1, 2),
     "PACK_GQA": (1, 2, 4, 8, 16),
 }
@@ -191,7 +191,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     """
     block_m, block_n, stages, split, groups, _ = (config.int(name) for name in VALUES)
     warps = block_m // WARP_M
-    partials = ((split - 1) * (warps // split) + (groups - 1) * warps) * 32 * 16 * (problem.head_dim // 8 + 1)
+    partials = ((split - 1) * max(1, warps // split) + (groups - 1) * warps) * 32 * 16 * (problem.head_dim // 8 + 1)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
     return own + partials + (8 if split > 1 else 0)
 

@@ -28,7 +28,8 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
         const int lse_row = row + lane / 4 + 8 * half;
         const int query = lse_row / HEADS;
         if (lse != nullptr && lane % 4 == 0 && query < seq_q) {
-            lse_at(lse, q_head * HEADS + lse_row % HEADS, seq_q)[query] = log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
+            lse_at(lse, q_head * HEADS + lse_row % HEADS, seq_q)[query] =
+                log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
         }
     }
     const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);

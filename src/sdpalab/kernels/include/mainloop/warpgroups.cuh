@@ -93,8 +93,8 @@ public:
         if (threadIdx.x < WARPGROUP) {
             ptx::setmaxnreg_dec<Budget::PRODUCER>();
             if (threadIdx.x == 0) {
+                ptx::griddepcontrol_launch_dependents();  // once all CTAs have begun: none of these needs room
                 produce(tensors, queries, work, q_smem, ring, seq_q, seq_kv, group);
-                ptx::griddepcontrol_launch_dependents();  // their prologue may overlap what this CTA has left
             }
             return;
         }
