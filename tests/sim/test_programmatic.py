@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -36,10 +38,10 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def races(*body: str, programmatic: bool = True) -> list[str]:
+def races(*body: str, programmatic: bool = True, checks: Sequence[str] = sim.CHECKS) -> list[str]:
     """What the accesses are that race in a launch of one block."""
     x, y = np.arange(THREADS, dtype=np.uint32), np.zeros(THREADS, np.uint32)
-    report = sim.launch(ptx(*body), "k", 1, THREADS, [x, y], programmatic=programmatic)
+    report = sim.launch(ptx(*body), "k", 1, THREADS, [x, y], programmatic=programmatic, checks=checks)
     assert {hazard.kind for hazard in report.hazards} <= {"race"}
     return [hazard.what.split()[0] for hazard in report.hazards]
 
@@ -60,7 +62,7 @@ def races(*body: str, programmatic: bool = True) -> list[str]:
     ids=["first", "none", "too late", "launch_dependents", "atomic", "one thread", "and a barrier", "barrier before"],
 )
 def test_accesses_come_after_the_wait(body: tuple[str, ...], expected: list[str]) -> None:
-    assert races(*body) == expected
+    assert races(*body) == races(*body, checks=sim.thorough_checks()) == expected
     assert races(*body, programmatic=False) == []
 
 
