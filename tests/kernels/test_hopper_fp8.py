@@ -16,11 +16,14 @@ from checking import (
     assert_nothing_past_the_end_is_used,
     assert_same_bits_in_every_order,
     assert_shared_memory,
+    judged,
     run,
 )
 from refusals import Refusal, assert_refused
 
 from sdpalab import sim
+from sdpalab.bugs import Bug, SourceEdit
+from sdpalab.bugs.source import in_source
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.reference import attention_float64
@@ -182,6 +185,31 @@ def test_the_plan_quantises_first() -> None:
     assert attention.entry == ""
     assert attention.grid == (16, 8, 1)
     assert attention.dynamic_smem == smem_bytes(MISSION, resolve(MISSION, AUTO))
+
+
+PART_ROWS = "        v += byte_row_step<KEYS>(part * PART_COLUMNS);\n"
+PANELS = "step / PER_PANEL * ROWS * BYTE_PANEL_COLUMNS + "
+PART_WAIT = "            ptx::wgmma_wait_group<1>();\n            hold(product"
+PART_FENCE = "                ptx::wgmma_fence();\n            }\n            issue_part"
+OF_256 = [
+    *in_source("hopper_fp8", "each part has the first columns of V", (PART_ROWS, "")),
+    *in_source("hopper_fp8", "the second panel is the first", (PANELS, "")),
+    *in_source("hopper_fp8", "a part joins too early", (PART_WAIT, "            hold(product"), hazard="wgmma"),
+    *in_source("hopper_fp8", "no fence", (PART_FENCE, "            }\n            issue_part"), hazard="wgmma"),
+]
+"""Bugs that can be planted in the code of head_dim 256 alone."""
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("bug", OF_256, ids=lambda bug: bug.id)
+def test_bugs_in_the_parts_of_a_product_are_found(bug: Bug) -> None:
+    assert isinstance(bug.edit, SourceEdit)
+    kernel, problem = bug.edit.apply(), Problem(1, 1, 60, 256, seq_kv=64)
+    result = run(kernel, problem, SMALL)
+    status = judged(kernel, problem, result, SMALL).status
+    assert status in bug.statuses
+    assert bool(result.hazards) == bool(bug.cause)
+    assert all(bug.cause in hazard for hazard in result.hazards if bug.cause), result.hazards
 
 
 REFUSALS = [

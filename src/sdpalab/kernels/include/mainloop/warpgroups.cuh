@@ -360,7 +360,8 @@ private:
             ptx::wgmma_wait_group<0>();
             products.hold_scores();
             ring.release(at, K);
-            const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
+            const bool masked = columns.at_edge(tile);
+            const Rescale rescale = products.weigh(masked, columns);
             products.pack_weights();
             ring.wait_full(at, V);
             products.add_output(v_tile(ring, at), rescale);
