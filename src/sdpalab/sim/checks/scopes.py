@@ -256,14 +256,35 @@ class Synchronisation:
         self._fences[seat] |= moment.fences
         self._observed[seat] |= moment.observed
         if moment.cluster == self._cluster(seat):
-            self.clocks.join(seat, moment.rows)
+            self._take_rows(seat, moment.rows)
             more = moment.before
         else:
+            self._come_back(seat, moment)
             more = frozenset((moment,))
         if not more <= self._known[seat]:
             self._known[seat] |= more
             self._flat[seat] = None
             self.foreign = True
+
+    def _come_back(self, seat: int, moment: Moment) -> None:
+        """What a moment of another cluster has of the warp's own cluster comes before the warp, too."""
+        cluster, done = self._cluster(seat), set(self._known[seat])
+        left = [moment]
+        while left:
+            each = left.pop()
+            if each in done:
+                continue
+            done.add(each)
+            left += each.before
+            if each.cluster == cluster:
+                self._take_rows(seat, each.rows)
+
+    def _take_rows(self, seat: int, rows: Array) -> None:
+        """A warp comes after what rows of its cluster hold, and its lanes after what others of the warp have released
+        in them."""
+        self.clocks.join(seat, rows)
+        if (until := int(rows[0, seat % self.clocks.warps])) > 0:
+            self.lanes.leave(slice(*self._lanes(seat)), until)
 
     def _lanes(self, seat: int) -> tuple[int, int]:
         """The lanes of a warp."""

@@ -27,7 +27,7 @@ from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, 
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
@@ -134,9 +134,9 @@ def decode(
         asm.tracking, asm.unset = True, undefined.reads
         undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
     add_shadows(asm, undefined)
-    polling = polling_blocks(entry, program)
+    polling = polling_loops(entry, program)
     blocks = [
-        _block(asm, program, basic, number, undefined, polls=number in polling)
+        _block(asm, program, basic, number, undefined, polls=(number in polling.blocks) + (number in polling.endless))
         for number, basic in enumerate(program.blocks)
     ]
     return Decoded(
@@ -172,7 +172,7 @@ def _predicate_bytes(program: Program) -> int:
 
 
 def _block(
-    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: bool
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: int
 ) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
@@ -198,7 +198,7 @@ def _block(
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
-    words[layout.POLLS] = int(polls)
+    words[layout.POLLS] = polls
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:

@@ -27,7 +27,7 @@ from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import Program, instructions_of
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
@@ -303,7 +303,7 @@ def _blocks_poll(setup: Setup) -> bool:
     there."""
     if not communicates(setup.entry):
         return False
-    blocks = [setup.program.blocks[number] for number in polling_blocks(setup.entry, setup.program)]
+    blocks = [setup.program.blocks[number] for number in polling_loops(setup.entry, setup.program).blocks]
     return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
 
 

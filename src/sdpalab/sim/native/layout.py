@@ -38,7 +38,7 @@ MEMBERS = 7
 END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
 """Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
 POLLS = 15
-"""Whether it is part of a polling loop (:mod:`sdpalab.sim.polling`)."""
+"""Whether it is part of a polling loop (:mod:`sdpalab.sim.polling`); 2 if nothing but memory can end that."""
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11

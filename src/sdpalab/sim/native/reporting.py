@@ -32,7 +32,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.engine import NativeCode, accesses_of
 from sdpalab.sim.native.replay import replay, replay_faults
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
@@ -234,7 +234,7 @@ def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
 
 def _polls(setup: Setup) -> bool:
     """Whether threads may wait for others without a barrier."""
-    return bool(polling_blocks(setup.entry, setup.program))
+    return bool(polling_loops(setup.entry, setup.program).blocks)
 
 
 def _address(array: Array) -> int:
