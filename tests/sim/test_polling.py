@@ -46,15 +46,15 @@ BOUNDED = {
     "setp.lt.and.u32 %p2, %r3, 99, %p1; @%p2 bra L;",
     "a clock": f"L: {READ} setp.ne.u32 %p1, %r1, 0; @%p1 bra E; mov.u32 %r3, %clock; setp.lt.u32 %p2, %r3, 99;"
     "@%p2 bra L;",
-    "a lock of lanes": "L: atom.global.cas.b32 %r1, [%rd1], 0, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra M;"
-    "st.global.u32 [%rd1+4], 5; st.release.gpu.global.u32 [%rd1], 0; M: @%p1 bra L;",
 }
-"""They may end without that, or make something that others wait for."""
+"""They may end without that."""
 OTHERS = {
     "a count": "mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 9; @%p1 bra L;",
     "a search": f"L: add.u64 %rd1, %rd1, 4; {READ} {BACK}",
-    "a list": f"L: ld.global.u64 %rd1, [%rd1]; setp.ne.u64 %p1, %rd1, 0; @%p1 bra L;",
+    "a list": "L: ld.global.u64 %rd1, [%rd1]; setp.ne.u64 %p1, %rd1, 0; @%p1 bra L;",
     "work": f"L: ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1+4], %r1; {BACK}",
+    "a lock of lanes": "L: atom.global.cas.b32 %r1, [%rd1], 0, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra M;"
+    "st.global.u32 [%rd1+4], 5; st.release.gpu.global.u32 [%rd1], 0; M: @%p1 bra L;",
     "a barrier": f"L: {READ} bar.sync 0; {BACK}",
     "a ticket": "L: atom.global.add.u32 %r1, [%rd1], 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra L;",
     "constants": f"L: ld.param.u32 %r1, [a]; {BACK}",

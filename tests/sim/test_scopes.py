@@ -273,7 +273,8 @@ def test_equal_values_race_only_on_request():
 
 RETURNING = """setp.eq.u32 %p1, %r1, 1; @%p1 bra OTHER; setp.eq.u32 %p2, %r0, 0; @%p2 bra WRITER;
 setp.ne.u32 %p2, %r0, {reader}; @%p2 bra END;
-WAIT: ld.acquire.gpu.global.u32 %r5, [%rd2+4]; setp.eq.u32 %p3, %r5, 0; @%p3 bra WAIT; ld.global.u32 %r6, [%rd1]; bra END;
+WAIT: ld.acquire.gpu.global.u32 %r5, [%rd2+4]; setp.eq.u32 %p3, %r5, 0; @%p3 bra WAIT;
+ld.global.u32 %r6, [%rd1]; bra END;
 WRITER: st.global.u32 [%rd1], 7; st.release.gpu.global.u32 [%rd2], 1; bra END;
 OTHER: setp.ne.u32 %p2, %r0, 0; @%p2 bra END;
 BETWEEN: ld.{acquire}.gpu.global.u32 %r5, [%rd2]; setp.eq.u32 %p3, %r5, 0; @%p3 bra BETWEEN;

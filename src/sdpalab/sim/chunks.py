@@ -68,11 +68,6 @@ class Setup:
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
 
-    @property
-    def ctas_together(self) -> int:
-        """CTAs that must run together: those of a cluster, or all of a cooperative launch."""
-        return self.geometry.ctas if self.workspace else self.geometry.cluster_size
-
 
 class Chunks:
     """Runs chunks of a launch, in any order.

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.fusion import registers_in, registers_read, registers_written
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register
 from sdpalab.sim.loops import Loop, short_loops
@@ -110,17 +109,14 @@ def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
 def _judge(loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]:
     """An instruction by which a loop reads what it waits for, if it polls; and whether it may end without that."""
     code = [each for number in loop.blocks for each in loop.code[number]]
-    if any(each.opcode in ("barrier", "call") or _meets_block(each) for each in code):
+    if any(_has_effects(each, zeros) for each in code):
         return None, True
     values = _values(loop, zeros)
-    ends = any(_has_effects(each, zeros) for each in code)
-    reads: dict[str, Instruction] = {}
-    for each in code:
-        if _reads_memory(each, zeros) and (not ends or memory_order(each).strong):
-            reads.update(dict.fromkeys(registers_written(each), each))
+    reads = {name: each for each in code if _reads_memory(each, zeros) for name in registers_written(each)}
     carried = {name for name in _carried(loop, values) if name in values.behind(sorted(values.sources[name]))}
     moving = carried | values.clocks
     found: Instruction | None = None
+    ends = False
     for number in loop.exits:
         decided = _decides(loop.code[number][-1])
         behind = values.behind(decided)
@@ -138,11 +134,6 @@ def _decides(end: Instruction) -> list[str]:
     """The registers that decide where control goes on behind a block."""
     names = [] if end.guard is None else [end.guard.register.name]
     return [*names, *registers_in(end.operands[0])] if end.opcode == "brx" else names
-
-
-def _meets_block(instruction: Instruction) -> bool:
-    """Whether it is a barrier of the block."""
-    return instruction.opcode == "bar" and instruction.mods[:1] != ("warp",)
 
 
 def _values(loop: Loop, zeros: frozenset[str]) -> _Values:
@@ -205,7 +196,9 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
 
 
 def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
-    """Whether an instruction may change what others wait for."""
+    """Whether an instruction may change what others wait for, or waits for others itself."""
+    if instruction.opcode in ("bar", "barrier", "call"):
+        return instruction.mods[:1] != ("warp",)
     if instruction.opcode == "st":
         return not {"param", "local"} & _spaces(instruction)
     if instruction.opcode in ("cp", "discard", "griddepcontrol", "stmatrix", "tensormap", "wgmma", "wmma"):

@@ -206,7 +206,8 @@ class Scheduler:
         if left:
             for observer in machine.observers:
                 observer.misuse("progress", sels[0], instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
-        return f"thread {thread} of block {where} {what} (PTX line {instruction.line}), and so does every other that could run"
+        place = f"thread {thread} of block {where}"
+        return f"{place} {what} (PTX line {instruction.line}), and so does every other that could run"
 
     def _advance_one(self) -> bool:
         moved = sum(unit.advance() for unit in self.machine.units.values()) > 0

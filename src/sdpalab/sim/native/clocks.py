@@ -32,6 +32,7 @@ from sdpalab.sim.native.layout import (
     PAGE_READING,
     PAGES,
     PARTIAL_READS,
+    RANKS,
     RELEASED,
     REMOTE,
     STRICT,
@@ -50,6 +51,7 @@ __all__ = [
     "completed",
     "fence_proxies",
     "fence_warp",
+    "first_of_cluster",
     "forget",
     "lanes_meet",
     "lanes_there",
@@ -94,7 +96,7 @@ def begin_clocks(context: int) -> None:
     if load64(context + 8 * REMOTE) != 0:
         fill(load64(context + 8 * REMOTE), 0, 8 * load64(context + 8 * COLUMNS) * ctas)
     if load64(context + 8 * CLUSTER_VECTORS) != 0:
-        fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors)
+        fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors * (ctas // load64(context + 8 * RANKS)))
     if load64(context + 8 * FENCED_AT) != 0:
         fill(load64(context + 8 * FENCED_AT), 0, 8 * actors * warps)
 
@@ -102,6 +104,11 @@ def begin_clocks(context: int) -> None:
 def warps_of_cluster(context: int) -> int:
     """Warps of a cluster: their numbers as actors are the first."""
     return load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+
+
+def first_of_cluster(context: int, cta: int) -> int:
+    """The first CTA of the cluster of one of the CTAs that run together."""
+    return cta - cta % load64(context + 8 * RANKS)
 
 
 def vector_of(context: int, warp: int) -> int:

@@ -13,22 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication
+from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.communication import communicates, ctas_together
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
-from sdpalab.sim.polling import polling_loops
-from sdpalab.sim.program import Program, instructions_of
+from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
@@ -56,13 +55,6 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
         and any(not each.release for each in _at_mbarriers(setup))
         and any(map(_orders_memory, setup.entry.instructions))
     ),
-    "checks of blocks that poll what others write, in a random order": lambda setup: (
-        bool(setup.checks)
-        and setup.schedule == "random"
-        and setup.geometry.ctas > setup.geometry.cluster_size
-        and not setup.workspace
-        and _blocks_poll(setup)
-    ),
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
         each.opcode in ("mbarrier", "tensormap")
@@ -73,7 +65,6 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "atomic operations on floating-point numbers in a ring": lambda setup: (
         is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
     ),
-    "a cooperative launch of clusters": lambda setup: bool(setup.workspace) and setup.geometry.cluster_size > 1,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
@@ -123,8 +114,10 @@ class NativeCode:
         self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
         self._template = register_template(setup, space, self.decoded)
         self._loop = _LOOP(code.loop())
-        self._ctas = np.concatenate(setup.chunks).astype(np.int64)
-        self.clusters = len(self._ctas) // setup.ctas_together
+        ctas, together = np.concatenate(setup.chunks).astype(np.int64), ctas_together(setup)
+        self.clusters = -(-len(ctas) // together)
+        self._ctas = np.full(self.clusters * together, -1, np.int64)
+        self._ctas[: len(ctas)] = ctas
 
     def state(self, words: Mapping[int, int] | None = None) -> State:
         """What one thread works on; ``words`` as in :class:`~sdpalab.sim.native.state.State`."""
@@ -296,15 +289,6 @@ def _at_mbarriers(setup: Setup) -> Iterator[MemoryOrder]:
     for each in setup.entry.instructions:
         if each.opcode == "mbarrier" and {"arrive", "arrive_drop", "test_wait", "try_wait"} & set(each.mods):
             yield arrival_order(each)
-
-
-def _blocks_poll(setup: Setup) -> bool:
-    """Whether there is a polling loop on what other blocks may write: run one after the other, they would not meet
-    there."""
-    if not communicates(setup.entry):
-        return False
-    blocks = [setup.program.blocks[number] for number in polling_loops(setup.entry, setup.program).blocks]
-    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
 
 
 def _orders_memory(instruction: Instruction) -> bool:

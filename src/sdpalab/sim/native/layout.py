@@ -163,7 +163,7 @@ CONTEXT_WORDS = 192
     TRANSFER_SERIAL,
     TENSOR_MAPS,
     TENSOR_MAP_COUNT,
-    CLUSTER_ARRIVED,
+    CLUSTER_ARRIVED,  # of each cluster that runs: threads that have arrived at its barrier
     CLUSTER_PHASE,
     REGISTER_LIMIT,  # of a CTA, for setmaxnreg
     REGISTERS_BEFORE,
@@ -227,7 +227,7 @@ CONTEXT_WORDS = 192
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
     NEEDS_FENCE,  # in the strict check an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
-    RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
+    RANKS,  # CTAs of a cluster, which addresses may name; several clusters may run together
     UNWAITED,  # for each instruction, copies of threads that ended without a wait for them
     CLUSTER,  # the number of the cluster that runs, in the order in which they run
     CURRENT_RECORD,  # the record of the access that is checked

@@ -7,7 +7,7 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import comes_before, publish, release_to, vector_of, warps_of_cluster
+from sdpalab.sim.native.clocks import comes_before, first_of_cluster, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.initialised import initialised_by
 from sdpalab.sim.native.lane_order import acquire_by_lanes, arrive_lanes
@@ -90,12 +90,12 @@ _MOST = (1 << 20) - 1
 
 def cta_of(context: int, address: int) -> int:
     """The CTA in whose shared memory an address of shared::cluster lies; -1 if there is none."""
-    rank = address >> RANK_SHIFT
+    rank, own = address >> RANK_SHIFT, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     if rank == 0:
-        return load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+        return own
     if rank < 0 or rank > load64(context + 8 * RANKS):
         return -1
-    return rank - 1
+    return first_of_cluster(context, own) + rank - 1
 
 
 def offset_of(address: int) -> int:

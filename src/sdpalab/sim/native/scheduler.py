@@ -428,7 +428,7 @@ def leave(context: int, state: int, taken: int) -> int:
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == PARKED:
             store64(part + 8 * PART_STATUS, READY)
-    cluster_phase(context)
+    cluster_phase(context, state)
     cta = load64(state + 8 * WARP_CTA)
     for name in range(BARRIER_COUNT):
         barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
