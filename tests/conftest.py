@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+    # Every core has a worker of its own: with threads of their own, too, NumPy's and torch's would wait for each other.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     # Inductor's own compile processes would outlive the test that compiles, and be taken for leftovers of another test.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     _configure_hypothesis(_is_full(config))

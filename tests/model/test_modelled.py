@@ -85,6 +85,24 @@ def test_each_resource_by_hand_and_the_longest_binds() -> None:
     assert step.issue_share == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(("warps", "blocks", "slower"), [(0, 1, 1), (2, 1, 2), (2, 2, 1), (1, 3, 2), (8, 1, 1)])
+def test_what_has_fewer_warps_on_an_sm_than_sub_cores_has_fewer_of_these(warps: int, blocks: int, slower: int) -> None:
+    work = StepWork(
+        "k",
+        {"fp16": 2_000_000},
+        *(40_000, 16_000, 10_000),
+        by_cta=(1,) * 20,  # two for each of the ten SMs
+        blocks_per_sm=blocks,
+        warps=warps,
+    )
+    (step,) = modelled([work], TOY).steps
+    times = {each.name: each.microseconds for each in step.resources}
+    assert times["tensor"] == pytest.approx(2 * slower)
+    assert times["issue"] == pytest.approx(1 * slower)
+    assert times["exp"] == pytest.approx(0.1 * slower)
+    assert times["shared"] == pytest.approx(1)
+
+
 def test_dram_binds_from_cold_and_does_not_wait_for_the_last_wave() -> None:
     work = StepWork("k", warp_instructions=4_000, dram_bytes=2**20, cold_bytes=2**20, by_cta=(1,))
     (warm,), (cold,) = modelled([work], TOY).steps, modelled([work], TOY, cold=True).steps

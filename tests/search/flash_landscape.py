@@ -7,6 +7,7 @@ it says nothing of a GPU.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,16 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 def landscape() -> tuple[dict[str, tuple[Any, ...]], dict[Config, tuple[int, float]]]:
-    """The knobs, and for each configuration a number of what runs (equal ones are the same code) and microseconds."""
+    """The knobs, and for each configuration a number of what runs (equal ones are the same code) and microseconds.
+
+    Infinitely many where the model has no time.
+    """
     data = json.loads(FILE.read_text())
     names = data["columns"][:-2]
-    rows = {Config(dict(zip(names, row[:-2], strict=True))): (row[-2], row[-1]) for row in data["rows"]}
+    rows = {
+        Config(dict(zip(names, row[:-2], strict=True))): (row[-2], math.inf if row[-1] is None else row[-1])
+        for row in data["rows"]
+    }
     return {name: tuple(dict.fromkeys(config[name] for config in rows)) for name in names}, rows
 
 
@@ -39,13 +46,14 @@ def main() -> None:
         "gpus": [{"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms}],
     }
     names = list(kernel.knobs)
-    known: dict[str, tuple[int, float]] = {}
+    known: dict[str, tuple[int, float | None]] = {}
     rows = []
     for config in kernel.space(MISSION):
         inputs = {**about, "config": dict(config)}
         identity = build_gate(inputs)["identity"][gpu.name]
         if identity not in known:
-            known[identity] = len(known), round(count_gate(inputs)["times_us"][gpu.name][MISSION.label], 4)
+            times = count_gate(inputs).get("times_us")
+            known[identity] = len(known), round(times[gpu.name][MISSION.label], 4) if times else None
         rows.append([*(config[name] for name in names), *known[identity]])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     head = {

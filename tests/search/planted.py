@@ -103,7 +103,7 @@ class Landscape:
     @property
     def kinds(self) -> dict[str, Gate]:
         """The gates by their names."""
-        named = ("build", "count", "prove", "race", "full", "held_out")
+        named = ("build", "count", "compare", "prove", "race", "full", "held_out")
         return {kind: getattr(self, f"_{kind}") for kind in named}
 
     def run(self, job: Job) -> JobResult:
@@ -150,6 +150,10 @@ class Landscape:
                 for gpu in inputs["gpus"]
             }
         }
+
+    def _compare(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        mine, base = (self._count({**inputs, "config": inputs[name]})["times_us"] for name in ("config", "base"))
+        return {"ratios": {gpu: {k: time / base[gpu][k] for k, time in times.items()} for gpu, times in mine.items()}}
 
     def _prove(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fault = wrong(inputs["config"])

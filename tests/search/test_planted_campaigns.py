@@ -99,7 +99,7 @@ def test_where_nothing_beats_the_default_on_held_out_shapes_the_default_is_the_w
 
 def test_a_search_goes_on_while_its_last_gates_leave_time() -> None:
     landscape, elapsed = Landscape(), [0.0]
-    seconds = {"build": 0.25, "count": 0.5, "prove": 12.0, "full": 20.0, "held_out": 2.0}
+    seconds = {"build": 0.25, "count": 0.5, "compare": 1.0, "prove": 12.0, "full": 20.0, "held_out": 2.0}
 
     def run(job: Job) -> JobResult:
         elapsed[0] += seconds[job.kind]

@@ -22,7 +22,7 @@ IDIOMS: dict[str, tuple[int, int, list[set[str]]]] = {
     "spin_lock": (3, 32, [RACE] * 4),
     "lock_of_libcu": (3, 32, [RACE] * 3),
     "ticket_lock": (3, 32, [RACE] * 2),
-    "lock_of_lanes": (2, 64, [RACE] * 2),
+    "lock_of_lanes": (2, 8, [RACE] * 2),
     "try_lock": (3, 32, [RACE]),
     "flag_of_blocks": (2, 64, [RACE] * 5),
     "volatile_flag": (1, 64, [RACE] * 3),

@@ -24,7 +24,7 @@ from sdpalab.compile.nvrtc import compile_program
 from sdpalab.errors import UserError
 from sdpalab.sim import SimError, launch
 from sdpalab.sim.hazards import Hazard
-from sdpalab.sim.launch import CHECKS
+from sdpalab.sim.options import CHECKS
 
 __all__ = ["HIRACE_TABLE", "PACKAGES", "IndigoCode", "IndigoRow", "ScorRow", "indigo_rows", "run", "scor_rows"]
 

@@ -159,7 +159,8 @@ def _print(console: Console, result: TuneResult) -> None:
         counts[trial.standing.value] = counts.get(trial.standing.value, 0) + 1
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())
     console.print(
-        f"{len(result.trials)} of {head.configurations} valid configurations tried ({listed}); {result.stopped}",
+        f"{len(result.trials)} configurations tried ({listed}), the default among them; "
+        f"{head.configurations} are valid; {result.stopped}",
         soft_wrap=True,
     )
     for each in result.finalists:

@@ -17,6 +17,7 @@ Value = Mapping[str, Any]
 KINDS: Mapping[str, str] = {
     "build": "sdpalab.search.gates:build_gate",
     "count": "sdpalab.search.gates:count_gate",
+    "compare": "sdpalab.search.gates:compare_gate",
     "prove": "sdpalab.search.gates:prove_gate",
     "race": "sdpalab.search.gates:race_gate",
     "full": "sdpalab.search.gates:full_gate",

@@ -6,11 +6,12 @@ schedule, because a step is a library's or because its counts fit no path throug
 for it, and the step says so.
 
 The floor divides what a step asks of a GPU by the rates at which the GPU can give it. Every resource of an SM is taken
-to work at its peak whenever there is work, all of them at once; what is left is how evenly the CTAs fill the SMs. It
-leaves out latency and dependencies, barriers, fill and drain, launches, the integer pipe, shuffles, what TMA and wgmma
-move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that ``mma.sync`` has on
-GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the compiler drops some
-instructions (moves) and to which it adds others; :mod:`sdpalab.model.turn` counts the machine code.
+to work at its peak whenever there is work, all of them at once; what is left is how evenly the CTAs fill the SMs, and
+whether an SM has a warp for each of its sub-cores. It leaves out latency and dependencies, barriers, fill and drain,
+launches, the integer pipe, shuffles, what TMA and wgmma move in shared memory, hits in L1, traffic between L2 and DRAM
+beyond the least, the lower rate that ``mma.sync`` has on GPUs with wgmma, and clocks that fall under load. Issue slots
+are counted on the PTX, of which the compiler drops some instructions (moves) and to which it adds others;
+:mod:`sdpalab.model.turn` counts the machine code.
 
 Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
 issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
@@ -27,7 +28,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Gemm, LaunchPlan
-from sdpalab.model.pipes import pipes_of
+from sdpalab.model.pipes import SUB_CORES, pipes_of
 from sdpalab.model.placement import wave_efficiency
 from sdpalab.model.schedule import Schedule
 from sdpalab.sim.counters import Counters
@@ -44,7 +45,7 @@ __all__ = [
     "modelled",
 ]
 
-ISSUE_PER_CLK_SM = 4
+ISSUE_PER_CLK_SM = SUB_CORES
 """Warp instructions that an SM issues per clock."""
 
 WAVEFRONTS_PER_CLK_SM = 1
@@ -82,6 +83,8 @@ class StepWork:
         knows and which is taken to fill the GPU evenly.
     blocks_per_sm : int
         CTAs that are resident on an SM at once.
+    warps : int
+        Of a CTA; 0 if nobody knows.
     schedule : Schedule or None
         Of its machine code.
     no_schedule : str
@@ -98,6 +101,7 @@ class StepWork:
     cold_bytes: int = 0
     by_cta: tuple[int, ...] = ()
     blocks_per_sm: int = 1
+    warps: int = 0
     schedule: Schedule | None = field(default=None, compare=False)
     no_schedule: str = ""
 
@@ -212,6 +216,7 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units:
         dram_bytes=counters.compulsory_read_bytes + counters.compulsory_write_bytes,
         by_cta=tuple(counters.by_cta),
         blocks_per_sm=blocks_per_sm,
+        warps=len(counters.by_warp),
     )
 
 
@@ -253,10 +258,13 @@ def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
         raise UserError(f"{work.name}: no block of it fits on an SM of {gpu.name}")
     crossing = max(work.dram_bytes - gpu.l2_mib * 2**20, work.cold_bytes if cold else 0.0, 0.0)
     flops = " and ".join(f"{count / 1e6:,.1f} MFLOP {precision}" for precision, count in work.tensor_flops.items())
+    used = _sub_cores_used(work, gpu)
+    flops += f", on {used} of {SUB_CORES} sub-cores" if flops and used < SUB_CORES else ""
+    share = used / SUB_CORES
     of_an_sm = (
-        Resource("tensor", _tensor_us(work, gpu), flops or "no matrix instruction"),
-        _per_clock("issue", work.warp_instructions, ISSUE_PER_CLK_SM, "warp instructions", gpu),
-        _per_clock("exp", work.special_lanes, gpu.exp_per_clk_sm, "special function results", gpu),
+        Resource("tensor", _tensor_us(work, gpu) / share, flops or "no matrix instruction"),
+        _per_clock("issue", work.warp_instructions, ISSUE_PER_CLK_SM * share, "warp instructions", gpu),
+        _per_clock("exp", work.special_lanes, gpu.exp_per_clk_sm * share, "special function results", gpu),
         _per_clock("shared", work.wavefronts, WAVEFRONTS_PER_CLK_SM, "wavefronts", gpu),
         _per_clock("l2", work.l2_bytes, gpu.l2_bytes_per_clk_sm, "bytes", gpu),
     )
@@ -265,11 +273,19 @@ def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
     times = {each.name: each.microseconds / efficiency for each in of_an_sm} | {"dram": dram.microseconds}
     binds = max(times, key=lambda name: times[name])
     tensor, issue = of_an_sm[0].microseconds, of_an_sm[1].microseconds
-    share = issue / tensor if tensor and issue else None
+    issue_share = issue / tensor if tensor and issue else None
     schedule, launch = _schedule_us(work, gpu), _launch_us(gpu)
     spent = launch + (times[binds] if schedule is None else max(schedule, dram.microseconds))
-    floor = (work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+    floor = (work.name, (*of_an_sm, dram), efficiency, times[binds], binds, issue_share)
     return ModelledStep(*floor, schedule, "" if work.schedule else work.no_schedule, launch, spent)
+
+
+def _sub_cores_used(work: StepWork, gpu: Gpu) -> int:
+    """Sub-cores of an SM that have a warp of the step, at most."""
+    if not work.warps:
+        return SUB_CORES
+    resident = min(work.blocks_per_sm, -(-len(work.by_cta) // gpu.sms))
+    return min(SUB_CORES, resident * work.warps)
 
 
 def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
@@ -286,8 +302,8 @@ def _launch_us(gpu: Gpu) -> float:
         return 0.0
 
 
-def _per_clock(name: str, count: int, rate: int, unit: str, gpu: Gpu) -> Resource:
-    how = f"{count:,} {unit} at {gpu.sms} SM x {rate} a clock x {gpu.clock_mhz / 1e3:.2f} GHz"
+def _per_clock(name: str, count: int, rate: float, unit: str, gpu: Gpu) -> Resource:
+    how = f"{count:,} {unit} at {gpu.sms} SM x {rate:g} a clock x {gpu.clock_mhz / 1e3:.2f} GHz"
     return Resource(name, count / (gpu.sms * rate * gpu.clock_mhz), how)
 
 

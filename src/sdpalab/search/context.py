@@ -27,6 +27,7 @@ Value = Mapping[str, Any]
 LIMITS_S: Mapping[str, float] = {
     "build": 300.0,
     "count": 600.0,
+    "compare": 600.0,
     "prove": 900.0,
     "race": 300.0,
     "full": 4 * 3600.0,

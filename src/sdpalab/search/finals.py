@@ -136,13 +136,8 @@ def _ratios(context: SearchContext, trial: Trial, default: Trial, unseen: Sequen
         if any(len(times) < len(entrants) for times in value["times_us"].values()):
             return GateFailure(Standing.NO_COST, next(iter(value["reasons"].values()), "it was not measured"))
         return {gpu.name: {k: times["finalist"] / times["default"] for k, times in value["times_us"].items()}}
-    values = context.run([context.job("count", each.knobs, unseen) for each in (trial, default)])
-    mine, base = values
-    if isinstance(mine, GateFailure):
-        return mine
-    if isinstance(base, GateFailure):
-        return base
-    return {
-        gpu: {label: time / base["times_us"][gpu][label] for label, time in by_problem.items()}
-        for gpu, by_problem in mine["times_us"].items()
-    }
+    (value,) = context.run([context.job("compare", trial.knobs, unseen, base=dict(default.config))])
+    if isinstance(value, GateFailure):
+        return value
+    ratios: Ratios = value["ratios"]
+    return ratios

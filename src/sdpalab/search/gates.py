@@ -21,12 +21,22 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
-from sdpalab.search.cost import modelled_us
+from sdpalab.search.cost import modelled_ratio, modelled_us
 from sdpalab.search.outcome import Standing
 from sdpalab.search.targets import KernelHolder, compile_for, identity_of
 from sdpalab.sim import SimError, UnsupportedInstruction
 
-__all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_out_gate", "prove_gate", "race_gate"]
+__all__ = [
+    "Value",
+    "build_gate",
+    "compare_gate",
+    "count_gate",
+    "full_gate",
+    "gpu_from",
+    "held_out_gate",
+    "prove_gate",
+    "race_gate",
+]
 
 Value = dict[str, Any]
 Inputs = Mapping[str, Any]
@@ -94,6 +104,21 @@ def count_gate(inputs: Inputs) -> Value:
     except SimError as error:  # the simulator counts by running it: an access out of bounds, a deadlock, a trap
         return _failed(Standing.HAZARD, str(error))
     return {"times_us": times}
+
+
+def compare_gate(inputs: Inputs) -> Value:
+    """The modelled time of a configuration over that of ``base``: ``ratios`` by GPU and label of the problem."""
+    kernel, config, problems, gpus = _asked(inputs)
+    base = Config(inputs["base"])
+    try:
+        ratios = {
+            gpu.name: {each.label: modelled_ratio(kernel, config, base, each, gpu) for each in problems} for gpu in gpus
+        }
+    except (UserError, UnsupportedInstruction) as error:
+        return _failed(Standing.NO_COST, str(error))
+    except SimError as error:
+        return _failed(Standing.HAZARD, str(error))
+    return {"ratios": ratios}
 
 
 def prove_gate(inputs: Inputs) -> Value:

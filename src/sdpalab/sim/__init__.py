@@ -22,8 +22,9 @@ from sdpalab.sim.errors import (
     UnsupportedInstruction,
 )
 from sdpalab.sim.hazards import ConflictingAccess, Hazard, Note
-from sdpalab.sim.launch import CHECKS, Report, launch, thorough_checks
+from sdpalab.sim.launch import Report, launch
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
+from sdpalab.sim.options import CHECKS, thorough_checks
 from sdpalab.sim.streams import Event, Stream
 from sdpalab.sim.tensor_map import TensorMap
 

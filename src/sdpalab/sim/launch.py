@@ -12,58 +12,35 @@ import numpy as np
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
-from sdpalab.sim.geometry import Dim3, Geometry
+from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import HazardLog, unwaited_copies
 from sdpalab.sim.hazards import Hazard, Note
 from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
-from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
+from sdpalab.sim.limits import shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
+from sdpalab.sim.options import CHECKS, all_checks, check_options
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.recording import AccessRecorder
-from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.selection import WARP, Array
+from sdpalab.sim.shape import clusters_in_order, shape_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = [
-    "CHECKS",
-    "MEMORY_BUDGET",
-    "READS",
-    "Accesses",
-    "Executed",
-    "Report",
-    "execute",
-    "launch",
-    "ptx_text",
-    "thorough_checks",
-]
-
-CHECKS = ("race", "memory", "async")
-"""The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("lanes", "strict", "values", "provenance")
-"""What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
-together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
-copies need a fence behind their initialisation, and an mbarrier's instruction without a scope has that of the CTA.
-``values``: a write races also if the value is there already. ``provenance``: an access stays in the buffer from whose
-pointer its address is computed."""
-
-READS = ("latest", "stale")
-"""What reads return (:func:`launch`)."""
+__all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -77,14 +54,6 @@ _ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many
 
 Accesses = Literal["none", "places", "all"]
 """What of a launch's accesses to global memory is wanted (:func:`execute`)."""
-
-
-def thorough_checks(*, strict: bool = False) -> tuple[str, ...]:
-    """The checks of the judge, of ``sanitize`` and of programs: :data:`CHECKS` and ``lanes``.
-
-    With ``strict``, also those that many right kernels do not keep: ``strict`` and ``provenance``.
-    """
-    return (*CHECKS, "lanes", *(("strict", "provenance") if strict else ()))
 
 
 @dataclass(frozen=True)
@@ -287,20 +256,12 @@ def execute(
     ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
     does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
     """
-    _check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
+    check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
-    for check, needed in (("strict", "lanes"), ("lanes", "race"), ("values", "race"), ("provenance", "memory")):
-        if check in checks and needed not in checks:
-            checks = (*checks, needed)
-    checks = () if is_ring(numerics) else checks
+    checks = () if is_ring(numerics) else all_checks(checks)
     module = parse(text)
     code, program = _linked(text, entry, reads)
-    clusters, explicit = _cluster(code, _dim3("cluster", cluster))
-    geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
-    check_geometry(geometry)
-    check_cluster(geometry, module.target)
-    _check_directives(code, geometry)
-    check_registers(code, geometry)
+    geometry = shape_of(code, module.target, grid, block, cluster, dynamic_smem)
     taken = takes_parameter_addresses(code)
     if taken:  # before all else: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
@@ -319,7 +280,7 @@ def execute(
     lanes = geometry.warps * WARP * geometry.cluster_size
     clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
-    ctas = _in_order(_by_cluster(geometry), schedule, seed)
+    ctas = clusters_in_order(geometry, schedule, seed)
     setup = Setup(
         *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
@@ -456,38 +417,6 @@ def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
     return code, build_program(code, fine=reads == "stale")
 
 
-def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
-    """The cluster of a launch, and whether it has one (PTX ISA, "Cluster Dimension Directives")."""
-    numbers = code.directives.get("reqnctapercluster")
-    if numbers:
-        required = _dim3("cluster", numbers)
-        if asked not in ((1, 1, 1), required):
-            raise LaunchError(f"{short_name(code.name)} requires a cluster of {required} blocks, not {asked}")
-        return required, True
-    most = code.directives.get("maxclusterrank")
-    if most and int(np.prod(asked)) > most[0]:
-        raise LaunchError(f"{short_name(code.name)} was compiled for at most {most[0]} blocks a cluster, not {asked}")
-    if asked == (1, 1, 1) and "explicitcluster" in code.directives:
-        raise LaunchError(f"{short_name(code.name)} must be launched with a cluster (.explicitcluster)")
-    return asked, asked != (1, 1, 1)
-
-
-def _by_cluster(geometry: Geometry) -> Array:
-    """Linear block indices [clusters, blocks of a cluster], blocks in the order of their rank."""
-    x, y, z = geometry.cluster
-    grid = np.arange(geometry.ctas).reshape(geometry.grid[::-1])
-    apart = grid.reshape(grid.shape[0] // z, z, grid.shape[1] // y, y, grid.shape[2] // x, x)
-    clusters: Array = apart.transpose(0, 2, 4, 1, 3, 5).reshape(-1, x * y * z)
-    return clusters
-
-
-def _in_order(clusters: Array, schedule: str, seed: int) -> Array:
-    """The order in which clusters run: as the launch numbers them, from the last on, or shuffled."""
-    if schedule == "reverse":
-        return clusters[::-1]
-    return np.random.default_rng(seed).permutation(clusters) if schedule == "random" else clusters
-
-
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
     """Clusters of ``lanes`` lanes that make a chunk; the same on every machine, because steps are counted by chunk."""
     clusters = geometry.ctas // geometry.cluster_size
@@ -523,49 +452,3 @@ def _memory_needed(
             f"and the simulator takes at most {MEMORY_BUDGET / 2**30:.0f} GiB: launch less at once"
         )
     return need + global_bytes * PLANES
-
-
-def _check_options(
-    checks: Sequence[str],
-    schedule: str,
-    async_mode: str,
-    seed: int,
-    workers: int | None,
-    volatile: str,
-    reads: str,
-) -> None:
-    for check in checks:
-        if check not in (*CHECKS, *MORE_CHECKS):
-            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
-    if schedule not in SCHEDULES:
-        raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    if async_mode not in ("late", "early"):
-        raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
-    if volatile not in VOLATILE_MODES:
-        raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
-    if reads not in READS:
-        raise LaunchError(f"reads is one of {', '.join(READS)}, not {reads!r}")
-    if seed < 0:
-        raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
-    if workers is not None and workers < 1:
-        raise LaunchError(f"workers is a number of processes from 1 on, not {workers!r}")
-
-
-def _dim3(name: str, size: int | Sequence[int]) -> Dim3:
-    dims = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
-    if not 1 <= len(dims) <= 3 or not all(isinstance(dim, (int, np.integer)) for dim in dims):
-        raise LaunchError(f"{name} takes one to three integers, not {size!r}")
-    x, y, z = (*(int(dim) for dim in dims), 1, 1)[:3]
-    return x, y, z
-
-
-def _check_directives(code: Entry, geometry: Geometry) -> None:
-    required = code.directives.get("reqntid")
-    if required and (*required, 1, 1)[:3] != geometry.block:
-        raise LaunchError(f"{short_name(code.name)} requires a block of {required} threads, not {geometry.block}")
-    most = code.directives.get("maxntid")
-    if most and geometry.threads > int(np.prod(most)):
-        raise LaunchError(
-            f"{short_name(code.name)} was compiled for at most {int(np.prod(most))} threads a block, "
-            f"not {geometry.threads}"
-        )
