@@ -94,7 +94,8 @@ def test_a_block_that_waits_for_a_later_one_is_left_to_the_reference_engine() ->
 
 LOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<6>; .reg .pred %p<3>;
     ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; setp.ne.u32 %p0, %r1, 0; @%p0 bra END; mov.u32 %r4, -1;
-    mov.u32 %r5, %ctaid.x; L: add.u32 %r4, %r4, 1; atom.acquire.gpu.global.exch.b32 %r2, [%rd1], 1; setp.ne.u32 %p1, %r2, 0; @%p1 bra L;
+    mov.u32 %r5, %ctaid.x; L: add.u32 %r4, %r4, 1; atom.acquire.gpu.global.exch.b32 %r2, [%rd1], 1;
+    setp.ne.u32 %p1, %r2, 0; @%p1 bra L;
     COUNT ld.global.u32 %r3, [%rd1+128]; add.u32 %r3, %r3, 1; bar.warp.sync 1; st.global.u32 [%rd1+128], %r3;
     st.WRITE.gpu.global.u32 [%rd1], 0; END: ret; }"""
 

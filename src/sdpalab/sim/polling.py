@@ -50,7 +50,7 @@ class Polling:
 
 
 @dataclass
-class _Values:
+class _Dependences:
     """What the registers that a loop writes are computed from.
 
     Attributes
@@ -115,7 +115,7 @@ def _judge(loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]
     reads = {name: each for each in code if _reads_memory(each, zeros) for name in registers_written(each)}
     carried = {name for name in _carried(loop, values) if name in values.behind(sorted(values.sources[name]))}
     moving = carried | values.clocks
-    found: Instruction | None = None
+    waited: Instruction | None = None
     ends = False
     for number in loop.exits:
         decided = _decides(loop.code[number][-1])
@@ -126,8 +126,8 @@ def _judge(loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]
             ends = True
         for name in sorted(behind & reads.keys()):
             if moving.isdisjoint(values.behind([name])):
-                found = found or reads[name]
-    return found, ends
+                waited = waited or reads[name]
+    return waited, ends
 
 
 def _decides(end: Instruction) -> list[str]:
@@ -136,8 +136,8 @@ def _decides(end: Instruction) -> list[str]:
     return [*names, *registers_in(end.operands[0])] if end.opcode == "brx" else names
 
 
-def _values(loop: Loop, zeros: frozenset[str]) -> _Values:
-    values = _Values()
+def _values(loop: Loop, zeros: frozenset[str]) -> _Dependences:
+    values = _Dependences()
     writers: dict[str, list[tuple[int, Instruction]]] = {}
     for number in loop.blocks:
         for each in loop.code[number]:
@@ -156,7 +156,7 @@ def _values(loop: Loop, zeros: frozenset[str]) -> _Values:
     return values
 
 
-def _carried(loop: Loop, values: _Values) -> set[str]:
+def _carried(loop: Loop, values: _Dependences) -> set[str]:
     """Registers that a turn may read as the one before has left them: read before they are written, by live variables
     (Aho, Lam, Sethi and Ullman, chapter 9)."""
     used: dict[int, set[str]] = {}

@@ -9,7 +9,14 @@ from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import instructions_of
 
-__all__ = ["communicates", "ctas_together", "orders_blocks", "reaches_all_blocks"]
+__all__ = [
+    "communicates",
+    "ctas_together",
+    "orders_blocks",
+    "reaches_all_blocks",
+    "relaxed_arrivals",
+    "relaxed_waits",
+]
 
 _TOGETHER = 4
 """Clusters that take turns, in a random order, in a kernel whose blocks poll what others write."""
@@ -28,6 +35,25 @@ def communicates(entry: Entry) -> bool:
 def orders_blocks(entry: Entry) -> bool:
     """Whether a block may come after another by what it reads of it."""
     return synchronises(entry) and communicates(entry)
+
+
+def relaxed_arrivals(entry: Entry) -> bool:
+    """Whether there is a relaxed arrival at an mbarrier or the barrier of a cluster: what a fence comes after matters
+    to that."""
+    return any(
+        {"arrive", "arrive_drop"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier" or (each.opcode == "barrier" and "cluster" in each.mods)
+    )
+
+
+def relaxed_waits(entry: Entry) -> bool:
+    """Whether there is a relaxed wait for an mbarrier: it acquires at a fence behind it."""
+    return any(
+        {"test_wait", "try_wait"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier"
+    )
 
 
 def ctas_together(setup: Setup) -> int:

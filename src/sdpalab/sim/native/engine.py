@@ -8,12 +8,11 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
@@ -43,18 +42,6 @@ _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "checks of mbarriers whose scope is the CTA, in a cluster": lambda setup: (
-        bool(setup.checks)
-        and setup.geometry.cluster_size > 1
-        and any(
-            each.level < SAME_CLUSTER for each in _at_mbarriers(setup) if "strict" in setup.checks or not each.implied
-        )
-    ),
-    "checks of relaxed arrivals at mbarriers, and relaxed waits for them, beside fences": lambda setup: (
-        bool(setup.checks)
-        and any(not each.release for each in _at_mbarriers(setup))
-        and any(map(_orders_memory, setup.entry.instructions))
-    ),
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
         each.opcode in ("mbarrier", "tensormap")
@@ -227,7 +214,7 @@ def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
     flags = (
         *(bool(setup.checks), setup.counters, setup.tracking, traced),
-        *("provenance" in setup.checks, setup.volatile == "data"),
+        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
 
@@ -258,6 +245,7 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
                 recorded=_recorded_pcs(setup),
+                letter="strict" in setup.checks,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -282,19 +270,6 @@ def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
     eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
     return ring_of(setup.numerics, eight_bits=eight)
-
-
-def _at_mbarriers(setup: Setup) -> Iterator[MemoryOrder]:
-    """The orders of a launch's arrivals at mbarriers and waits for them."""
-    for each in setup.entry.instructions:
-        if each.opcode == "mbarrier" and {"arrive", "arrive_drop", "test_wait", "try_wait"} & set(each.mods):
-            yield arrival_order(each)
-
-
-def _orders_memory(instruction: Instruction) -> bool:
-    """Whether it is a fence that is part of release and acquire patterns."""
-    fence = instruction.opcode in ("fence", "membar")
-    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
 def _adds_floats(instruction: Instruction) -> bool:

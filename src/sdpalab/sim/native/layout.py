@@ -189,8 +189,9 @@ CONTEXT_WORDS = 192
     PAGE_TAG,  # ... the tag of its last write, if that wrote all of it; else 0
     PAGE_GENERIC,  # ... the time of its last write in the generic proxy
     FENCED_FLOORS,  # as FLOORS, of accesses that have passed a proxy fence
-    FENCED_AT,  # for each warp its vector at its last fence; 0 if no arrival is relaxed
-    MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
+    FENCED_AT,  # for each warp its vector at its last fence, and at its last of the cluster; 0 if no arrival is relaxed
+    OBSERVED_AT,  # ... what its relaxed waits have observed of its CTA, and of others; 0 if there are none
+    MBARRIER_VECTORS,  # for each mbarrier, what its CTA passed on in this phase and in all before, and what others did
     CLUSTER_VECTORS,  # the same for the barrier of the cluster
     REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
     UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
@@ -245,7 +246,7 @@ CONTEXT_WORDS = 192
     WATCHED_GLOBAL,
     WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
     FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
-) = range(163)
+) = range(164)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

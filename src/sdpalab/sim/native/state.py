@@ -14,7 +14,13 @@ from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import ctas_together, orders_blocks, reaches_all_blocks
+from sdpalab.sim.native.communication import (
+    ctas_together,
+    orders_blocks,
+    reaches_all_blocks,
+    relaxed_arrivals,
+    relaxed_waits,
+)
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
@@ -249,8 +255,6 @@ class State:
         actors = 2 * columns if apart else columns
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
-        ends = self.decoded.blocks[:, layout.END]
-        relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
             layout.STRICT: int("lanes" in self.setup.checks),
@@ -266,9 +270,10 @@ class State:
             layout.LAST_READ: zeros(planes),
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors * ctas // geometry.cluster_size),
-            layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            layout.MBARRIER_VECTORS: zeros(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
-            layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
+            layout.FENCED_AT: zeros(2 * actors * warps) if relaxed_arrivals(entry) else 0,
+            layout.OBSERVED_AT: zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
                 {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
                 if self._updates("shared")

@@ -106,8 +106,8 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
         store32(result, load32(result) | mask)
         if apart:
             store64(passed, load64(passed) | mask)
-        if load64(context + 8 * CHECKED) != 0 and load32(block + 4 * END_E) == 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry, mask)
+        if load64(context + 8 * CHECKED) != 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry, mask, load32(block + 4 * END_E))
         return 0
     store32(result, load32(result) & ~mask)
     store64(passed, load64(passed) & ~mask)
@@ -159,7 +159,7 @@ def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     if load64(context + 8 * CHECKED) != 0:
         vector = vectors_of_cluster(context, cluster)
         if relaxed:
-            release_fenced(context, load64(context + 8 * CURRENT), vector)
+            release_fenced(context, load64(context + 8 * CURRENT), vector, 1)
         else:
             release_to(context, load64(context + 8 * CURRENT), vector)
     store64(state + 8 * CLUSTER_ARRIVALS, arrivals + 1)
