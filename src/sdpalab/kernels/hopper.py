@@ -18,6 +18,7 @@ from sdpalab.kernels.warpgroups import (
     WARPGROUP_M,
     block_threads,
     blocks_per_sm,
+    merged_bytes,
     reject_crowded,
     shared_bytes,
     tiled_map,
@@ -61,7 +62,14 @@ TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
 
 
 def modelled_clocks(
-    problem: Problem, block_m: int, split: int, groups: int = 1, *, persistent: bool = False, sms: int = SMS
+    problem: Problem,
+    block_m: int,
+    split: int,
+    groups: int = 1,
+    *,
+    persistent: bool = False,
+    sms: int = SMS,
+    flops_per_clock: int = FLOPS_PER_CLOCK,
 ) -> float:
     """Clocks that ``sms`` SMs would take: waves of blocks times what a block costs. To compare choices, not to predict.
 
@@ -70,7 +78,7 @@ def modelled_clocks(
     Persistent blocks begin and end once.
     """
     scores = block_m * -(-problem.seq_kv // split)
-    products = 4 * scores * problem.head_dim / FLOPS_PER_CLOCK
+    products = 4 * scores * problem.head_dim / flops_per_clock
     exponentials = scores / EXPONENTIALS_PER_CLOCK
     work = products + exponentials if block_m * groups == WARPGROUP_M else max(products, exponentials)
     sent = block_m * (split - 1) / split * problem.head_dim * 4
@@ -156,14 +164,11 @@ def _held(problem: Problem, resolved: Config, sms: int) -> int:
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: what all such blocks have, and partial results of groups and clusters.
 
-    ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
-    for the softmax; one mbarrier counts those of a cluster.
+    ``config`` has a value for each knob.
     """
     block_m, block_n, stages, split, groups = (config.int(name) for name in VALUES)
-    warps = block_m // WARP_M
-    partials = ((split - 1) * (warps // split) + (groups - 1) * warps) * 32 * 16 * (problem.head_dim // 8 + 1)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
-    return own + partials + (8 if split > 1 else 0)
+    return own + merged_bytes(problem.head_dim, block_m, split, groups)
 
 
 def _unsuitable(problem: Problem, resolved: Config) -> str | None:

@@ -7,6 +7,9 @@
 // Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
 // requested before the block's first barrier: their places are free.
 //
+// Where a thread lacks the registers for that (Products::OVERLAPS), a consumer takes one step after the other, and the
+// tensor cores work for another consumer while it computes a softmax.
+//
 // Where a CTA has few rows, GROUPS groups of consumers have the same ones, and take the tiles of keys in turn: one
 // group's softmax overlaps the other's products without further synchronisation, and GroupMerge
 // (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
@@ -109,7 +112,11 @@ public:
         for (;;) {
             Products products(tensors, work, score_scale);
             if ((Scheduler::CTAS == 1 && GROUPS == 1) || work.tiles > key_group) {
-                attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, key_group, own, seq_kv);
+                if constexpr (Products::OVERLAPS) {
+                    attend(products, work, q_smem + own * O_BYTES, q_parity, ring, at, key_group, own, seq_kv);
+                } else {
+                    attend_in_steps(products, work, q_smem + own * O_BYTES, q_parity, ring, at, own, seq_kv);
+                }
             }
             if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
                                   score_scale.log2)) {
@@ -333,5 +340,35 @@ private:
             ring.release(at, V);
         }
         at.advance();
+    }
+
+    // The same where a thread has no registers for the scores of a tile beside the product of another: the steps of a
+    // tile follow each other, and overlap those of the other consumers alone.
+    static __device__ __forceinline__ void attend_in_steps(Products& products, const Work& work, unsigned q_smem,
+                                                           unsigned q_parity, const Ring& ring, Position& at,
+                                                           int consumer, int seq_kv) {
+        static_assert(GROUPS == 1 && !IN_TURN<CONSUMERS>, "all tiles of keys, and no consumer waits for its turn");
+        typename Seen::template Columns<KEYS> columns(work.first_row + consumer * WARPGROUP_M, work.first_tile, seq_kv);
+        const unsigned long long q = Products::q_tile(q_smem);
+        mbarrier_wait(ring.barriers.q_full, q_parity);
+#pragma unroll 1
+        for (int tile = 0; tile < work.tiles; ++tile) {
+            products.start_tile(work.first_tile + tile);
+            ring.wait_full(at, K);
+            ptx::wgmma_fence();
+            products.issue_scores(q, k_tile(ring, at));
+            ptx::wgmma_wait_group<0>();
+            products.hold_scores();
+            ring.release(at, K);
+            const bool masked = columns.at_edge(tile);
+            const Rescale rescale = products.weigh(masked, columns);
+            products.pack_weights();
+            ring.wait_full(at, V);
+            products.add_output(v_tile(ring, at), rescale);
+            ring.release(at, V);
+            at.advance();
+            columns.advance();
+        }
+        sum_over_quads(products.softmax);
     }
 };

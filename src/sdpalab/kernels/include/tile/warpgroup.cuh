@@ -114,6 +114,7 @@ public:
     static constexpr int KEYS = TILE_KEYS;
     static constexpr int ELEMENT_BYTES = 2;
     static constexpr int REGISTERS = HEAD_DIM / 2 + KEYS / 2 + KEYS / 4;  // accumulators and weights of a thread
+    static constexpr bool OVERLAPS = true;
     static constexpr bool CHECKS_SUMS = REGISTERS + KEYS / 2 <= FREE_REGISTERS;
     static constexpr bool AHEAD = CHECKS_SUMS && HEAD_DIM == 64;  // registers for the scores of a second tile
     static constexpr float WEIGHT_UNIT = 1.0f;                            // of the sums

@@ -1,0 +1,18 @@
+"""Comparison with double precision, as the programs in CUDA print it (include/attention.h)."""
+
+import sys
+
+wrong = []
+
+
+def compare(name, result, expected, limit):
+    """Print the largest absolute error of a tensor, and note it if it is beyond the limit or not a number."""
+    error = (result.detach().double() - expected.detach()).abs().max().item()
+    right = error < limit
+    print(f"{name}: largest error {error:.2e}, limit {limit:.0e}, {'right' if right else 'WRONG'}")
+    wrong.extend([] if right else [name])
+
+
+def finish():
+    """End the program: with 1 if a tensor is wrong."""
+    sys.exit(1 if wrong else 0)
