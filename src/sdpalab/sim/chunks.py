@@ -72,11 +72,6 @@ class Setup:
     """Of a launch with programmatic stream serialization, what the kernel before it accesses
     (:class:`~sdpalab.sim.checks.prerequisites.PrerequisiteCheck`)."""
 
-    @property
-    def ctas_together(self) -> int:
-        """CTAs that must run together: those of a cluster, or all of a cooperative launch."""
-        return self.geometry.ctas if self.workspace else self.geometry.cluster_size
-
 
 class Chunks:
     """Runs chunks of a launch, in any order.

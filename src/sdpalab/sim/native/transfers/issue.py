@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import comes_before, operation_time, warps_of_cluster
+from sdpalab.sim.native.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
 from sdpalab.sim.native.flights import copy_issued, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
@@ -11,6 +11,7 @@ from sdpalab.sim.native.layout import (
     COPY_PC,
     COPY_SIGNAL,
     COUNTING,
+    CURRENT_STATE,
     FULL,
     ILLEGAL,
     LANDED,
@@ -47,6 +48,7 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
+    WARP_CTA,
     WITHIN,
     WORDS,
 )
@@ -149,19 +151,19 @@ def multicast(context: int, model: int, ranks: int) -> int:
     store64(model + 8 * TR_KIND, LANDED)
     offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
     reads = 1
-    if load64(context + 8 * RANKS) == 0:
-        return MBARRIER_RULE
+    first = first_of_cluster(context, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
     for rank in range(load64(context + 8 * RANKS)):
         if ranks >> rank & 1 == 0:
             continue
-        mbarrier = mbarrier_at(context, rank, offset)
-        if mbarrier == 0 or cta_alive(context, rank) == 0:
+        cta = first + rank
+        mbarrier = mbarrier_at(context, cta, offset)
+        if mbarrier == 0 or cta_alive(context, cta) == 0:
             return MBARRIER_RULE
         place = next_entry(context)
         if place == 0:
             return FULL
         copy(place, entry, 8 * TRANSFER_WORDS)
-        store64(place + 8 * TR_CTA, rank)
+        store64(place + 8 * TR_CTA, cta)
         store64(place + 8 * TR_MBARRIER, mbarrier)
         status = begin_load(context, place, 1, reads)
         if status != 0:
