@@ -46,6 +46,7 @@ from sdpalab.sim.native.mbarriers import (
     actor_of,
     count_mbarriers,
     cta_of,
+    is_far,
     mbarrier_at,
     offset_of,
     settle,
@@ -149,5 +150,6 @@ def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
             offset = load64(places + 8 * lane)
             mark_copy(context, cta, offset, width, time << 16 | actor)
             copy_came(context, cta, offset, width)
-    place = vectors_of(context, mbarrier) + 8 * actor
+    far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
+    place = vectors_of(context, mbarrier, far) + 8 * actor
     store64(place, max(load64(place), time))
