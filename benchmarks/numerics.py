@@ -4,16 +4,20 @@
 
 One head of 64 dimensions on normal inputs, on the simulator: the share of the output's elements that differ between the
 two numerics, the greatest difference, the relative L2 distance of both from float64, and the time of each. ``--fp8``:
-instead, what the tensor cores of sm_90 (wgmma) lose of P V in e4m3, in one accumulator and in tiles of 128 keys.
+instead, what the tensor cores of sm_90 (wgmma) lose of products in e4m3, beside what quantising the operands costs: of
+P V in one accumulator and in tiles of 128 keys, and of scores, which are one sum over all dimensions.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from itertools import product
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
@@ -23,6 +27,8 @@ from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import NUMERICS
 from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.tensor_cores import rule_of
+
+Array = npt.NDArray[Any]
 
 
 def row(name: str, seq: int) -> str:
@@ -46,26 +52,53 @@ def row(name: str, seq: int) -> str:
     return f"| `{name}` | {kernel.default_arch} | {figures} | {seconds['hardware'] / seconds['float32']:.2f} |"
 
 
-def fp8_row(keys: int, tile: int = 128, dims: int = 64, rows: int = 64) -> str:
-    """What the sums of P V lose, relative L2: P is 2**8 times weights of normal scores, V normal, both e4m3."""
-    rng, kind = np.random.default_rng(keys), ml_dtypes.float8_e4m3fn
-    scores = rng.normal(size=(rows, keys))
-    p = (256 * np.exp(scores - scores.max(axis=1, keepdims=True))).astype(kind).astype(np.float32)
-    v = rng.normal(size=(dims, keys))
-    v = (v * (448 / np.abs(v).max())).astype(kind).astype(np.float32)
-    exact = p.astype(np.float64) @ v.T.astype(np.float64)
+def to_e4m3(x: Array) -> Array:
+    """The nearest numbers of e4m3, in float32."""
+    return x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def summed(a: Array, b: Array, length: int) -> Array:
+    """a [rows, k] times b [columns, k]^T, numbers of e4m3, in sums of ``length`` terms that join in float32."""
     rule = rule_of("sm_90a", "wgmma", "e4m3", 32, "f32")
+    total = np.zeros((len(a), len(b)), np.float32)
+    for begin in range(0, a.shape[1], length):
+        part = np.zeros_like(total)
+        for k in range(begin, begin + length, 32):
+            part = add_products(a[:, k : k + 32], b[:, k : k + 32], part, rule, "f32", "hardware")
+        total = total + part
+    return total
 
-    def summed(length: int) -> float:
-        total = np.zeros((rows, dims), np.float32)
-        for begin in range(0, keys, length):
-            part = np.zeros_like(total)
-            for k in range(begin, begin + length, 32):
-                part = add_products(p[:, k : k + 32], v[:, k : k + 32], part, rule, "f32", "hardware")
-            total = total + part
-        return float(np.linalg.norm(total - exact) / np.linalg.norm(exact))
 
-    return f"| {keys:,} | {summed(keys):.3%} | {summed(tile):.3%} |"
+def output_row(keys: int, sign: str, dims: int = 64, rows: int = 64) -> str:
+    """What P V loses, relative L2: P is 2**8 times weights of normal scores, V normal or its magnitudes."""
+    rng = np.random.default_rng(keys)
+    scores = rng.normal(size=(rows, keys))
+    weights = 256 * np.exp(scores - scores.max(axis=1, keepdims=True))
+    values = rng.normal(size=(dims, keys))
+    values = values if sign == "either" else np.abs(values)
+    values *= 448 / np.abs(values).max()
+    p, v = to_e4m3(weights), to_e4m3(values)
+    exact = p.astype(np.float64) @ v.T.astype(np.float64)
+    one, tiles = (np.linalg.norm(summed(p, v, many) - exact) / np.linalg.norm(exact) for many in (keys, 128))
+    outputs = [
+        of_keys / of_weights.sum(axis=1, keepdims=True)
+        for of_keys, of_weights in ((exact, weights), (weights @ values.T, weights))
+    ]
+    quantised = np.linalg.norm(outputs[0] - outputs[1]) / np.linalg.norm(outputs[1])
+    return f"| {keys:,} | {sign} | {one:.3%} | {tiles:.3%} | {quantised:.3%} |"
+
+
+def score_row(dims: int, rows: int = 256) -> str:
+    """What scores of normal Q and K lose, as the root mean square of q k / sqrt(dims)."""
+    rng = np.random.default_rng(dims)
+    given = [rng.normal(size=(rows, dims)) for _ in "qk"]
+    units = [np.abs(x).max() / 448 for x in given]
+    q, k = (to_e4m3(x / unit) for x, unit in zip(given, units, strict=True))
+    exact = q.astype(np.float64) @ k.T.astype(np.float64)
+    unit = units[0] * units[1] / np.sqrt(dims)
+    sums = np.sqrt(np.mean((summed(q, k, dims) - exact) ** 2)) * unit
+    quantised = np.sqrt(np.mean((exact * unit - given[0] @ given[1].T / np.sqrt(dims)) ** 2))
+    return f"| {dims} | {sums:.5f} | {quantised:.5f} |"
 
 
 def main() -> None:
@@ -76,9 +109,13 @@ def main() -> None:
     parser.add_argument("--fp8", action="store_true")
     options = parser.parse_args()
     if options.fp8:
-        print("| keys | one accumulator | a tile of 128 keys at a time |\n|---|---|---|")
-        for keys in (512, 8192, 32768):
-            print(fp8_row(keys), flush=True)
+        print("| keys | sign of V | one accumulator | a tile of 128 keys at a time | quantising P and V |")
+        print("|---|---|---|---|---|")
+        for sign, keys in product(("either", "one"), (512, 8192, 32768)):
+            print(output_row(keys, sign), flush=True)
+        print("\n| dimensions | a score's sum | quantising Q and K |\n|---|---|---|")
+        for dims in (64, 128, 256):
+            print(score_row(dims), flush=True)
         return
     print("| kernel | for | elements that differ | greatest difference | error, hardware | error, float32 | time |")
     print("|---|---|---|---|---|---|---|")

@@ -21,13 +21,13 @@ from sdpalab.model.turn import short_turn, turn_clocks
 from sdpalab.problem import Problem
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, PACK_GQA=1, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 WIDE = TWO.but(BLOCK_N=128)
 CLUSTER_2 = ONE.but(SPLIT=2)
 GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
 PERSISTENT = WIDE.but(SCHEDULE="persistent", NUM_CTAS=2)
-FP8_WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
+FP8_WIDE = Config(BLOCK_M=128, BLOCK_N=128, NUM_STAGES=2, SPLIT=1)
 FP8_SMALL = FP8_WIDE.but(BLOCK_M=64, BLOCK_N=64)
 
 HOPPER_CODES = [
@@ -56,6 +56,11 @@ FP8_CODES = [
     (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), FP8_WIDE.but(BLOCK_N=64)),
     (Problem(1, 8, 512, 128), FP8_SMALL),
     (Problem(1, 8, 512, 128, causal=True), FP8_WIDE),
+    (Problem(1, 8, 512, 64), HOPPER_FP8.default_config),
+    (Problem(1, 8, 512, 128, causal=True), FP8_WIDE.but(SPLIT=2)),
+    (Problem(1, 8, 512, 256, causal=True), FP8_WIDE),
+    (Problem(1, 8, 512, 256, dtype="bfloat16"), FP8_SMALL),
+    (Problem(1, 8, 512, 256), HOPPER_FP8.default_config),
 ]
 EACH_CODE = pytest.mark.parametrize(
     ("kernel", "problem", "config"),
@@ -128,11 +133,17 @@ def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem:
     macros = macros_of(kernel, problem, config)
     keys, head_dim, depth = macros["BLOCK_N"], problem.head_dim, PRODUCTS[kernel.name][1]
     turn = short_turn(sass_of(kernel, problem, config))  # without the branch that rescales
-    issued = ["issue"] * (head_dim // depth + keys // depth)
+    scores, weights = ["issue"] * (head_dim // depth), ["exp"] * _exponentials(kernel, keys, macros)
+    part = ["issue"] * (keys // depth)  # of the output, all of it but for the last of these
+    order = [event for event in map(_event, turn) if event]
+    if in_steps(kernel, head_dim):  # beside the products of the other consumers; a part is added up beside the next
+        between = ["wait 1", *part] * 2
+        assert order == [*scores, "wait 0", *weights, *part, *part, *between, "wait 1", "wait 0"]
+        return
+    issued = [*scores, *part]
     if macros["BLOCK_M"] > 64 and head_dim <= 128:
         issued = ["turn", *issued, "pass"]
-    order = [event for event in map(_event, turn) if event]
-    assert order == [*issued, "wait 1", *["exp"] * _exponentials(kernel, keys, macros), "wait 0"]
+    assert order == [*issued, "wait 1", *weights, "wait 0"]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -142,6 +153,11 @@ def test_a_turn_leaves_the_tensor_cores_room(causal: bool) -> None:
     assert clocks is not None
     assert clocks.share("issue") < 0.785
     assert clocks.share("special") < 0.8
+
+
+def in_steps(kernel: CudaKernel, head_dim: int) -> bool:
+    """Whether a consumer issues no scores before the product of the tile before: it has no registers for both."""
+    return kernel is HOPPER_FP8 and head_dim == 256
 
 
 def _exponentials(kernel: CudaKernel, keys: int, macros: dict[str, int]) -> int:
@@ -168,7 +184,10 @@ def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: P
     # whose scores are issued ahead.
     macros = macros_of(kernel, problem, config)
     ahead = kernel is HOPPER and problem.head_dim == 64 and macros["BLOCK_M"] * macros["KEY_GROUPS"] == 64
-    assert count[opcode] == (2 + ahead) * (problem.head_dim + macros["BLOCK_N"]) // depth
+    if in_steps(kernel, problem.head_dim):  # one loop, and in it four products of 64 columns
+        assert count[opcode] == (problem.head_dim + 4 * macros["BLOCK_N"]) // depth
+    else:
+        assert count[opcode] == (2 + ahead) * (problem.head_dim + macros["BLOCK_N"]) // depth
     assert sum(many for name, many in count.items() if name.endswith("MMA")) == count[opcode]
     assert count["UTMASTG"] == 1
     assert count["STSM"] == problem.head_dim // 16
@@ -194,12 +213,16 @@ def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Co
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("problem", "config"), FP8_CODES, ids=label)
-def test_what_hopper_fp8_loads(problem: Problem, config: Config) -> None:
-    count = count_of(HOPPER_FP8, problem, config)
+def test_what_hopper_fp8_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
+    count, macros = count_of(HOPPER_FP8, problem, config), macros_of(HOPPER_FP8, problem, config)
     # Q, the tiles that are under way before all else, and those as a place is free.
-    assert count["UTMALDG"] == config.int("BLOCK_M") // 64 + 2 + 2
-    assert count["LDG"] == 3  # the scale of Q, and the first scales of K and V; those of a tile
-    assert count["LDS"] == count["STS"] == 0
+    assert count["UTMALDG"] == macros["BLOCK_M"] // 64 + 2 + 2
+    # The scale of Q, and the first scales of K and V; those of a tile.
+    assert count["LDG"] == (2 if in_steps(HOPPER_FP8, problem.head_dim) else 3)
+    partial, split = problem.head_dim // 8 + 1, macros["SPLIT"]
+    assert count["LDS"] == (split - 1) * partial
+    assert count["STAS"] == (partial if split > 1 else 0)
+    assert count["STS"] == 0
 
 
 def assert_pipelined(ptx: str) -> None:
@@ -223,11 +246,25 @@ def test_the_algorithm_of_hopper_is_in_the_ptx(dtype: str) -> None:
     assert "ld.global" not in ptx
 
 
+def fp8_products(ptx: str) -> Counter[str]:
+    """Of each shape, how many there are in the PTX."""
+    return Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k32)\.f32\.e4m3\.e4m3", ptx))
+
+
+def test_the_algorithm_of_hopper_fp8_at_head_dim_256_is_in_the_ptx() -> None:
+    ptx = built(HOPPER_FP8, Problem(1, 1, 64, 256), FP8_WIDE).ptx.decode()
+    assert fp8_products(ptx) == {"m64n128k32": 256 // 32, "m64n64k32": 256 // 64 * SCALE_ROWS // 32}
+    assert ptx.count("wgmma.commit_group") == 1 + 256 // 64
+    assert ptx.count("wgmma.fence") == 1 + 256 // 64 - 1  # the second part has registers that nobody used meanwhile
+    assert ptx.count("cvt.rn.satfinite.e4m3x2.f32") == SCALE_ROWS // 4
+    assert "bar.arrive" not in ptx  # no turns
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_algorithm_of_hopper_fp8_is_in_the_ptx(head_dim: int) -> None:
     ptx = built(HOPPER_FP8, Problem(1, 1, 64, head_dim), FP8_WIDE).ptx.decode()
     assert_pipelined(ptx)
-    shapes = Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k32)\.f32\.e4m3\.e4m3", ptx))
+    shapes = fp8_products(ptx)
     scores, output = 2 * head_dim // 32, 2 * SCALE_ROWS // 32
     assert shapes == (
         {"m64n128k32": scores, "m64n64k32": output} if head_dim == 64 else {"m64n128k32": scores + output}

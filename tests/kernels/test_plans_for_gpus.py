@@ -61,10 +61,13 @@ def test_persistent_blocks_are_as_many_as_the_gpu_holds() -> None:
     assert grids == {78: (78, 1, 1), 132: (132, 1, 1)}
 
 
-def test_fp8_takes_small_blocks_where_large_ones_leave_sms_without_any() -> None:
-    problem = Problem(1, 100, 128, 64)
-    rows = {sms: HOPPER_FP8.resolved(problem, HOPPER_FP8.default_config, sms).int("BLOCK_M") for sms in (78, 132)}
-    assert rows == {78: 128, 132: 64}
+def test_fp8_splits_keys_where_tiles_of_queries_leave_sms_without_any() -> None:
+    problem, default = Problem(1, 64, 128, 64, seq_kv=4096), HOPPER_FP8.default_config
+    resolved = {sms: HOPPER_FP8.resolved(problem, default, sms) for sms in (64, 132)}
+    assert {sms: (config.int("BLOCK_M"), config.int("SPLIT")) for sms, config in resolved.items()} == {
+        64: (128, 1),
+        132: (128, 2),
+    }
 
 
 @pytest.mark.parametrize("name", CUDA_KERNELS)

@@ -13,10 +13,10 @@ import test_mbarrier as mbarriers
 import test_tensor_copy as tensors
 import test_wgmma as products
 from hopper_snippets import CTA_WAIT, kernel
-from two_engines import agreement, engine
 
 from sdpalab import sim
 from sdpalab.bugs import replace_once
+from two_engines import agreement, engine
 
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 

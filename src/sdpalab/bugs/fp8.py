@@ -20,7 +20,9 @@ _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
 _MMA_ORDER = ("const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch")
 _TILE_MAXIMUM = ("return softmax_weight(tile_max[row], rows[row].max, scale_log2)", "return 1.0f")
 _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
-_in_hopper = partial(in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64})
+_in_hopper = partial(
+    in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1}
+)
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
 _ONE_BLOCK = RAGGED.with_(seq_q=60, seq_kv=60)
 _NORMALISER = "return row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum);"
@@ -155,7 +157,10 @@ BUGS: tuple[Bug, ...] = (
     ),
     *_in_hopper(
         "rescale of O lost",
-        ("join(due_unit);\n        if (rescale.needed) {", "join(due_unit);\n        if (false) {"),
+        (
+            "bring_to_reference(const Rescale& rescale) {\n        if (rescale.needed) {",
+            "bring_to_reference(const Rescale& rescale) {\n        if (false) {",
+        ),
         problem=_BLOCKS.with_(scale=30.0),
         harmless=_BLOCKS,
     ),

@@ -85,7 +85,14 @@ BUGS: tuple[Bug, ...] = (
         "async",
         ("barriers.full[at.stage][operand], at.parity", "barriers.full[at.stage][operand], 0"),
     ),
-    *_bug("no wait for Q", "race", ("        mbarrier_wait(ring.barriers.q_full, q_parity);\n", "")),
+    *_bug(
+        "no wait for Q",
+        "race",
+        (
+            "        mbarrier_wait(ring.barriers.q_full, q_parity);\n        ring.wait_full(at, K);\n",
+            "        ring.wait_full(at, K);\n",
+        ),
+    ),
     *_bug(
         "no wait for K",
         "race",

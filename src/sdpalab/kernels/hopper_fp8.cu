@@ -10,25 +10,35 @@
 // buys a scale for each block of V, weights that use all of e4m3 in each tile, no rescale, and sums of at most 128 terms
 // in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum than float32 has (ptx/wgmma_fp8.cuh).
 //
+// SPLIT CTAs of a cluster take the same rows and a part of the keys each, and merge what they have as hopper's do
+// (epilogue/cluster_merge.cuh): where rows are few, all SMs work.
+//
 // Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
-// Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in
-// memory).
+// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT.
 
+#include "epilogue/cluster_merge.cuh"
 #include "mainloop/warpgroups.cuh"
 #include "tile/warpgroup_fp8.cuh"
 
 constexpr int SCALE_ROWS = 128;
 
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 64 or 128");
 static_assert(BLOCK_N == 64 || BLOCK_N == 128, "BLOCK_N is 64 or 128");
+static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
 static_assert(SCALE_ROWS % BLOCK_M == 0, "a tile of queries has one scale");
 
+#if SPLIT > 1
+using Epilogue = ClusterMerge<SPLIT, BLOCK_M / WARP_M>;
+#else
+using Epilogue = OwnRows;
+#endif
 using Products = ProductsE4m3<BLOCK_N, SCALE_ROWS>;
-using Attention = WarpgroupAttention<Products, OwnRows, GridTile<1>, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+using Attention =
+    WarpgroupAttention<Products, Epilogue, GridTile<SPLIT>, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
 
 // Maps of q, k and v, and scales, as ProductsE4m3 has them; map of o [heads, panels, seq_q, 64] with boxes [1, panels,
-// 16, 64], panels of 64 columns. grid = (tiles of query rows, query heads, batch); lse as in schedule/head.cuh.
+// 16, 64], panels of 64 columns. grid as in schedule/query_tiles.cuh, clusters of SPLIT; lse as in schedule/head.cuh.
 __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
     hopper_fp8_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                          const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,

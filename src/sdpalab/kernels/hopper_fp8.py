@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
+from sdpalab.kernels.hopper import FLOPS_PER_CLOCK, modelled_clocks
 from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, Quantisation
-from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.ladder import reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch, LaunchPlan, TiledMap
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports, row_blocks
 from sdpalab.kernels.warpgroups import (
@@ -15,104 +18,146 @@ from sdpalab.kernels.warpgroups import (
     WARP_M,
     WARPGROUP_M,
     block_threads,
+    merged_bytes,
     reject_crowded,
     shared_bytes,
     tiled_map,
 )
-from sdpalab.problem import HALF_DTYPES, Problem
+from sdpalab.problem import Problem
 
 __all__ = ["HOPPER_FP8", "SCALE_ROWS", "resolve", "smem_bytes"]
 
 NAME = "hopper_fp8"
 SCALE_ROWS = 128
 """Rows of Q, K or V that share a scale."""
-HEAD_DIMS = (64, 128)
-KNOBS = {"BLOCK_M": (0, 64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4)}
+HEAD_DIMS = (64, 128, 256)
+VALUES = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
+PANEL_COLUMNS = 128
+"""Bytes of a row of shared memory that the widest swizzle permutes."""
 
 
+@lru_cache(maxsize=1024)
 def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
-    """``config`` with a value for BLOCK_M=0: 64 query rows a block if blocks of 128 would leave SMs without one.
+    """``config`` with a value for each knob that is 0, for a GPU of ``sms`` SMs.
 
-    It stays 128 where a lone consumer lacks the registers.
+    BLOCK_M and SPLIT are those of the least :func:`~sdpalab.kernels.hopper.modelled_clocks`, with products twice as
+    fast as in 16 bits. BLOCK_N is what the registers allow, but no more than a block has keys; NUM_STAGES what shared
+    memory allows, but no more than a block has tiles.
     """
-    if config.int("BLOCK_M"):
-        return config
-    blocks = -(-problem.seq_q // 128) * problem.heads * problem.batch
-    few = blocks < sms and _reject_crowded(problem, config.but(BLOCK_M=64)) is None
-    return config.but(BLOCK_M=64 if few else 128)
+    rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
+    ways = [_sized(problem, config.but(BLOCK_M=block_m, SPLIT=split)) for block_m, split in product(rows, splits)]
+    suitable = [way for way in ways if _unsuitable(problem, way) is None]
+    return min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
+
+
+def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
+    block_m, split = resolved.int("BLOCK_M"), resolved.int("SPLIT")
+    return modelled_clocks(problem, block_m, split, sms=sms, flops_per_clock=2 * FLOPS_PER_CLOCK)
+
+
+def _sized(problem: Problem, config: Config) -> Config:
+    """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
+    keys = -(-problem.seq_kv // config.int("SPLIT"))
+    small, large = (config.but(BLOCK_N=config.int("BLOCK_N") or block_n) for block_n in VALUES["BLOCK_N"])
+    sized = small if keys <= small.int("BLOCK_N") or _reject_crowded(problem, large) else large
+    least, *more = VALUES["NUM_STAGES"]
+    useful = [stages for stages in reversed(more) if stages <= -(-keys // sized.int("BLOCK_N"))]
+    fitting = (stages for stages in useful if smem_bytes(problem, sized.but(NUM_STAGES=stages)) <= MAX_SHARED_BYTES)
+    return sized.but(NUM_STAGES=config.int("NUM_STAGES") or next(fitting, least))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes."""
-    block_m, block_n, stages = config.int("BLOCK_M"), config.int("BLOCK_N"), config.int("NUM_STAGES")
-    return shared_bytes(problem.head_dim, block_m, block_n, stages, element_bytes=1)
+    """Dynamic shared memory of a block in bytes, for a ``config`` that has a value for each knob."""
+    block_m, block_n, stages, split = (config.int(name) for name in VALUES)
+    own = shared_bytes(problem.head_dim, block_m, block_n, stages, element_bytes=1)
+    return own + merged_bytes(problem.head_dim, block_m, split)
 
 
 def _reject_crowded(problem: Problem, config: Config) -> str | None:
-    """Why a consumer cannot hold its three accumulators and its weights, or None if it can."""
-    block_n = config.int("BLOCK_N")
-    needed = problem.head_dim + block_n // 2 + block_n // 8
-    return reject_crowded(needed, problem.head_dim, config.int("BLOCK_M"), block_n)
+    """Why a consumer cannot hold its accumulators and its weights, or None if it can.
+
+    Those of O, of the scores, and of a tile's product with V; above head_dim 128 the last two take turns.
+    """
+    dim, block_n = problem.head_dim, config.int("BLOCK_N")
+    beside_o = (dim + block_n) // 2 if dim <= 128 else 64
+    return reject_crowded(dim // 2 + beside_o + block_n // 8, dim, config.int("BLOCK_M"), block_n)
+
+
+def _unsuitable(problem: Problem, resolved: Config) -> str | None:
+    """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
+    return _reject_crowded(problem, resolved) or reject_oversized(
+        smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved
+    )
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, HALF_DTYPES, NAME, HEAD_DIMS) or quantised_supports(problem, NAME)
+    return quantised_supports(problem, NAME, HEAD_DIMS)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    unlisted = reject_unlisted(config, KNOBS)
-    if unlisted is not None:
-        return unlisted
-    resolved = resolve(problem, config)
-    return _reject_crowded(problem, resolved) or reject_oversized(
-        smem_bytes(problem, resolved), MAX_SHARED_BYTES, config
+    unlisted = reject_unlisted(config, {name: (0, *values) for name, values in VALUES.items()})
+    return unlisted or _unsuitable(problem, resolve(problem, config))
+
+
+def _panel_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
+    """[heads, rows, head_dim] of bytes as [heads, panels, rows, columns]: boxes of all panels of some rows.
+
+    A panel is as wide as its swizzle.
+    """
+    columns = min(head_dim, PANEL_COLUMNS)
+    panels = head_dim // columns
+    return TiledMap(
+        buffer,
+        box=(1, panels, box_rows, columns),
+        swizzle=f"{columns}B",
+        shape=(heads, panels, rows, columns),
+        strides=(rows * head_dim, columns, head_dim, 1),
     )
-
-
-def _byte_map(buffer: str, matrices: int, rows: int, columns: int, box: tuple[int, int]) -> TiledMap:
-    """[matrices, rows, columns] of bytes, in boxes whose rows are as long as the swizzle is wide."""
-    return TiledMap(buffer, box=(1, *box), swizzle=f"{box[1]}B", shape=(matrices, rows, columns))
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    block_m, block_n, dim = config.int("BLOCK_M"), config.int("BLOCK_N"), problem.head_dim
+    block_m, block_n, split, dim = *(config.int(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT")), problem.head_dim
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
     maps = (
-        _byte_map("q_bytes", q_heads, problem.seq_q, dim, (WARPGROUP_M, dim)),
-        _byte_map("k_bytes", kv_heads, problem.seq_kv, dim, (block_n, dim)),
-        _byte_map("v_bytes", kv_heads * row_blocks(problem, SCALE_ROWS)[1], dim, SCALE_ROWS, (dim, block_n)),
+        _panel_map("q_bytes", q_heads, problem.seq_q, dim, WARPGROUP_M),
+        _panel_map("k_bytes", kv_heads, problem.seq_kv, dim, block_n),
+        TiledMap(
+            "v_bytes",
+            box=(1, dim, block_n),
+            swizzle=f"{block_n}B",
+            shape=(kv_heads * row_blocks(problem, SCALE_ROWS)[1], dim, SCALE_ROWS),
+        ),
         tiled_map("o", q_heads, problem.seq_q, dim, WARP_M),
     )
     attention = Launch(
-        grid=(-(-problem.seq_q // block_m), problem.heads, problem.batch),
+        grid=(split * -(-problem.seq_q // block_m), problem.heads, problem.batch),
         block=(block_threads(block_m), 1, 1),
         args=(*maps, "q_scales", "kv_scales", problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, config),
+        cluster=(split, 1, 1),
+        programmatic=True,
     )
     quantise = quantise_rows(problem, SCALE_ROWS, v_in_blocks=True)
     return LaunchPlan(quantisation_buffers(problem, SCALE_ROWS), (quantise, attention))
 
 
-_DEFAULT = Config(BLOCK_M=0, BLOCK_N=128, NUM_STAGES=2)
+_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0)
+_WIDE = Config(BLOCK_M=128, BLOCK_N=128, NUM_STAGES=2, SPLIT=1)
+_SMALL = Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=3, SPLIT=1)
 
 HOPPER_FP8 = CudaKernel(
     name=NAME,
     source=Path("hopper_fp8.cu"),
     entry="hopper_fp8_attention",
     plan=_plan,
-    configs=(
-        _DEFAULT,
-        _DEFAULT.but(BLOCK_M=128),
-        _DEFAULT.but(BLOCK_M=128, NUM_STAGES=4),
-        _DEFAULT.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=3),
-    ),
+    configs=(_AUTO, _WIDE, _WIDE.but(NUM_STAGES=4), _SMALL, _SMALL.but(NUM_STAGES=2, SPLIT=2)),
     supports=_supports,
     reject=_reject,
     numerics=Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=SCALE_ROWS)),
     limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
-    knobs=KNOBS,
+    knobs=VALUES,
     lse=True,
     resolve=resolve,
     idea="FlashAttention-3 in e4m3: V^T quantised in the order of the weights, each tile's product joins O in float32",

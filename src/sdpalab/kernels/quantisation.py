@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sdpalab.kernels.ladder import GRID_YZ_LIMIT, ladder_supports
+from sdpalab.kernels.ladder import GRID_YZ_LIMIT, HEAD_DIMS, ladder_supports
 from sdpalab.kernels.plan import Buffer, Launch
 from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["over_row_blocks", "quantisation_buffers", "quantise_rows", "quantised_supports", "row_blocks"]
 
 
-def quantised_supports(problem: Problem, kernel: str) -> str | None:
+def quantised_supports(problem: Problem, kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS) -> str | None:
     """None if a ladder kernel that quantises can compute ``problem``, otherwise the reason in one sentence."""
     lines = problem.heads + 2 * problem.kv_heads
     if problem.heads <= GRID_YZ_LIMIT < lines:
         return f"kernel {kernel} quantises heads + 2 * kv_heads in one grid, of at most {GRID_YZ_LIMIT}, not {lines}"
-    return ladder_supports(problem, HALF_DTYPES, kernel)
+    return ladder_supports(problem, HALF_DTYPES, kernel, head_dims)
 
 
 def row_blocks(problem: Problem, rows: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ __all__ = [
     "WARP_M",
     "block_threads",
     "blocks_per_sm",
+    "merged_bytes",
     "reject_crowded",
     "shared_bytes",
     "tiled_map",
@@ -38,7 +39,7 @@ LIMITS = MISSION_LIMITS.but(
 )
 
 _CONSUMER_REGISTERS = {1: 232, 2: 240, 3: 160}
-"""Of a thread, by the consumers of a block, for any head dimension."""
+"""Of a thread, by the consumers of a block, for head dimensions up to 128; at 256 a lone consumer has 240."""
 _OTHER_REGISTERS = 32
 """Of these, for what is neither an accumulator nor a weight."""
 
@@ -67,6 +68,17 @@ def shared_bytes(
     return rows * head_dim + 8 * (1 + 4 * stages)
 
 
+def merged_bytes(head_dim: int, block_m: int, split: int, groups: int = 1) -> int:
+    """Shared memory of a block in bytes for the partial results of ``split`` blocks of a cluster and of its ``groups``.
+
+    A warp's partial results are 16 bytes a lane for each eight columns of O, and for the softmax; one mbarrier counts
+    those of a cluster.
+    """
+    warps = block_m // WARP_M
+    partials = ((split - 1) * max(1, warps // split) + (groups - 1) * warps) * 32 * 16 * (head_dim // 8 + 1)
+    return partials + (8 if split > 1 else 0)
+
+
 def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int, groups: int = 1) -> str | None:
     """None if a consumer's thread has the registers that accumulators and weights need, otherwise the reason.
 
@@ -77,7 +89,8 @@ def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int, group
     groups : int
         Of consumers that share the rows of a block.
     """
-    have = _CONSUMER_REGISTERS[block_m // WARPGROUP_M * groups] - _OTHER_REGISTERS
+    consumers = 2 if head_dim == 256 and block_m * groups == WARPGROUP_M else block_m // WARPGROUP_M * groups
+    have = _CONSUMER_REGISTERS[consumers] - _OTHER_REGISTERS
     if needed <= have:
         return None
     beside = f" KEY_GROUPS={groups}" if groups > 1 else ""
@@ -87,12 +100,21 @@ def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int, group
     )
 
 
-def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
+def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int, packed: int = 1) -> TiledMap:
     """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other.
 
-    Elements have 16 bits, and ``heads`` are those of all batches.
+    Elements have 16 bits, and ``heads`` are those of all batches. Where ``packed`` heads share a tile, it is
+    [heads / packed, panels, rows, packed, 64], and of the ``box_rows`` as many are one row's of these heads.
     """
     panels = head_dim // PANEL_COLUMNS
+    if packed > 1:
+        return TiledMap(
+            buffer,
+            box=(1, panels, box_rows // packed, packed, PANEL_COLUMNS),
+            swizzle="128B",
+            shape=(heads // packed, panels, rows, packed, PANEL_COLUMNS),
+            strides=(packed * rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, rows * head_dim * 2, 2),
+        )
     return TiledMap(
         buffer,
         box=(1, panels, box_rows, PANEL_COLUMNS),

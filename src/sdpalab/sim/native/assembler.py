@@ -118,6 +118,8 @@ class Assembler:
     """For the ``provenance`` check, where the addresses of accesses come from."""
     volatile_is_data: bool = False
     """Whether volatile accesses are weak ones (:mod:`sdpalab.sim.checks.orders`)."""
+    letter: bool = False
+    """Whether an instruction for an mbarrier without a scope has that of the CTA."""
     version: float = 9.0
     """Of PTX."""
     frames: dict[frozenset[str], int] = field(default_factory=dict)

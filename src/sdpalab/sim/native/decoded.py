@@ -20,7 +20,7 @@ from sdpalab.sim.native import operations as operations  # registers every handl
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.bulk import shared_address, take_order
 from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
@@ -28,7 +28,7 @@ from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, 
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
@@ -109,11 +109,13 @@ def decode(
     volatile_is_data: bool = False,
     version: float = 9.0,
     recorded: frozenset[int] = frozenset(),
+    letter: bool = False,
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
     that follow undefined bytes of shared memory, ``provenance`` those of that check, ``traced`` those that record
     events (:mod:`.trace`); with ``volatile_is_data`` volatile accesses are weak ones; ``recorded`` are the
-    instructions, by their pc, whose accesses recorders collect.
+    instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
+    scope have that of the CTA.
 
     ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
     :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
@@ -126,7 +128,7 @@ def decode(
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
-    asm.volatile_is_data, asm.version, asm.recorded = volatile_is_data, version, recorded
+    asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
@@ -135,9 +137,9 @@ def decode(
         asm.tracking, asm.unset = True, undefined.reads
         undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
     add_shadows(asm, undefined)
-    polling = polling_blocks(entry, program)
+    polling = polling_loops(entry, program)
     blocks = [
-        _block(asm, program, basic, number, undefined, polls=number in polling)
+        _block(asm, program, basic, number, undefined, polls=(number in polling.blocks) + (number in polling.endless))
         for number, basic in enumerate(program.blocks)
     ]
     return Decoded(
@@ -173,7 +175,7 @@ def _predicate_bytes(program: Program) -> int:
 
 
 def _block(
-    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: bool
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: int
 ) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
@@ -200,7 +202,7 @@ def _block(
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
-    words[layout.POLLS] = int(polls)
+    words[layout.POLLS] = polls
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:
@@ -355,10 +357,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     parity = mods.flag("parity")
-    relaxed = mods.flag("relaxed")
-    if not relaxed:
-        mods.choice(("acquire",), default="")
-    mods.choice(("cta", "cluster"), default="")
+    order = take_order(asm, instruction, mods, ("acquire",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -370,7 +369,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     row, finish = asm.target(target, "pred")
     finish()
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
-    words[layout.END_E], words[layout.END_PC] = int(relaxed), instruction.pc
+    words[layout.END_E], words[layout.END_PC] = order, instruction.pc
     words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
     words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
     words[layout.END_TOKEN] = int(not parity)

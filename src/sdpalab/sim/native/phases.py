@@ -13,7 +13,7 @@ __all__ = ["test_phase"]
 
 def test_phase(registers: int, record: int, mask: int, context: int) -> int:
     """Operands are the address's row and offset, the row of the parities or state tokens, whether these are tokens,
-    whether the test is relaxed, the row of the result, and the pc."""
+    its order (:func:`~.mbarriers.arrive_in_order`), the row of the result, and the pc."""
     row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
     result = registers + load32(record + 4 * (OPERANDS + 5))
@@ -46,6 +46,6 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             continue
         store32(result, load32(result) | 1 << lane)
         passed |= 1 << lane
-        if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 4)) == 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry, passed)
+        if load64(context + 8 * CHECKED) != 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
     return 0

@@ -57,7 +57,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     """
     if not len(faults):
         return
-    size = setup.ctas_together
+    size = setup.geometry.cluster_size
     machine = still_machine(setup, space, size)
     check = MemoryCheck(machine, log)
     for row in faults:
@@ -111,7 +111,7 @@ def replay(
         If it is a failed assertion.
     """
     by_cluster = _by_cluster(events)
-    size = setup.ctas_together
+    size = setup.geometry.cluster_size
     clusters = [[ctas for ctas in chunk.reshape(-1, size) if int(ctas[0]) in by_cluster] for chunk in setup.chunks]
     groups = clusters if together else [[ctas] for chunk in clusters for ctas in chunk]
     if not together:
@@ -170,7 +170,7 @@ class _Replay:
         clusters: int,
         watched: Mapping[str, Array],
     ) -> None:
-        self.size = setup.ctas_together
+        self.size = setup.geometry.cluster_size
         self.machine = still_machine(setup, space, clusters * self.size, watched)
         tally = Tally(setup.entry, setup.program, 0, clusters * self.size, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)

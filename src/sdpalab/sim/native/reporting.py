@@ -29,11 +29,12 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.communication import ctas_together
 from sdpalab.sim.native.engine import NativeCode, accesses_of
 from sdpalab.sim.native.replay import replay, replay_faults
 from sdpalab.sim.native.suspicions import Suspicions
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
@@ -76,7 +77,8 @@ def note_suspicions(
     """
     if why not in REPORTED or setup.counters or setup.watchers or setup.heap is not None:
         return None
-    followed = "race" in setup.checks and _has_events(setup)
+    alone = ctas_together(setup) == setup.geometry.cluster_size  # clusters that take turns are traced in another order
+    followed = "race" in setup.checks and alone and _has_events(setup)
     if "memory" not in setup.checks or not (followed or why in _NOTED):
         return None
     fine, order = _in_order(setup)
@@ -138,7 +140,8 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, KernelTrap
         If the launch ends so.
     """
-    fine, order = _in_order(setup)
+    # Early accesses, which leave no event, end the run before this one.
+    fine, order = _in_order(replace(setup, prerequisites=None))
     try:
         code = NativeCode(replace(fine, checks=()), space, traced=True)
     except NotNative:
@@ -209,7 +212,7 @@ def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
 
 def _polls(setup: Setup) -> bool:
     """Whether threads may wait for others without a barrier."""
-    return bool(polling_blocks(setup.entry, setup.program))
+    return bool(polling_loops(setup.entry, setup.program).blocks)
 
 
 def _address(array: Array) -> int:

@@ -24,7 +24,9 @@ def is_step(entry: Entry, instruction: Instruction) -> bool:
         return "async" in mods
     if opcode == "barrier":
         return "cluster" in mods
-    return opcode in ("fence", "membar", "setmaxnreg", "wgmma") or (opcode == "mbarrier" and mods[:1] != ("pending_count",))
+    if opcode == "mbarrier":
+        return mods[:1] != ("pending_count",)
+    return opcode in ("fence", "membar", "setmaxnreg", "wgmma")
 
 
 def issues(instruction: Instruction) -> bool:

@@ -1,7 +1,8 @@
 // wgmma with e4m3 elements and FP32 accumulators, beside ptx/wgmma.cuh, whose sections and notes hold here too.
 //
 // Operands in shared memory run along k, both of them: for elements of 8 bits wgmma transposes nothing. They are tiles
-// [rows, 64 or 128] of bytes as TMA leaves them, with the swizzle that is as wide as a row.
+// [rows, 64 or 128] of bytes as TMA leaves them, with the swizzle that is as wide as a row. Of longer rows there are
+// panels of 128 columns one behind the other.
 //
 // NOTES: the accumulators are FP32 in the manual. Zhang et al. (SageAttention2, 2024) find 13 bits of fraction in what
 // the e4m3 units of Ada and Hopper keep of a sum, and cut the rest off. A long sum is better made of short ones.
@@ -47,8 +48,10 @@ WGMMA_E4M3_RS(128, 64, "%64, %65, %66, %67", "%68", "%69")
 
 }  // namespace ptx
 
-// "Matrix Descriptor Format" of a swizzled tile [rows, COLUMNS] of bytes at smem, aligned to eight rows. The leading
-// offset is not used: a row is no longer than the swizzle is wide.
+constexpr int BYTE_PANEL_COLUMNS = 128;
+
+// "Matrix Descriptor Format" of a swizzled tile [rows, COLUMNS] of bytes at smem, or of its first panel, aligned to
+// eight rows. The leading offset is not used: a row is no longer than the swizzle is wide.
 template <int COLUMNS>
 __device__ __forceinline__ unsigned long long byte_tile_descriptor(unsigned smem) {
     static_assert(COLUMNS == 64 || COLUMNS == 128, "a row is as long as a swizzle is wide");
@@ -57,7 +60,15 @@ __device__ __forceinline__ unsigned long long byte_tile_descriptor(unsigned smem
     return LAYOUT | (smem & 0x3ffff) >> 4;
 }
 
-// What to add to a descriptor for the part from column 32 * step on; all rows.
+// What to add to a descriptor of a tile of ROWS rows for the part from column 32 * step on; all rows.
+template <int ROWS>
 __device__ __forceinline__ constexpr unsigned long long byte_column_step(int step) {
-    return step * 32 / 16;
+    constexpr int PER_PANEL = BYTE_PANEL_COLUMNS / 32;
+    return (step / PER_PANEL * ROWS * BYTE_PANEL_COLUMNS + step % PER_PANEL * 32) / 16;
+}
+
+// The same from row `row` on, a multiple of eight, in a tile of one panel of COLUMNS columns.
+template <int COLUMNS>
+__device__ __forceinline__ constexpr unsigned long long byte_row_step(int row) {
+    return row * COLUMNS / 16;
 }

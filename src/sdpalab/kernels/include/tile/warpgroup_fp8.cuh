@@ -11,19 +11,28 @@
 
 // Both products in e4m3, of blocks of SCALE_ROWS rows that have a scale each. A tile's P V starts from 0 and joins O in
 // float32.
+//
+// Up to D = 128 a thread has registers for that product beside the scores of the next tile (OVERLAPS). Above, the
+// product is made in PARTS of some columns each, two of them at a time in the registers that the scores had.
 template <int TILE_KEYS, int SCALE_ROWS>
 class ProductsE4m3 {
 public:
     static constexpr int KEYS = TILE_KEYS;
     static constexpr int ELEMENT_BYTES = 1;
-    static constexpr int REGISTERS = HEAD_DIM + KEYS / 2 + KEYS / 8;  // accumulators and weights of a thread
+    static constexpr bool OVERLAPS = HEAD_DIM <= 128;
     static constexpr bool AHEAD = false;  // no registers for the scores of a second tile
+    static constexpr int PART_COLUMNS = OVERLAPS ? HEAD_DIM : 64;
+    static constexpr int PARTS = HEAD_DIM / PART_COLUMNS;
+    static constexpr int PARTS_AT_ONCE = OVERLAPS ? 1 : 2;
+    // Accumulators and weights of a thread.
+    static constexpr int REGISTERS = HEAD_DIM / 2 + KEYS / 8 + (OVERLAPS ? (HEAD_DIM + KEYS) / 2 : 64);
+    static_assert(OVERLAPS || (KEYS <= 128 && PARTS_AT_ONCE * PART_COLUMNS <= 128), "scores or parts of 64 registers");
     static constexpr float WEIGHT_UNIT = ::WEIGHT_UNIT;
     static_assert(SCALE_ROWS % KEYS == 0, "a tile of keys has one scale of K and one of V");
 
-    // Maps of bytes: q [heads, seq_q, HEAD_DIM] with boxes [1, 64, HEAD_DIM], k [K/V heads, seq_kv, HEAD_DIM] with
-    // boxes [1, KEYS, HEAD_DIM], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1, HEAD_DIM, KEYS].
-    // Heads are those of all batches, and scales those of quantise_blocks<SCALE_ROWS>.
+    // Maps of bytes: q [heads, panels, seq_q, PANEL] with boxes [1, panels, 64, PANEL], k [K/V heads, panels, seq_kv,
+    // PANEL] with boxes [1, panels, KEYS, PANEL], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1,
+    // HEAD_DIM, KEYS]. Heads are those of all batches, and scales those of quantise_blocks<SCALE_ROWS>.
     struct Tensors {
         const TensorMap& q;
         const TensorMap& k;
@@ -34,11 +43,11 @@ public:
         int kv_blocks;
 
         __device__ __forceinline__ void load_q(unsigned q_smem, const Work& work, int row, unsigned full) const {
-            ptx::cp_async_bulk_tensor_3d_load(q_smem, q, 0, row, work.q_head, full);
+            ptx::cp_async_bulk_tensor_4d_load(q_smem, q, 0, row, 0, work.q_head, full);
         }
 
         __device__ __forceinline__ void load_k(unsigned k_smem, const Work& work, int key, unsigned full) const {
-            ptx::cp_async_bulk_tensor_3d_load(k_smem, k, 0, key, work.kv_head, full);
+            ptx::cp_async_bulk_tensor_4d_load(k_smem, k, 0, key, 0, work.kv_head, full);
         }
 
         __device__ __forceinline__ void load_v(unsigned v_smem, const Work& work, int key, unsigned full) const {
@@ -47,11 +56,13 @@ public:
         }
     };
 
+    static constexpr int PANEL = HEAD_DIM < BYTE_PANEL_COLUMNS ? HEAD_DIM : BYTE_PANEL_COLUMNS;
+
     static __device__ __forceinline__ unsigned long long q_tile(unsigned smem) {
-        return byte_tile_descriptor<HEAD_DIM>(smem);
+        return byte_tile_descriptor<PANEL>(smem);
     }
     static __device__ __forceinline__ unsigned long long k_tile(unsigned smem) {
-        return byte_tile_descriptor<HEAD_DIM>(smem);
+        return byte_tile_descriptor<PANEL>(smem);
     }
     static __device__ __forceinline__ unsigned long long v_tile(unsigned smem) {
         return byte_tile_descriptor<KEYS>(smem);
@@ -79,26 +90,20 @@ public:
         ptx::wgmma_mma_async_e4m3_ss<false>(s_frag, q, k);
 #pragma unroll
         for (int d = 1; d < HEAD_DIM / 32; ++d) {
-            ptx::wgmma_mma_async_e4m3_ss<true>(s_frag, q + byte_column_step(d), k + byte_column_step(d));
+            ptx::wgmma_mma_async_e4m3_ss<true>(s_frag, q + byte_column_step<WARPGROUP_M>(d),
+                                                   k + byte_column_step<KEYS>(d));
         }
         ptx::wgmma_commit_group();
     }
 
     __device__ __forceinline__ void issue_next_scores(unsigned long long, unsigned long long) {}  // not AHEAD
 
-    // Issues a tile's own product[64, HEAD_DIM] = P V, raw, as a group of its own. v: descriptor of V^T [HEAD_DIM,
-    // KEYS].
-    __device__ __forceinline__ void issue_output(unsigned long long v) {
-        ptx::wgmma_mma_async_e4m3_rs<false>(product, p_frag, v);
-#pragma unroll
-        for (int n = 1; n < KEYS / 32; ++n) {
-            ptx::wgmma_mma_async_e4m3_rs<true>(product, p_frag + 4 * n, v + byte_column_step(n));
-        }
-        ptx::wgmma_commit_group();
-    }
+    // Issues a tile's own product[64, HEAD_DIM] = P V, raw, as a group of its own, where it has registers as a whole.
+    // v: descriptor of V^T [HEAD_DIM, KEYS].
+    __device__ __forceinline__ void issue_output(unsigned long long v) { issue_part(0, v); }
 
     __device__ __forceinline__ void hold_scores() { hold(s_frag); }
-    __device__ __forceinline__ void hold_output() { hold(product); }
+    __device__ __forceinline__ void hold_output() { hold(product[0]); }
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
     __device__ __forceinline__ void hold_unpacked() { hold(s_frag); }
 
@@ -166,16 +171,33 @@ public:
     // Takes in the product of the tile before, and brings all to the units of the present reference.
     __device__ __forceinline__ void join_output(const Rescale& rescale) {
         join(due_unit);
-        if (rescale.needed) {
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; ++i) {
-                o_frag[i] *= rescale.factor[i / 2 % 2];
-            }
-        }
+        bring_to_reference(rescale);
     }
 
     // Takes in that of the last tile.
     __device__ __forceinline__ void join_last() { join(unit); }
+
+    // The whole product of a tile, which joins O part by part: one part does while the next one is computed. No product is
+    // under way behind it. v: as above.
+    __device__ __forceinline__ void add_output(unsigned long long v, const Rescale& rescale) {
+        bring_to_reference(rescale);
+        ptx::wgmma_fence();
+        issue_part(0, v);
+#pragma unroll
+        for (int part = 1; part < PARTS; ++part) {
+            if (part >= PARTS_AT_ONCE) {  // its registers have been read since
+                ptx::wgmma_fence();
+            }
+            issue_part(part, v);
+            ptx::wgmma_wait_group<1>();
+            hold(product[(part - 1) % PARTS_AT_ONCE]);
+            join(unit, part - 1);
+        }
+        ptx::wgmma_wait_group<0>();
+        hold(product[(PARTS - 1) % PARTS_AT_ONCE]);
+        hold_weights();
+        join(unit, PARTS - 1);
+    }
 
 private:
     const ScoreScale& scale;
@@ -185,14 +207,36 @@ private:
     float unit[2];                      // of the tile's product, in either row: of V and of the weights
     float due_unit[2];                  // of the tile before
     float s_frag[KEYS / 2];
-    float product[HEAD_DIM / 2];
+    float product[PARTS_AT_ONCE][PART_COLUMNS / 2];
     unsigned p_frag[KEYS / 8];
 
-    // O = O + unit * product: a tile's product joins the others in float32, in units that all share.
-    __device__ __forceinline__ void join(const float (&unit)[2]) {
+    // Issues PART_COLUMNS columns of a tile's product, from `part` times as many on.
+    __device__ __forceinline__ void issue_part(int part, unsigned long long v) {
+        float(&columns)[PART_COLUMNS / 2] = product[part % PARTS_AT_ONCE];
+        v += byte_row_step<KEYS>(part * PART_COLUMNS);
+        ptx::wgmma_mma_async_e4m3_rs<false>(columns, p_frag, v);
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; ++i) {
-            o_frag[i] = fmaf(product[i], unit[i / 2 % 2], o_frag[i]);
+        for (int n = 1; n < KEYS / 32; ++n) {
+            ptx::wgmma_mma_async_e4m3_rs<true>(columns, p_frag + 4 * n, v + byte_column_step<HEAD_DIM>(n));
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // O = O + unit * product: a part of a tile's product joins the others in float32, in units that all share.
+    __device__ __forceinline__ void join(const float (&unit)[2], int part = 0) {
+#pragma unroll
+        for (int i = 0; i < PART_COLUMNS / 2; ++i) {
+            float& o = o_frag[part * (PART_COLUMNS / 2) + i];
+            o = fmaf(product[part % PARTS_AT_ONCE][i], unit[i / 2 % 2], o);
+        }
+    }
+
+    __device__ __forceinline__ void bring_to_reference(const Rescale& rescale) {
+        if (rescale.needed) {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; ++i) {
+                o_frag[i] *= rescale.factor[i / 2 % 2];
+            }
         }
     }
 };

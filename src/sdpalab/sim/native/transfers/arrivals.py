@@ -45,6 +45,7 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.mbarriers import (
     actor_of,
     cta_of,
+    is_far,
     mbarrier_at,
     mbarrier_instruction,
     offset_of,
@@ -150,5 +151,6 @@ def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
             offset = load64(places + 8 * lane)
             mark_copy(context, cta, offset, width, time << 16 | actor)
             copy_came(context, cta, offset, width)
-    place = vectors_of(context, mbarrier) + 8 * actor
+    far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
+    place = vectors_of(context, mbarrier, far) + 8 * actor
     store64(place, max(load64(place), time))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import comes_before, operation_time, warps_of_cluster
+from sdpalab.sim.native.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
 from sdpalab.sim.native.flights import copy_issued, doubt, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
@@ -11,6 +11,7 @@ from sdpalab.sim.native.layout import (
     COPY_PC,
     COPY_SIGNAL,
     COUNTING,
+    CURRENT_STATE,
     FULL,
     GRANULE_SHIFT,
     ILLEGAL,
@@ -49,6 +50,7 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
+    WARP_CTA,
     WITHIN,
     WORDS,
 )
@@ -59,6 +61,7 @@ from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
 from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
 from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
+from sdpalab.sim.native.watch.prerequisites import copy_in_time
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
@@ -112,6 +115,9 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
     """A lane issues the copy of an entry; a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
+    status = copy_in_time(context) if kind != WITHIN else 0
+    if status != 0:
+        return status
     if kind != LOADS:
         status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
         if status != 0 or kind == STORES:
@@ -150,19 +156,19 @@ def multicast(context: int, model: int, ranks: int) -> int:
     store64(model + 8 * TR_KIND, LANDED)
     offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
     reads = 1
-    if load64(context + 8 * RANKS) == 0:
-        return MBARRIER_RULE
+    first = first_of_cluster(context, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
     for rank in range(load64(context + 8 * RANKS)):
         if ranks >> rank & 1 == 0:
             continue
-        mbarrier = mbarrier_at(context, rank, offset)
-        if mbarrier == 0 or cta_alive(context, rank) == 0:
+        cta = first + rank
+        mbarrier = mbarrier_at(context, cta, offset)
+        if mbarrier == 0 or cta_alive(context, cta) == 0:
             return MBARRIER_RULE
         place = next_entry(context)
         if place == 0:
             return FULL
         copy(place, entry, 8 * TRANSFER_WORDS)
-        store64(place + 8 * TR_CTA, rank)
+        store64(place + 8 * TR_CTA, cta)
         store64(place + 8 * TR_MBARRIER, mbarrier)
         status = begin_load(context, place, 1, reads)
         if status != 0:

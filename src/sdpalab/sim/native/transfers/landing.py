@@ -63,7 +63,7 @@ from sdpalab.sim.native.layout import (
     WORDS,
     WRITTEN_OUT,
 )
-from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, vectors_of
+from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, is_far, vectors_of
 from sdpalab.sim.native.reset import draw
 from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.trace import trace_advance
@@ -234,7 +234,8 @@ def land(context: int, entry: int) -> int:
         mbarrier = load64(entry + 8 * TR_MBARRIER)
         cta, offset = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET)
         copy_came(context, cta, offset, load64(entry + 8 * TR_BYTES))
-        place = vectors_of(context, mbarrier) + 8 * actor_of(context, mbarrier)
+        far = is_far(context, load64(entry + 8 * TR_WARP), mbarrier)
+        place = vectors_of(context, mbarrier, far) + 8 * actor_of(context, mbarrier)
         store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
     return signal(context, entry)
 
@@ -268,8 +269,8 @@ def origin_read(context: int, entry: int) -> int:
             return status
     if load64(context + 8 * CHECKED) != 0:
         reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
-        twin = warps_of_cluster(context) + load64(entry + 8 * TR_WARP)
-        place = vectors_of(context, load64(entry + 8 * TR_MBARRIER)) + 8 * twin
+        twin, mbarrier = warps_of_cluster(context) + load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+        place = vectors_of(context, mbarrier, is_far(context, load64(entry + 8 * TR_WARP), mbarrier)) + 8 * twin
         store64(place, max(load64(place), load64(entry + 8 * TR_READ_TIME)))
     return 0
 
@@ -292,7 +293,7 @@ def combine_words(context: int, entry: int) -> int:
             status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
             if status != 0:
                 return status
-        release_to(context, warp, vectors_of(context, mbarrier))
+        release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
     put(context, entry, shared_place(context, entry), source, size)
     return signal(context, entry)
 
