@@ -3,8 +3,8 @@
 
 An operation's accesses are checked and marked when it is issued, on behalf of the warps that issue it; its own time
 comes before others' accesses when they have waited for it (:mod:`sdpalab.sim.checks.race`, ``issue``). Until then
-nobody may touch what it writes, nor write what it reads (:mod:`sdpalab.sim.checks.async_copy`). As everywhere in native
-code, what might be a hazard is a status.
+nobody may touch what it writes, nor write what it reads (:mod:`sdpalab.sim.checks.async_copy`). What might be a hazard
+is a suspicion (:mod:`.suspects`).
 """
 
 from __future__ import annotations
