@@ -67,7 +67,7 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if not _exists(name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
         raise NotNative(instruction.text)
     if within and asm.counted:
-        raise NotNative("counters of asynchronous reductions")
+        raise NotNative("counters of bulk reductions within a cluster")
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
@@ -85,8 +85,6 @@ def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, SHARED_REDUCTIONS[name])
     mods.done()
-    if asm.counted:
-        raise NotNative("counters of asynchronous reductions")
     source = asm.source(instruction.operands[1], f"b{type_.bits}")
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
