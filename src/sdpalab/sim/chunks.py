@@ -13,6 +13,7 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.global_race import GlobalRaceCheck
 from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.prerequisites import PrerequisiteCheck
 from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
@@ -67,6 +68,9 @@ class Setup:
     watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
+    prerequisites: Indices | None = None
+    """Of a launch with programmatic stream serialization, what the kernel before it accesses
+    (:class:`~sdpalab.sim.checks.prerequisites.PrerequisiteCheck`)."""
 
 
 class Chunks:
@@ -175,6 +179,8 @@ def race_observers(
             chains=history.chains,
         )
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
+        if setup.prerequisites is not None:
+            observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     if "async" in setup.checks:
         observers.append(AsyncCheck(machine, log, tally))
     return observers

@@ -216,6 +216,16 @@ class Device:
         self._streams.host_shares = value
 
     @property
+    def overlaps(self) -> bool:
+        """Whether launches may overlap the one before them in their stream (``programmatic``): then what each launch
+        accesses is kept in mind. Set by loading a module with ``griddepcontrol``, too."""
+        return self._streams.overlaps
+
+    @overlaps.setter
+    def overlaps(self, value: bool) -> None:
+        self._streams.overlaps = value
+
+    @property
     def streams(self) -> Sequence[Stream]:
         """All streams, the default one first."""
         return self._streams.all
@@ -357,6 +367,8 @@ class DeviceModule:
             device._arena.fill_in(at[variable.name], variable.data.ljust(variable.size, b"\0"))
         fill_in_addresses(self._module, variables, self.placed, device._arena)
         every = (*self._module.entries.values(), *self._module.functions.values())
+        if any(instruction.opcode == "griddepcontrol" for code in every for instruction in code.instructions):
+            device.overlaps = True
         if any(allocates(instruction) for code in every for instruction in code.instructions):
             device._arena.need_heap()
         self.entries = tuple(map(demangled, self._module.entries))
@@ -412,7 +424,9 @@ class DeviceFunction:
             Default: the default stream.
         **options
             The others of :func:`~sdpalab.sim.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
-            ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``, ``workers``.
+            ``programmatic``, ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``,
+            ``max_steps``, ``workers``. With ``programmatic`` the kernel may overlap the launch before it in the stream,
+            if that is what comes before it, and no other.
 
         Returns
         -------
@@ -432,6 +446,7 @@ class DeviceFunction:
         if streams.needs_accesses:
             accesses = "places" if streams.snapshot_bytes + arena.end <= _MOST_KEPT else "all"
         before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
+        prerequisites = np.empty((0, 3), np.int64) if stream.last is None else stream.last
         mark = arena.end
 
         def run(accesses: Accesses) -> Executed:
@@ -441,6 +456,7 @@ class DeviceFunction:
                     *(self.module.text, self.entry, grid, block, args, arena),
                     placed=self.module.placed,
                     accesses=accesses,
+                    prerequisites=prerequisites,
                     **options,
                 )
             finally:

@@ -40,6 +40,7 @@ from sdpalab.sim.native.layout import (
     STRICT,
     TIME,
     VECTORS,
+    WAITED,
     WARP_COUNT,
     WRITTEN,
     WRITTEN_BYTES,
@@ -103,6 +104,8 @@ def begin_clocks(context: int) -> None:
         fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors * (ctas // load64(context + 8 * RANKS)))
     if load64(context + 8 * FENCED_AT) != 0:
         fill(load64(context + 8 * FENCED_AT), 0, 16 * actors * warps)
+    if load64(context + 8 * WAITED) != 0:
+        fill(load64(context + 8 * WAITED), 0, 8 * warps)
     if load64(context + 8 * OBSERVED_AT) != 0:
         fill(load64(context + 8 * OBSERVED_AT), 0, 16 * actors * warps)
 

@@ -72,11 +72,14 @@ WHY = (
     "an instruction that is not native",
     "a register that was never set",
     "not algebraic",
+    "an access that comes after no griddepcontrol.wait",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC) = range(14, 23)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
+    range(14, 24)
+)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -246,7 +249,10 @@ CONTEXT_WORDS = 192
     WATCHED_GLOBAL,
     WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
     FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
-) = range(164)
+    PREREQUISITES,  # what the kernel before accesses: from, to and whether it writes; 0 if that is complete
+    PREREQUISITE_COUNT,
+    WAITED,  # for each warp of a cluster the time of its griddepcontrol.wait; 0: none yet
+) = range(167)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

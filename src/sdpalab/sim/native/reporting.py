@@ -171,7 +171,8 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, KernelTrap
         If the launch ends so.
     """
-    fine, order = _in_order(setup)
+    # Early accesses, which leave no event, end the run before this one.
+    fine, order = _in_order(replace(setup, prerequisites=None))
     try:
         code = NativeCode(replace(fine, checks=()), space, traced=True)
     except NotNative:

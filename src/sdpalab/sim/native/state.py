@@ -301,6 +301,18 @@ class State:
             **self._strong_accesses(everything),
             layout.GLOBAL_PAGES: self._keep(self.pages),
             layout.POSITIONS: zeros(geometry.ctas, np.int32),
+            **self._prerequisites(warps),
+        }
+
+    def _prerequisites(self, warps: int) -> dict[int, int]:
+        """What the kernel before accesses, where it may still run."""
+        rows = self.setup.prerequisites
+        if rows is None:
+            return {}
+        return {
+            layout.PREREQUISITES: self._keep(np.ascontiguousarray(rows)),
+            layout.PREREQUISITE_COUNT: len(rows),
+            layout.WAITED: self._keep(np.zeros(warps, np.int64)),
         }
 
     def _is_asynchronous(self) -> bool:
