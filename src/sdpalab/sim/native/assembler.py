@@ -269,6 +269,15 @@ class Assembler:
         bits = 32 if declared is None or declared.bits == 32 else 64
         return self.source(operand.base, f"u{bits}"), bits, operand.offset
 
+    @property
+    def suffix(self) -> str:
+        """What the names of operations end with that depend on a ring."""
+        return ""
+
+    def float_sum(self, type_: PtxType) -> tuple[str, Function] | None:
+        """In a ring, the type by which an atomic operation adds and the sum of two words; None for sums of numbers."""
+        return None
+
     # ---- records ----------------------------------------------------------------------------------------------------
 
     def record(self, operation: NativeOperation, operands: Sequence[int]) -> None:
