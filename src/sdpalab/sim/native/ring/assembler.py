@@ -93,7 +93,7 @@ class RingAssembler(Assembler):
         """The name of the ring."""
         return f".{self.ring.name}"
 
-    def float_sum(self, type_: PtxType) -> tuple[str, Function] | None:
+    def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
         """The ring's sum of two words, of 32 bits or of 16."""
         words, base = self.words, base_of(type_)
         if is_half(type_):
