@@ -13,7 +13,7 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes
-from sdpalab.sim.native.operation import Function, NativeOperation, OperationCode
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.floating import base_of, is_half
 from sdpalab.sim.native.ring.flow import CodeFlow, flow_of
 from sdpalab.sim.native.ring.words import RingWords
