@@ -4,7 +4,6 @@ report the same."""
 from __future__ import annotations
 
 import pytest
-from two_engines import LeftToReference, agreement, engine
 
 from sdpalab.bugs import Bug, Family, SourceEdit
 from sdpalab.bugs.catalogue import BUGS
@@ -12,6 +11,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import SimError
 from sdpalab.sim.hazards import Hazard
+from two_engines import LeftToReference, agreement, engine
 
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 

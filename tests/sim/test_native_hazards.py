@@ -9,12 +9,12 @@ import pytest
 from hazard_bugs import PAIRS, Pair
 from source_bugs import BUGS, Edit
 from source_programs import PROGRAMS
-from two_engines import LeftToReference, agreement, engine
 
 from sdpalab import sim
 from sdpalab.bugs import replace_once
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
+from two_engines import LeftToReference, agreement, engine
 
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 
