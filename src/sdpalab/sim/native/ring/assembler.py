@@ -13,7 +13,7 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes
-from sdpalab.sim.native.operation import Function, NativeOperation, OperationCode
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.floating import base_of, is_half
 from sdpalab.sim.native.ring.flow import CodeFlow, flow_of
 from sdpalab.sim.native.ring.words import RingWords
@@ -93,7 +93,7 @@ class RingAssembler(Assembler):
         """The name of the ring."""
         return f".{self.ring.name}"
 
-    def float_sum(self, type_: PtxType) -> tuple[str, Function] | None:
+    def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
         """The ring's sum of two words, of 32 bits or of 16."""
         words, base = self.words, base_of(type_)
         if is_half(type_):
