@@ -1,71 +1,91 @@
 """Programs with kernels that nobody here wrote, built from their public sources and run by ``sdpalab run``.
 
-    python tests/external/gallery.py DIR --fetch        # clones the sources into DIR, at the commits of gallery.json
-    python tests/external/gallery.py DIR [WORD]...      # builds and runs all programs, or those with a WORD in the name
+    python tests/external/gallery.py DIR [WORD]... --fetch  # brings the sources into DIR (sources.py)
+    python tests/external/gallery.py DIR [WORD]...          # builds and runs the programs with a WORD in the name
 
-Sources, commits and licences are in ``gallery.json``. Nothing of them is in this repository: ``programs/`` has the main
-functions that a library's kernels are called from. A program compares its results itself.
+Sources, their versions, digests and licences are in ``gallery.json``. Nothing of them is in this repository:
+``programs/`` has the main functions that a library's kernels are called from. A program compares its results itself.
+``why`` of a program says why the hazards, or the wrong numbers, that are expected of it are its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sources import Source, SourceError, fetch, place
+
 HERE = Path(__file__).resolve().parent
 GALLERY: dict[str, Any] = json.loads((HERE / "gallery.json").read_text())
-NVCC = ("nvcc", "-w", "-arch=sm_80", "-lineinfo", "-g", "-cudart", "shared")
-
-
-def fetch(root: Path) -> None:
-    """Clone what is not there yet, at its commit."""
-    for name, source in GALLERY["sources"].items():
-        if not (root / name).is_dir():
-            command = ["git", "clone", "--filter=blob:none", "--no-checkout", source["repository"], str(root / name)]
-            subprocess.run(command, check=True)
-            subprocess.run(["git", "-C", str(root / name), "checkout", source["commit"]], check=True)
+SOURCES: dict[str, Source] = GALLERY["sources"]
+NVCC = ("nvcc", "-w", "-lineinfo", "-g", "-cudart", "shared")
 
 
 def why_not(program: dict[str, Any], root: Path) -> str:
-    """Why a program cannot be built here; empty if it can."""
-    if shutil.which("nvcc") is None:
+    """Why a program cannot be run here; empty if it can."""
+    if "build" in program and shutil.which("nvcc") is None:
         return "there is no nvcc"
-    missing = [name for name in program["needs"] if not (root / name).is_dir()]
-    return f"no checkout of {', '.join(missing)} in {root}" if missing else ""
+    if "python" in program and find_spec("triton") is None:
+        return "Triton is not installed"
+    missing = [name for name in program["needs"] if not place(name, SOURCES[name], root).is_dir()]
+    return f"{', '.join(missing)} not in {root}: gallery.py {root} --fetch" if missing else ""
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Options of a build: ``@name`` stands for those that several programs have."""
+    options = []
+    for word in words:
+        options += expanded(GALLERY["options"][word[1:]]) if word.startswith("@") else [word]
+    return options
+
+
+def filled(word: str, root: Path) -> str:
+    """A word of ``gallery.json`` with folders in place of ``{name}``."""
+    for name, source in SOURCES.items():
+        word = word.replace(f"{{{name}}}", str(place(name, source, root)))
+    return word.replace("{programs}", str(HERE / "programs"))
 
 
 def build(program: dict[str, Any], root: Path, folder: Path) -> Path:
-    """Build a program into a folder."""
-    places = {name: root / name for name in GALLERY["sources"]} | {"programs": HERE / "programs"}
-    options = []
-    for option in program["build"]:
-        for name, place in places.items():
-            option = option.replace(f"{{{name}}}", str(place))
-        options.append(option)
+    """What ``sdpalab run`` runs: a program that is built into a folder, or a Python file as it is.
+
+    Raises
+    ------
+    SourceError
+        If nvcc fails: with its output.
+    """
+    if "python" in program:
+        return Path(filled(program["python"], root))
     out = folder / program["name"]
-    subprocess.run([*NVCC, *options, "-o", str(out)], check=True)
+    # PTX alone, which is what runs: no time of ptxas.
+    arch = f"compute_{program.get('arch', '80')}"
+    options = [filled(option, root) for option in expanded(program["build"])]
+    command = [*NVCC, "-gencode", f"arch={arch},code={arch}", *options, "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SourceError(f"nvcc failed: {done.stdout}{done.stderr}")
     return out
 
 
-def run(program: dict[str, Any], binary: Path) -> list[str]:
-    """Run a program; what is not as expected."""
-    report = binary.with_suffix(".json")
-    command = [
-        sys.executable,
-        "-m",
-        "sdpalab",
-        "run",
-        "--json",
-        str(report),
-        str(binary),
-        *program.get("arguments", []),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=binary.parent, check=False)
+def run(program: dict[str, Any], target: Path, root: Path, folder: Path) -> list[str]:
+    """Run a program in a folder; what is not as expected."""
+    report = folder / f"{program['name']}.json"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "sdpalab", "run", "--json", str(report), *program.get("run", [])]
+    command += [str(target), *program.get("arguments", [])]
+    paths = [filled(path, root) for path in program.get("path", [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", cwd=folder, env=environment, check=False
+    )
     if not report.is_file():
         return [f"it was not run: {done.stderr.strip()}"]
     document = json.loads(report.read_text())
@@ -75,6 +95,8 @@ def run(program: dict[str, Any], binary: Path) -> list[str]:
     wrong = []
     if program["prints"] not in done.stdout:
         wrong.append(f"it does not print {program['prints']!r}, but {done.stdout[-500:]!r}")
+    if document["exit_code"] != program.get("exit_code", 0):
+        wrong.append(f"it ended with {document['exit_code']}: {done.stdout[-500:]!r}")
     if kinds != program.get("hazards", []):
         wrong.append(f"hazards {kinds}, not {program.get('hazards', [])}: {done.stderr}")
     wrong += [f"a call failed: {problem}" for problem in document.get("problems", [])]
@@ -82,25 +104,53 @@ def run(program: dict[str, Any], binary: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build and run what the command line names."""
+    """Fetch the sources, or build and run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the checkouts are, and programs are built")
-    parser.add_argument("words", nargs="*")
-    parser.add_argument("--fetch", action="store_true")
+    parser.add_argument("folder", type=Path, help="where the sources are, and programs are built")
+    parser.add_argument("words", nargs="*", help="of the names of the programs")
+    parser.add_argument("--fetch", action="store_true", help="bring the sources of these programs")
     given = parser.parse_args()
-    if given.fetch:
-        fetch(given.folder)
-        return 0
-    built = given.folder / "built"
-    built.mkdir(exist_ok=True)
+    root = given.folder.absolute()
+    programs = [
+        program
+        for program in GALLERY["programs"]
+        if not given.words or any(word in program["name"] for word in given.words)
+    ]
+    return fetch_all(programs, root) if given.fetch else run_all(programs, root)
+
+
+def fetch_all(programs: list[dict[str, Any]], root: Path) -> int:
+    """Bring the sources of programs; the exit code."""
     bad = 0
-    for program in GALLERY["programs"]:
-        if given.words and not any(word in program["name"] for word in given.words):
+    for name in sorted({name for program in programs for name in program["needs"]}):
+        try:
+            fetch(name, SOURCES[name], root)
+            print(f"{name}: {place(name, SOURCES[name], root)}", flush=True)
+        except (SourceError, subprocess.CalledProcessError) as error:
+            bad += 1
+            print(f"{name}: {error}", flush=True)
+    return 1 if bad else 0
+
+
+def run_all(programs: list[dict[str, Any]], root: Path) -> int:
+    """Build and run programs; the exit code."""
+    built = root / "built"
+    built.mkdir(exist_ok=True, parents=True)
+    bad = 0
+    for program in programs:
+        if reason := why_not(program, root):
+            print(f"{program['name']}: skipped: {reason}", flush=True)
             continue
-        reason = why_not(program, given.folder)
-        wrong = [] if reason else run(program, build(program, given.folder, built))
+        begin = middle = time.monotonic()
+        try:
+            target = build(program, root, built)
+            middle = time.monotonic()
+            wrong = run(program, target, root, built)
+        except SourceError as error:
+            wrong = [str(error)]
         bad += bool(wrong)
-        print(f"{program['name']}: {f'skipped: {reason}' if reason else '; '.join(wrong) or 'as expected'}", flush=True)
+        seconds = f"built in {middle - begin:.0f} s, run in {time.monotonic() - middle:.0f} s"
+        print(f"{program['name']}: {'; '.join(wrong) or 'as expected'} ({seconds})", flush=True)
     return 1 if bad else 0
 
 

@@ -30,7 +30,7 @@ def changed(**changes: Any) -> LaunchPlan:
 
 def test_what_is_sent_arrives() -> None:
     arguments = ("q", 7, -0.1, -math.inf, TiledMap("k", (1, 8, 32), "64B", shape=(12, 8, 32)), 1 << 63)
-    plan = changed(args=arguments, cluster=(2, 1, 1), grid=(np.int64(4), 1, 1), dynamic_smem=1024)
+    plan = changed(args=arguments, cluster=(2, 1, 1), grid=(np.int64(4), 1, 1), dynamic_smem=1024, programmatic=True)
     plan = replace(plan, buffers=(*plan.buffers, Buffer("heap", (3, 5), "float8_e4m3fn", "workspace")))
     received = read_plan(send_plan(plan, "sm_89"), BUFFERS)
     (step,) = plan.steps

@@ -34,15 +34,17 @@ from sdpalab.run.sanitize import small_problems
 from sdpalab.sim.counters import Counters
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, PACK_GQA=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 THREE = ONE.but(BLOCK_M=192)
 CLUSTER_2 = ONE.but(SPLIT=2)
 CLUSTER_4 = ONE.but(SPLIT=4)
+CLUSTER_8 = ONE.but(SPLIT=8)
 GROUPS = ONE.but(KEY_GROUPS=2, NUM_STAGES=4)
 BOTH = GROUPS.but(SPLIT=2)
 PERSISTENT = TWO.but(SCHEDULE="persistent", NUM_CTAS=2)
 WIDE = TWO.but(BLOCK_N=128)
+PACKED = CLUSTER_2.but(PACK_GQA=4)
 AS_GIVEN = replace(
     HOPPER, macros=lambda problem, config: {**config, "PERSISTENT": int(config["SCHEDULE"] == "persistent")}
 )
@@ -61,6 +63,10 @@ SHAPES = [
     (Problem(1, 1, 200, 128, seq_kv=70, causal=True), ONE.but(BLOCK_N=80, NUM_STAGES=3)),
     (Problem(1, 1, 70, 128, seq_kv=200), TWO.but(BLOCK_N=176)),
     (Problem(1, 1, 70, 128, seq_kv=330, dtype="bfloat16"), CLUSTER_4),
+    (Problem(1, 1, 70, 64, seq_kv=64 * 15 - 7), CLUSTER_8),  # four CTAs only send
+    (Problem(1, 1, 33, 128, seq_kv=150, causal=True), CLUSTER_8),  # and five have no keys
+    (Problem(1, 1, 100, 64, seq_kv=400), TWO.but(SPLIT=8)),
+    (Problem(1, 1, 40, 64, seq_kv=64 * 20 - 7), GROUPS.but(SPLIT=8)),
     (Problem(1, 1, 130, 256, seq_kv=170, causal=True), TWO.but(BLOCK_N=80)),
     (Problem(1, 1, 20, 256, seq_kv=140, dtype="bfloat16"), CLUSTER_2),
     (Problem(1, 1, 90, 64, scale=-0.3, causal=True), CLUSTER_4),
@@ -69,6 +75,15 @@ SHAPES = [
     (Problem(1, 2, 70, 64, kv_heads=1, seq_kv=310, causal=True), GROUPS),
     (Problem(1, 1, 90, 64, seq_kv=610, scale=-0.3), GROUPS.but(BLOCK_N=128)),
     (Problem(1, 1, 70, 128, seq_kv=430, dtype="bfloat16"), GROUPS.but(BLOCK_N=80)),
+    (
+        Problem(1, 4, 20, 64, kv_heads=1, seq_kv=150),
+        ONE.but(PACK_GQA=4),
+    ),  # a tile and a ragged one, which ends in a warp
+    (Problem(2, 4, 37, 64, kv_heads=2, seq_kv=150, causal=True), CLUSTER_2.but(PACK_GQA=2)),
+    (Problem(1, 12, 33, 64, kv_heads=1, seq_kv=70, causal=True), TWO.but(PACK_GQA=4)),  # three tiles of heads a group
+    (Problem(1, 8, 5, 128, kv_heads=1, seq_kv=200, causal=True, dtype="bfloat16"), ONE.but(PACK_GQA=8)),
+    (Problem(1, 16, 3, 64, kv_heads=1, seq_kv=200), GROUPS.but(PACK_GQA=16)),
+    (Problem(1, 8, 40, 64, kv_heads=2, seq_kv=100, causal=True), PERSISTENT.but(PACK_GQA=4)),
 ]
 
 
@@ -102,6 +117,8 @@ def test_probes(kind: str, head_dim: int, config: Config) -> None:
         (Problem(1, 1, 33, 64, seq_kv=20, causal=True), CLUSTER_4),  # three CTAs without keys
         (Problem(1, 1, 40, 64, seq_kv=64 * 9 - 7), BOTH),  # of rank 0 one stage is filled again
         (Problem(1, 1, 40, 64, seq_kv=64 * 7 - 7), GROUPS),
+        (Problem(1, 4, 10, 64, kv_heads=1, seq_kv=64 * 5 - 7), PACKED),
+        (Problem(1, 1, 33, 64, seq_kv=64 * 5 - 7), CLUSTER_8),  # three CTAs without keys, of which none keeps rows
     ],
     ids=label,
 )
@@ -110,7 +127,7 @@ def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("config", [TWO, CLUSTER_4, GROUPS], ids=str)
+@pytest.mark.parametrize("config", [TWO, CLUSTER_4, GROUPS, ONE.but(PACK_GQA=2)], ids=str)
 def test_log_sum_exp(config: Config) -> None:
     problem = Problem(1, 4, 70, 64, kv_heads=2, seq_kv=150, causal=True, scale=-0.2)
     assert_log_sum_exp(HOPPER, problem, config)
@@ -153,6 +170,48 @@ def test_everything_is_read_once_a_block_and_without_a_bank_conflict() -> None:
     assert counters.total("wavefronts") == counters.total("ideal_wavefronts")
 
 
+def moved_rows(problem: Problem, config: Config) -> int:
+    """Rows of head_dim elements that TMA moves, by the simulator's counters."""
+    counted: list[Counters] = []
+
+    def note(_: Build, report: sim.Report) -> None:
+        assert report.counters is not None
+        counted.append(report.counters)
+
+    run(HOPPER, problem, config, counters=True, on_launch=note)
+    (counters,) = counted
+    assert counters.total("wavefronts") == counters.total("ideal_wavefronts")
+    return counters.total("sectors", "async") * 32 // (2 * problem.head_dim)
+
+
+def test_heads_that_share_a_tile_read_keys_and_values_once() -> None:
+    problem = Problem(1, 8, 3, 64, kv_heads=2, seq_kv=128)
+    q_and_o = 2 * problem.heads * problem.seq_q
+    assert moved_rows(problem, ONE) == q_and_o + 2 * problem.heads * problem.seq_kv
+    assert moved_rows(problem, ONE.but(PACK_GQA=4)) == q_and_o + 2 * problem.kv_heads * problem.seq_kv
+
+
+@pytest.mark.parametrize(
+    ("problem", "packed"),
+    [
+        (Problem(1, 32, 1, 64, kv_heads=8, seq_kv=4096), 4),  # a quarter of the tiles: eight SMs share one's keys
+        (Problem(8, 32, 16, 128, kv_heads=8, seq_kv=4096), 4),
+        (Problem(8, 32, 64, 64, kv_heads=8, seq_kv=4096), 2),  # a tile of 128 rows
+        (Problem(1, 32, 512, 64, kv_heads=8, seq_kv=4096), 1),  # heads fill tiles by themselves
+        (Problem(1, 28, 1, 128, kv_heads=4, seq_kv=4096), 1),  # seven heads a group
+        (Problem(1, 24, 1, 128, kv_heads=4, seq_kv=4096), 2),  # six
+        (Problem(4, 32, 1, 128, kv_heads=1, seq_kv=4096, kv_lengths=(1, 70, 4096, 900)), 16),
+        (MISSION, 1),
+    ],
+    ids=label,
+)
+def test_heads_share_a_tile_where_fewer_tiles_read_the_keys(problem: Problem, packed: int) -> None:
+    resolved = resolve(problem, AUTO)
+    assert resolved.int("PACK_GQA") == packed
+    (step,) = HOPPER.launch_plan(problem, AUTO).launches
+    assert step.grid[1] == problem.heads // packed
+
+
 def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once() -> None:
     (step,) = HOPPER.launch_plan(MISSION).launches
     assert step.cluster == (2, 1, 1)
@@ -165,10 +224,13 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
 @pytest.mark.parametrize(
     ("problem", "knobs"),
     [
-        (Problem(1, 8, 64, 64, seq_kv=8192), (64, 128, 4, 4, 2)),  # few rows: the keys go to four SMs, and two groups
-        (Problem(4, 32, 4096, 128), (128, 128, 2, 1, 1)),  # persistent: a place for O instead of a stage
-        (Problem(4, 32, 4096, 256), (128, 80, 2, 1, 1)),
-        (Problem(1, 1, 64, 64), (64, 64, 2, 1, 1)),  # one tile: nothing to split
+        (
+            Problem(1, 8, 64, 64, seq_kv=8192),
+            (64, 128, 4, 8, 2, 1),
+        ),  # few rows: the keys go to eight SMs, and two groups
+        (Problem(4, 32, 4096, 128), (128, 128, 2, 1, 1, 1)),  # persistent: a place for O instead of a stage
+        (Problem(4, 32, 4096, 256), (128, 80, 2, 1, 1, 1)),
+        (Problem(1, 1, 64, 64), (64, 64, 2, 1, 1, 1)),  # one tile: nothing to split
     ],
     ids=label,
 )
@@ -204,7 +266,9 @@ def test_small_problems_give_each_block_of_a_cluster_enough_tiles_to_fill_its_st
 def test_the_deletion_campaign_skips_the_knobs_that_depend_on_the_problem() -> None:
     lines: list[str] = []
     targets = list(deletion.targets(["hopper"], lines.append))
-    assert [target.configs for target in targets] == [(TWO,), (CLUSTER_2,), (BOTH,), (PERSISTENT.but(NUM_CTAS=1),)]
+    assert [target.configs for target in targets] == [
+        *((TWO,), (CLUSTER_2,), (BOTH,), (PERSISTENT.but(NUM_CTAS=1),), (PACKED,))
+    ]
     assert lines[0].startswith(f"hopper {AUTO}: skipped")
 
 
@@ -212,7 +276,7 @@ REFUSALS = [
     Refusal({"BLOCK_M": 32}, "BLOCK_M must be one of 0, 64, 128, 192, not 32", "BLOCK_M is 64, 128 or 192"),
     Refusal({"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 80, 128, 176, not 96", "BLOCK_N is 64, 80, 128 or 176"),
     Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 0, 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
-    Refusal({"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, not 3", "SPLIT is 1, 2 or 4"),
+    Refusal({"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, 8, not 3", "SPLIT is 1, 2, 4 or 8"),
     Refusal({"SCHEDULE": "stream_k"}, "SCHEDULE must be one of auto, tiles, persistent, not stream_k"),
     Refusal({"SCHEDULE": "persistent", "NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
     Refusal(
@@ -221,6 +285,8 @@ REFUSALS = [
         "persistent CTAs split no keys",
     ),
     Refusal({"KEY_GROUPS": 3}, "KEY_GROUPS must be one of 0, 1, 2, not 3", "KEY_GROUPS is 1 or 2"),
+    Refusal({"PACK_GQA": 3}, "PACK_GQA must be one of 0, 1, 2, 4, 8, 16, not 3", "PACK_GQA is 1, 2, 4, 8 or 16"),
+    Refusal({"PACK_GQA": 4}, "PACK_GQA must be 0, or divide the 1 query heads that share K and V, which 4 does not"),
     Refusal(
         {"KEY_GROUPS": 2, "BLOCK_M": 128, "NUM_STAGES": 4},
         "share the 64 rows of a block: BLOCK_M must be 0 or 64, and SCHEDULE auto or tiles",

@@ -24,6 +24,8 @@ EMPTY = Problem(
     2, 2, 200, 64, seq_kv=40, kv_lengths=(0, 30), window_size=(20, 9)
 )  # an entry and the last rows see none
 NEGATIVE = Problem(1, 1, 70, 64, window_size=(5, 5), softcap=9.0, scale=-0.1)
+SHARED = Problem(2, 4, 45, 64, kv_heads=1, seq_kv=140, kv_lengths=(140, 33), window_size=(20, 9))
+"""Four heads in a tile of queries."""
 SMALL_TILES = HOPPER.default_config.but(BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2)
 """Several tiles of keys, and two consumers in turn."""
 
@@ -43,6 +45,12 @@ def outcome(kernel: CudaKernel, problem: Problem, kind: str, config: Config | No
 @pytest.mark.parametrize("kind", ["normal", "needle", "uniform", "forbidden"])
 def test_it_is_right(problem: Problem, kind: str, config: Config | None) -> None:
     judged = outcome(HOPPER, problem, kind, config)
+    assert judged.status is Status.PASSED, judged.reason
+
+
+@pytest.mark.parametrize("kind", ["normal", "forbidden"])
+def test_heads_share_a_tile(kind: str) -> None:
+    judged = outcome(HOPPER, SHARED, kind, SMALL_TILES.but(PACK_GQA=4))
     assert judged.status is Status.PASSED, judged.reason
 
 

@@ -21,7 +21,9 @@ from sdpalab.sim.counters import Counters
 
 ARCH = HOPPER.default_arch
 AUTO = HOPPER.default_config
-TWO = AUTO.but(BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHEDULE="persistent", NUM_CTAS=2)
+TWO = AUTO.but(
+    BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, PACK_GQA=1, SCHEDULE="persistent", NUM_CTAS=2
+)
 ONE = TWO.but(BLOCK_M=64, NUM_CTAS=3)
 THREE = TWO.but(BLOCK_M=192)
 LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)

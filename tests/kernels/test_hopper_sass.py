@@ -21,7 +21,7 @@ from sdpalab.model.turn import short_turn, turn_clocks
 from sdpalab.problem import Problem
 
 AUTO = HOPPER.default_config
-ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, KEY_GROUPS=1, PACK_GQA=1, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 WIDE = TWO.but(BLOCK_N=128)
 CLUSTER_2 = ONE.but(SPLIT=2)

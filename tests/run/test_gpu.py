@@ -104,21 +104,26 @@ class _Device:
 
 
 @pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 3)])
-def test_the_configuration_of_a_launch(cluster: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("programmatic", [False, True])
+def test_the_configuration_of_a_launch(cluster: tuple[int, int, int], programmatic: bool) -> None:
     entry = entry_of(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() { ret; }", "k")
     geometry = Geometry((4, 5, 6), (128, 2, 1), cluster, 100_000, cluster != (1, 1, 1))
-    step = PreparedStep(GpuFunction(None, "k", 0, 1024), geometry, Parameters(entry, b""), "step 1")
+    function, parameters = GpuFunction(None, "k", 0, 1024), Parameters(entry, b"")
+    step = PreparedStep(function, geometry, parameters, "step 1", programmatic=programmatic)
     device: Any = _Device()
     config = step.config(device, 12345)
     assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (4, 5, 6)
     assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (128, 2, 1)
     assert (config.sharedMemBytes, int(config.hStream)) == (100_000, 12345)
-    assert config.numAttrs == (0 if cluster == (1, 1, 1) else 1)
-    if config.numAttrs:
-        (attribute,) = config.attrs
-        assert attribute.id == device.driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        dimension = attribute.value.clusterDim
+    assert config.numAttrs == (cluster != (1, 1, 1)) + programmatic
+    kinds, attributes = device.driver.CUlaunchAttributeID, {each.id: each.value for each in config.attrs}
+    assert len(attributes) == config.numAttrs
+    if cluster != (1, 1, 1):
+        dimension = attributes[kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION].clusterDim
         assert (dimension.x, dimension.y, dimension.z) == cluster
+    if programmatic:
+        allowed = attributes[kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION]
+        assert allowed.programmaticStreamSerializationAllowed == 1
 
 
 def test_the_errors_that_lose_a_context_are_cudas() -> None:

@@ -105,6 +105,17 @@ def test_launches_of_two_streams(tmp_path: Path) -> None:
     assert sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP).clean
 
 
+def test_a_launch_that_may_overlap_the_one_before_it(tmp_path: Path) -> None:
+    facts = case(tmp_path)
+    facts["launches"][1]["programmatic"] = True
+    racing = sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP)
+    assert {hazard.kind for hazard in racing.hazards} == {"race"}
+    (tmp_path / "k.ptx").write_text(
+        PTX.replace("ld.global.f32 %f, [%d0];", "griddepcontrol.wait; ld.global.f32 %f, [%d0];")
+    )
+    assert sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP).clean
+
+
 def test_a_captured_file_has_addresses_other_ptx_and_refilled_buffers(tmp_path: Path) -> None:
     place = Device().array(np.zeros(1)).address + (1 << 20)
     np.save(tmp_path / "pointer.npy", np.array([place], np.uint64))

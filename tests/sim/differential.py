@@ -26,7 +26,7 @@ from sdpalab.sim.errors import SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native.engine import run
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
@@ -83,7 +83,7 @@ def _compare(setup: Setup, reference: Space, space: Space, counts: Tally, tally:
     assert not pairs, f"{name}: {len(places)} words differ (where, native, reference): {pairs}"
     # How often warps run a block may depend on the order of the warps, and shows in counters only; how often a polling
     # loop turns depends on it, too.
-    polling = sorted(polling_blocks(setup.entry, setup.program))
+    polling = sorted(polling_loops(setup.entry, setup.program).blocks)
     tally.lanes[polling] = counts.lanes[polling]
     for each in (
         "lanes",

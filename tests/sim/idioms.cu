@@ -3,6 +3,8 @@
 #include <cooperative_groups.h>
 #include <cuda/atomic>
 #include <cuda/barrier>
+#include <cuda/latch>
+#include <cuda/semaphore>
 #include <cuda_pipeline.h>
 
 namespace cg = cooperative_groups;
@@ -136,6 +138,64 @@ IDIOM(double_checked) {  // 1: the first look is relaxed, 2: it is a plain load,
         lock.store(0, release);
     }
     out[(blockIdx.x * blockDim.x + threadIdx.x) / 32] = data[0];
+}
+
+// The waits of libcu++ try, yield and sleep by turns, behind a count and a clock.
+IDIOM(wait_of_libcu) {  // 1: a relaxed wait, 2: a relaxed store
+    Device flag(*flags);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        data[0] = 5;
+        flag.store(1, STEP == 2 ? relaxed : release);
+        flag.notify_all();
+    } else {
+        flag.wait(0, STEP == 1 ? relaxed : acquire);
+        out[blockIdx.x] = data[0];
+    }
+}
+
+IDIOM(semaphore) {  // 0 in memory is a count of none; 1: the writer releases first, 2: a try is taken for the wait
+    auto& items = *reinterpret_cast<cuda::counting_semaphore<cuda::thread_scope_device>*>(flags);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        if (STEP == 1) items.release(gridDim.x);
+        data[0] = 5;
+        if (STEP != 1) items.release(gridDim.x);
+    } else {
+        if (STEP == 2) (void)items.try_acquire();
+        else items.acquire();
+        out[blockIdx.x] = data[0];
+    }
+}
+
+IDIOM(latch) {  // 1: no wait
+    using Latch = cuda::latch<cuda::thread_scope_block>;
+    __shared__ __align__(alignof(Latch)) char place[sizeof(Latch)];
+    __shared__ Word slot[64];
+    auto& latch = *reinterpret_cast<Latch*>(place);
+    if (threadIdx.x == 0) new (place) Latch(blockDim.x);
+    __syncthreads();
+    slot[threadIdx.x] = threadIdx.x;
+    if (STEP == 1) latch.count_down();
+    else latch.arrive_and_wait();
+    out[threadIdx.x] = slot[threadIdx.x ^ 32];
+}
+
+IDIOM(give_up) {  // a wait that trusts a clock: who gives up does not read; 1: it does, soon
+    Device flag(*flags);
+    if (threadIdx.x != 0) return;
+    if (blockIdx.x == 0) {
+        data[0] = 5;
+        flag.store(1, release);
+    } else {
+        const long long begin = clock64();
+        bool seen = false;
+        while (!seen && clock64() - begin < (STEP == 1 ? 1 : 1000)) {
+            seen = flag.load(acquire) != 0;
+            __nanosleep(20);
+        }
+        if (seen || STEP == 1) out[blockIdx.x] = data[0];
+    }
 }
 
 IDIOM(sequence_lock) {  // 1: plain data
@@ -476,6 +536,10 @@ FIVE(flag_of_blocks)
 ENTRY(flag_of_blocks, 5)
 FOUR(volatile_flag)
 FOUR(double_checked)
+THREE(wait_of_libcu)
+THREE(semaphore)
+TWO(latch)
+TWO(give_up)
 TWO(sequence_lock)
 FOUR(ring)
 FOUR(look_back)

@@ -259,3 +259,33 @@ def test_two_multicasts_to_one_place_race(mode, schedule):
     body = replace_once(MULTICAST, ("[%r6], [%rd4", "[%r1], [%rd4"))
     what, _ = multicast(body, async_mode=mode, schedule=schedule)
     assert "race" in what
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_the_clusters_of_a_cooperative_launch_run_natively(mode, schedule):
+    """All at once; each has a barrier of its own, and the ranks of its blocks name its own memory."""
+    options = {"async_mode": mode, "schedule": schedule, "cooperative": True}
+    out, remote = np.zeros((GRID, THREADS), np.uint32), np.zeros((GRID, THREADS), np.uint32)
+    with differential() as outcomes:
+        assert reported(STORE + BARRIER + LOAD + BARRIER, out, counters=True, **options) == []
+        assert reported(REMOTE, remote, **options) == []
+        assert multicast(MULTICAST, **options) == ([], True)
+    assert outcomes == [""] * 3
+    assert (out == WANT).all()
+    assert (remote[::2] == WANT[::2]).all()
+
+
+@pytest.mark.parametrize(
+    ("scope", "found"), [("gpu", set()), ("cluster", {"race"})], ids=["of the grid", "of the cluster"]
+)
+def test_the_scope_of_a_flag_between_clusters_of_a_cooperative_launch(scope, found):
+    """Block 0 passes a word to block 1, of its cluster, and to block 2, of another."""
+    body = f"""@!%p1 bra END; mov.u32 %r3, %ctaid.x; setp.eq.u32 %p3, %r3, 0; @%p3 bra SET; setp.gt.u32 %p3, %r3, 2;
+    @%p3 bra END; WAIT: ld.acquire.{scope}.global.u32 %r4, [%rd1+4]; setp.eq.u32 %p3, %r4, 0; @%p3 bra WAIT;
+    ld.global.u32 %r5, [%rd1]; bra END;
+    SET: st.global.u32 [%rd1], 7; st.release.{scope}.global.u32 [%rd1+4], 1; END:"""
+    out = np.zeros(8, np.uint32)
+    options = {"grid": 4, "cluster": (2, 1, 1), "cooperative": True}
+    with differential() as outcomes:
+        assert set(kinds(body, [out], **options)) == found
+    assert outcomes == (["race"] if found else [""])

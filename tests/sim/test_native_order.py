@@ -92,6 +92,43 @@ def test_a_block_that_waits_for_a_later_one_is_left_to_the_reference_engine() ->
     )
 
 
+LOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<6>; .reg .pred %p<3>;
+    ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; setp.ne.u32 %p0, %r1, 0; @%p0 bra END; mov.u32 %r4, -1;
+    mov.u32 %r5, %ctaid.x; L: add.u32 %r4, %r4, 1; atom.acquire.gpu.global.exch.b32 %r2, [%rd1], 1;
+    setp.ne.u32 %p1, %r2, 0; @%p1 bra L;
+    COUNT ld.global.u32 %r3, [%rd1+128]; add.u32 %r3, %r3, 1; bar.warp.sync 1; st.global.u32 [%rd1+128], %r3;
+    st.WRITE.gpu.global.u32 [%rd1], 0; END: ret; }"""
+
+
+@pytest.mark.parametrize("blocks", [4, 6])
+@pytest.mark.parametrize("write", ["release", "relaxed"])
+def test_blocks_meet_at_a_lock_in_a_random_order(write: str, blocks: int) -> None:
+    """Four run together, and then those that are left."""
+    array, ordered = np.zeros(64, np.uint32), write == "release"
+    with differential() as outcomes:
+        report = sim.launch(
+            *(HEAD + LOCK.replace("WRITE", write).replace("COUNT", ""), "k", blocks, 32, [array]), schedule="random"
+        )
+    assert outcomes == ([""] if ordered else ["race"])
+    assert {hazard.kind for hazard in report.hazards} == (set() if ordered else {"race"})
+    assert array[32] == blocks
+
+
+def test_some_blocks_find_a_lock_taken_in_a_random_order_alone() -> None:
+    """Each leaves how often it has tried in vain."""
+    tries = "mul.wide.u32 %rd2, %r5, 4; add.u64 %rd2, %rd2, %rd1; st.global.u32 [%rd2+64], %r4;"
+    for schedule in ("forward", "random"):
+        array = np.zeros(64, np.uint32)
+        body = HEAD + LOCK.replace("WRITE", "release").replace("COUNT", tries)
+        sim.launch(body, "k", 4, 32, [array], schedule=schedule)
+        assert bool(array[16:20].any()) == (schedule == "random")
+
+
+def test_blocks_that_wait_for_each_other_run_together_in_a_random_order() -> None:
+    body = TURNS.replace("READ", "acquire").replace("WRITE", "release")
+    assert outcome_of(body, schedule="random")[:2] == ("", [])
+
+
 @pytest.mark.parametrize(("middle", "ordered"), [(ACQUIRE + RELEASE, True), (RELEASE + ACQUIRE, False)])
 def test_a_block_passes_on_what_it_has_acquired_before_its_release_alone(middle: str, ordered: bool) -> None:
     why, kinds, _ = outcome_of(CHAIN.replace("MIDDLE", middle), threads=1)

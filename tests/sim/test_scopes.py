@@ -271,6 +271,24 @@ def test_equal_values_race_only_on_request():
     assert kinds(body, grid=2, schedules=("forward",), checks=("race", "values")) == {"race"}
 
 
+RETURNING = """setp.eq.u32 %p1, %r1, 1; @%p1 bra OTHER; setp.eq.u32 %p2, %r0, 0; @%p2 bra WRITER;
+setp.ne.u32 %p2, %r0, {reader}; @%p2 bra END;
+WAIT: ld.acquire.gpu.global.u32 %r5, [%rd2+4]; setp.eq.u32 %p3, %r5, 0; @%p3 bra WAIT;
+ld.global.u32 %r6, [%rd1]; bra END;
+WRITER: st.global.u32 [%rd1], 7; st.release.gpu.global.u32 [%rd2], 1; bra END;
+OTHER: setp.ne.u32 %p2, %r0, 0; @%p2 bra END;
+BETWEEN: ld.{acquire}.gpu.global.u32 %r5, [%rd2]; setp.eq.u32 %p3, %r5, 0; @%p3 bra BETWEEN;
+st.release.gpu.global.u32 [%rd2+4], 1; END:"""
+
+
+@pytest.mark.parametrize("reader", [32, 5])
+@pytest.mark.parametrize("acquire", ["acquire", "relaxed"])
+def test_what_comes_back_by_way_of_another_block_is_ordered(acquire, reader):
+    """Thread 0 passes a message to another thread of its block (of its warp, or of another) by way of block 1."""
+    reported = kinds(RETURNING.format(acquire=acquire, reader=reader), grid=2, threads=64, checks=sim.thorough_checks())
+    assert reported == (set() if acquire == "acquire" else {"race" if reader == 32 else "lane-race"})
+
+
 # ---- order of blocks, polling ----------------------------------------------------------------------------------------
 
 

@@ -379,6 +379,7 @@ class Driver:
             grid=request.grid,
             block=request.block,
             cluster=request.cluster,
+            programmatic=request.programmatic,
             smem=request.smem,
             stream=request.stream,
             hazards=hazards,

@@ -23,8 +23,8 @@ from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = ["EncodedMap", "LaunchRequest", "Refused", "check", "decode_config", "run"]
 
-CLUSTER_DIMENSION = 4
-"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION."""
+CLUSTER_DIMENSION, PROGRAMMATIC = 4, 6
+"""CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and .._PROGRAMMATIC_STREAM_SERIALIZATION."""
 
 _MAGIC = b"stand-in map 1\0\0"
 
@@ -50,26 +50,31 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """Grid, block and cluster, bytes of dynamic shared memory, and the stream's handle."""
+    """Grid, block and cluster, bytes of dynamic shared memory, the stream's handle, and whether the launch may overlap
+    the one before it in the stream."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     smem: int
     stream: int
     cluster: tuple[int, int, int] = (1, 1, 1)
+    programmatic: bool = False
 
 
 def decode_config(address: int) -> LaunchRequest:
-    """A ``CUlaunchConfig``; attributes other than the cluster's size are refused."""
+    """A ``CUlaunchConfig``; attributes other than these two are refused."""
     *sizes, stream, attributes, count = struct.unpack("<7I4xQQI", ctypes.string_at(address, 52))
     gx, gy, gz, bx, by, bz, smem = sizes
     request = LaunchRequest((gx, gy, gz), (bx, by, bz), smem, stream)
     for place in range(count):
         # An id, and behind it at a multiple of 8 a value of 64 bytes.
         kind, x, y, z = struct.unpack("<I4xIII", ctypes.string_at(attributes + 72 * place, 20))
-        if kind != CLUSTER_DIMENSION:
+        if kind == CLUSTER_DIMENSION:
+            request = replace(request, cluster=(x, y, z))
+        elif kind == PROGRAMMATIC:
+            request = replace(request, programmatic=bool(x))
+        else:
             raise Refused(801, f"launch attribute {kind} is not modelled")
-        request = replace(request, cluster=(x, y, z))
     return request
 
 
@@ -167,6 +172,7 @@ def run(
         [_argument(raw, memory) for raw in parameters],
         dynamic_smem=request.smem,
         cluster=request.cluster,
+        programmatic=request.programmatic,
         workers=1,
         **options,
     )

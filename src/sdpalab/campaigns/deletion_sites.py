@@ -11,10 +11,11 @@ from sdpalab.sim.ir import Instruction
 
 __all__ = ["Site", "is_synchronisation", "reason_of", "without"]
 
-_ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
+_ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar")
 _MODIFIERS = {
     "cp": ("commit_group", "wait_group", "wait_all", "mbarrier"),
     "wgmma": ("fence", "commit_group", "wait_group"),
+    "griddepcontrol": ("wait",),  # launch_dependents orders nothing
 }
 
 

@@ -1,4 +1,4 @@
-"""``sdpalab run``: a CUDA program as it is, with the simulator in place of a GPU."""
+"""``sdpalab run``: a CUDA program, or a Python program with Triton's kernels, with the simulator in place of a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["print_outcome", "program_options", "run"]
 GpuOption = Annotated[
     str | None,
     typer.Option(
-        metavar="GPU", help="What the program finds, such as L4 or H200. Default: by the newest PTX that it carries."
+        metavar="GPU",
+        help="What the program finds, such as L4 or H200. Default: by the newest PTX that it carries; H200 for Python.",
     ),
 ]
 ScheduleOption = Annotated[
@@ -50,7 +51,9 @@ TimeoutOption = Annotated[float | None, typer.Option(metavar="S", help="End the 
 
 
 def run(
-    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="Linked with nvcc -cudart shared.")],
+    program: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="Linked with nvcc -cudart shared, or a Python file (.py).")
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="The program's own.")] = None,
     gpu: GpuOption = None,
     schedule: ScheduleOption = "lockstep",
@@ -64,6 +67,8 @@ def run(
     json: JsonOption = None,
 ) -> int:
     """Run a CUDA program with no GPU: its kernels on the simulator, with hazards of device and host by source line.
+
+    A Python file (.py) is run by Python, with the simulator as the GPU of Triton.
 
     The program runs as it does without sdpalab, with your rights: it is not confined. Its output stays as it is, and
     the report is on standard error.

@@ -32,8 +32,9 @@ VALUES = {
     "BLOCK_M": (64, 128, 192),
     "BLOCK_N": (64, 80, 128, 176),
     "NUM_STAGES": (2, 3, 4),
-    "SPLIT": (1, 2, 4),
+    "SPLIT": (1, 2, 4, 8),
     "KEY_GROUPS": (1, 2),
+    "PACK_GQA": (1, 2, 4, 8, 16),
 }
 SCHEDULES = ("tiles", "persistent")
 EXP_ON_FMA = (0, 8, 13, 16)
@@ -66,6 +67,7 @@ def modelled_clocks(
     block_m: int,
     split: int,
     groups: int = 1,
+    packed: int = 1,
     *,
     persistent: bool = False,
     sms: int = SMS,
@@ -75,7 +77,7 @@ def modelled_clocks(
 
     A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
     Groups of consumers with the same rows then merge partial results, and blocks of a cluster exchange theirs.
-    Persistent blocks begin and end once.
+    Where ``packed`` heads share a tile, few queries fill it. Persistent blocks begin and end once.
     """
     scores = block_m * -(-problem.seq_kv // split)
     products = 4 * scores * problem.head_dim / flops_per_clock
@@ -83,13 +85,18 @@ def modelled_clocks(
     work = products + exponentials if block_m * groups == WARPGROUP_M else max(products, exponentials)
     sent = block_m * (split - 1) / split * problem.head_dim * 4
     work += (groups - 1) * GROUP_CLOCKS + sent / CLUSTER_BYTES_PER_CLOCK
-    waves = -(-_tiles(problem, block_m) * split // sms)
+    waves = -(-_tiles(problem, block_m, packed) * split // sms)
     return (1 if persistent else waves) * BLOCK_CLOCKS + waves * work
 
 
-def _tiles(problem: Problem, block_m: int) -> int:
+def _tiles_per_head(problem: Problem, block_m: int, packed: int) -> int:
+    """Tiles of queries of a head, or of ``packed`` heads that share them."""
+    return -(-problem.seq_q * packed // block_m)
+
+
+def _tiles(problem: Problem, block_m: int, packed: int) -> int:
     """Tiles of queries of all heads."""
-    return -(-problem.seq_q // block_m) * problem.heads * problem.batch
+    return _tiles_per_head(problem, block_m, packed) * (problem.heads // packed) * problem.batch
 
 
 @lru_cache(maxsize=1024)
@@ -99,15 +106,29 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     Problems with a window, a soft cap or lengths have a block for each tile of queries.
 
     BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
-    where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is
-    what the registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what
-    shared memory allows, but no more than a block has tiles. EXP_ON_FMA is 13 at head_dim 64, where the special
-    function unit would take as long as the tensor cores, and 0 above, where it takes half as long.
+    where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. PACK_GQA
+    is the least number of a group's heads in a tile with which no other takes fewer clocks, or as many with fewer
+    tiles, each of which reads K and V. BLOCK_N is what the registers allow, as each tile has a cost of its own, but no
+    more than a block has keys; NUM_STAGES what shared memory allows, but no more than a block has tiles. EXP_ON_FMA is
+    13 at head_dim 64, where the special function unit would take as long as the tensor cores, and 0 above, where it
+    takes half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
     if problem.extras:
         config = config.but(SPLIT=1, KEY_GROUPS=1, SCHEDULE="tiles")
+    if config.int("PACK_GQA"):
+        best = _best(problem, config, sms)
+    else:
+        packs = [packed for packed in VALUES["PACK_GQA"] if problem.group % packed == 0]
+        ways = [_best(problem, config.but(PACK_GQA=packed), sms) for packed in packs]
+        suitable = [way for way in ways if _unsuitable(problem, way) is None]
+        best = min(suitable or ways, key=lambda way: (_clocks(problem, way, sms), _tiles_of(problem, way)))
+    return best if best.int("NUM_CTAS") or not _is_persistent(best) else best.but(NUM_CTAS=_held(problem, best, sms))
+
+
+def _best(problem: Problem, config: Config, sms: int) -> Config:
+    """Of the blocks that ``config`` leaves open, with its PACK_GQA, those of the least modelled clocks."""
     rows, splits, groups = (
         (config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS")
     )
@@ -122,15 +143,18 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
         way
         for way in ways
         if _unsuitable(problem, way) is None
-        and not (automatic and _is_persistent(way) and _tiles(problem, way.int("BLOCK_M")) <= _held(problem, way, sms))
+        and not (automatic and _is_persistent(way) and _tiles_of(problem, way) <= _held(problem, way, sms))
     ]
-    best = min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
-    return best if best.int("NUM_CTAS") or not _is_persistent(best) else best.but(NUM_CTAS=_held(problem, best, sms))
+    return min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
 
 
 def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
-    block_m, split, groups = (resolved.int(name) for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS"))
-    return modelled_clocks(problem, block_m, split, groups, persistent=_is_persistent(resolved), sms=sms)
+    knobs = (resolved.int(name) for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS", "PACK_GQA"))
+    return modelled_clocks(problem, *knobs, persistent=_is_persistent(resolved), sms=sms)
+
+
+def _tiles_of(problem: Problem, resolved: Config) -> int:
+    return _tiles(problem, resolved.int("BLOCK_M"), resolved.int("PACK_GQA"))
 
 
 def _sized(problem: Problem, config: Config) -> Config:
@@ -166,17 +190,17 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
     ``config`` has a value for each knob.
     """
-    block_m, block_n, stages, split, groups = (config.int(name) for name in VALUES)
+    block_m, block_n, stages, split, groups, _ = (config.int(name) for name in VALUES)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
     return own + merged_bytes(problem.head_dim, block_m, split, groups)
 
 
 def _unsuitable(problem: Problem, resolved: Config) -> str | None:
     """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
-    block_m, block_n, stages, split, groups = (resolved.int(name) for name in VALUES)
+    block_m, block_n, stages, split, groups, _ = (resolved.int(name) for name in VALUES)
     if _is_persistent(resolved) and split > 1:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
-    if _is_persistent(resolved) and _tiles(problem, block_m) > MAX_TILES:
+    if _is_persistent(resolved) and _tiles_of(problem, resolved) > MAX_TILES:
         return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
     if groups > 1 and (block_m != WARPGROUP_M or _is_persistent(resolved)):
         return (
@@ -204,7 +228,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
     unlisted = reject_unlisted(config, listed)
     if unlisted is not None:
         return unlisted
-    ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
+    ctas, packed, schedule = config.int("NUM_CTAS"), config.int("PACK_GQA"), config["SCHEDULE"]
     if problem.extras and (schedule == "persistent" or max(config.int("SPLIT"), config.int("KEY_GROUPS")) > 1):
         extras = " and ".join(problem.extras)
         return (
@@ -213,6 +237,10 @@ def _reject(problem: Problem, config: Config) -> str | None:
         )
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
+    if problem.group % (packed or 1):
+        return (
+            f"PACK_GQA must be 0, or divide the {problem.group} query heads that share K and V, which {packed} does not"
+        )
     if ctas and schedule != "persistent":
         return f"NUM_CTAS is the number of persistent blocks: with SCHEDULE={schedule} it must be 0, not {ctas}"
     return _unsuitable(problem, resolve(problem, config))
@@ -223,33 +251,36 @@ def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
     return {**window_macros(problem), **knobs, "PERSISTENT": int(_is_persistent(resolved))}
 
 
-def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
+def _heads_at_once(problem: Problem, tiles: int, ctas: int, packed: int) -> int:
     """Query heads whose ``tiles`` each persistent blocks mix: all heads, in as equal numbers as can be.
 
     So many that K and V of all fit half of L2, or else that SHARERS blocks read each; and enough for two rounds.
+    Heads that are ``packed`` count as one.
     """
-    fitting = L2_BYTES // 2 // (2 * problem.seq_kv * problem.head_dim * 2) * problem.group
+    fitting = L2_BYTES // 2 // (2 * problem.seq_kv * problem.head_dim * 2) * problem.group // packed
     most = max(fitting, ctas // SHARERS, -(-2 * ctas // tiles))
-    heads = problem.batch * problem.heads
+    heads = problem.batch * problem.heads // packed
     return -(-heads // -(-heads // most))
 
 
 def _plan(problem: Problem, resolved: Config) -> Launch:
-    block_m, split = resolved.int("BLOCK_M"), resolved.int("SPLIT")
-    q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
-    of_queries = (q_heads, problem.seq_q, problem.head_dim)
+    block_m, split, packed = (resolved.int(name) for name in ("BLOCK_M", "SPLIT", "PACK_GQA"))
+    heads, kv_heads = problem.heads // packed, problem.batch * problem.kv_heads
+    q_heads = problem.batch * heads
+    of_queries = (q_heads * packed, problem.seq_q, problem.head_dim)
     of_keys = (kv_heads, problem.seq_kv, problem.head_dim, resolved.int("BLOCK_N"))
     maps = (
-        tiled_map("q", *of_queries, WARPGROUP_M),
+        tiled_map("q", *of_queries, WARPGROUP_M, packed),
         tiled_map("k", *of_keys),
         tiled_map("v", *of_keys),
-        tiled_map("o", *of_queries, WARP_M),
+        tiled_map("o", *of_queries, WARP_M, packed),
     )
-    tiles, sizes = -(-problem.seq_q // block_m), (problem.seq_q, problem.seq_kv, problem.group)
-    grid, order = (split * tiles, problem.heads, problem.batch), (q_heads, 0, 0)
+    tiles = _tiles_per_head(problem, block_m, packed)
+    sizes = (problem.seq_q, problem.seq_kv, problem.group // packed)
+    grid, order = (split * tiles, heads, problem.batch), (q_heads, 0, 0)
     if _is_persistent(resolved):
         ctas = min(resolved.int("NUM_CTAS"), tiles * q_heads)
-        at_once = _heads_at_once(problem, tiles, ctas)
+        at_once = _heads_at_once(problem, tiles, ctas, packed)
         grid, order = (ctas, 1, 1), (q_heads, at_once, -(-at_once * tiles // ctas))
     return Launch(
         grid=grid,
@@ -257,13 +288,22 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
         args=(*maps, *sizes, problem.scale, "lse", *(["kv_lengths"] if problem.extras else order)),
         dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
+        programmatic=True,
     )
 
 
 _AUTO = Config(
-    BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, KEY_GROUPS=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0
+    BLOCK_M=0,
+    BLOCK_N=0,
+    NUM_STAGES=0,
+    SPLIT=0,
+    KEY_GROUPS=0,
+    PACK_GQA=0,
+    EXP_ON_FMA="auto",
+    SCHEDULE="auto",
+    NUM_CTAS=0,
 )
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, KEY_GROUPS=1, EXP_ON_FMA=13, SCHEDULE="tiles")
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, KEY_GROUPS=1, PACK_GQA=1, EXP_ON_FMA=13, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
@@ -276,6 +316,7 @@ HOPPER = CudaKernel(
         _TILES.but(BLOCK_M=64, SPLIT=2),
         _TILES.but(BLOCK_M=64, SPLIT=2, KEY_GROUPS=2, NUM_STAGES=4),
         _TILES.but(BLOCK_M=128, SPLIT=1, SCHEDULE="persistent", NUM_CTAS=1),
+        _TILES.but(BLOCK_M=64, SPLIT=2, PACK_GQA=4),
     ),
     supports=_supports,
     reject=_reject,

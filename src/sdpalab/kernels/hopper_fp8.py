@@ -135,6 +135,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
         args=(*maps, "q_scales", "kv_scales", problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, config),
         cluster=(split, 1, 1),
+        programmatic=True,
     )
     quantise = quantise_rows(problem, SCALE_ROWS, v_in_blocks=True)
     return LaunchPlan(quantisation_buffers(problem, SCALE_ROWS), (quantise, attention))

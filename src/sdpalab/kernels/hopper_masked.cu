@@ -3,8 +3,8 @@
 //
 // What differs: the first tile of keys is that of the window's left side; a tile at either edge is masked on both sides;
 // and a row may see no key of its first tiles, or of none. A CTA has a tile of queries to itself, and a consumer its
-// rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: it then computes with the first tile, all of it
-// masked.
+// rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: it then
+// computes with the first tile, all of it masked. PACK_GQA is as in hopper.cu.
 
 #include "mainloop/keys_of_window.cuh"
 #include "mainloop/warpgroups.cuh"
@@ -15,17 +15,21 @@ static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64,
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 16, "EXP_ON_FMA is 0 to 16");
 static_assert(SPLIT == 1 && KEY_GROUPS == 1 && !PERSISTENT, "a consumer has 64 rows to itself");
+static_assert(PACK_GQA >= 1 && WARP_M % PACK_GQA == 0, "PACK_GQA is 1, 2, 4, 8 or 16");
 
-using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32>;
+using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<BLOCK_M / WARPGROUP_M>::CONSUMER - 32, PACK_GQA>;
 using Attention =
-    WarpgroupAttention<Products, OwnRows, GridTile<1>, KeysOfWindow, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+    WarpgroupAttention<Products, OwnRows, GridTile<1>, KeysOfWindow, BLOCK_M / WARPGROUP_M, NUM_STAGES, 1, PACK_GQA>;
 
-// Maps and lse as in hopper.cu; grid = (tiles of query rows, query heads, batch); kv_lengths [batch], or null.
+// Maps and lse as in hopper.cu; grid = (tiles of query rows, query heads / PACK_GQA, batch); kv_lengths [batch], or null.
 __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
     hopper_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                      const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, int seq_q, int seq_kv,
                      int group, float scale, float* __restrict__ lse, const int* __restrict__ kv_lengths) {
     extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];
+    if (KV_LENGTHS) {
+        ptx::griddepcontrol_wait();
+    }
     const int keys = KV_LENGTHS ? kv_lengths[blockIdx.z] : seq_kv;
     Attention::run(*reinterpret_cast<Attention::SharedStorage*>(smem_bytes), {q, k, v}, o, {}, seq_q, keys, group,
                    scale, lse);

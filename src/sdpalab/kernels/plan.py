@@ -193,7 +193,9 @@ class Launch:
     kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. Values
     that only the compiler has (Triton's shared memory and scratch parameters) are not in it:
     :meth:`sdpalab.compile.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's
-    own source, for plans of several launches.
+    own source, for plans of several launches. With ``programmatic`` (programmatic stream serialization, sm_90 and up)
+    the kernel may begin while the one before it in the stream runs: it has a ``griddepcontrol.wait`` before all that it
+    reads or writes in the plan's buffers.
     """
 
     grid: Dim3
@@ -203,6 +205,7 @@ class Launch:
     cluster: Dim3 = (1, 1, 1)
     module: Source | None = None
     entry: str = ""
+    programmatic: bool = False
 
 
 class MatrixShape(NamedTuple):

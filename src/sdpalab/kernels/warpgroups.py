@@ -75,7 +75,7 @@ def merged_bytes(head_dim: int, block_m: int, split: int, groups: int = 1) -> in
     those of a cluster.
     """
     warps = block_m // WARP_M
-    partials = ((split - 1) * (warps // split) + (groups - 1) * warps) * 32 * 16 * (head_dim // 8 + 1)
+    partials = ((split - 1) * max(1, warps // split) + (groups - 1) * warps) * 32 * 16 * (head_dim // 8 + 1)
     return partials + (8 if split > 1 else 0)
 
 
@@ -100,12 +100,21 @@ def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int, group
     )
 
 
-def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
+def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int, packed: int = 1) -> TiledMap:
     """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other.
 
-    Elements have 16 bits, and ``heads`` are those of all batches.
+    Elements have 16 bits, and ``heads`` are those of all batches. Where ``packed`` heads share a tile, it is
+    [heads / packed, panels, rows, packed, 64], and of the ``box_rows`` as many are one row's of these heads.
     """
     panels = head_dim // PANEL_COLUMNS
+    if packed > 1:
+        return TiledMap(
+            buffer,
+            box=(1, panels, box_rows // packed, packed, PANEL_COLUMNS),
+            swizzle="128B",
+            shape=(heads // packed, panels, rows, packed, PANEL_COLUMNS),
+            strides=(packed * rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, rows * head_dim * 2, 2),
+        )
     return TiledMap(
         buffer,
         box=(1, panels, box_rows, PANEL_COLUMNS),

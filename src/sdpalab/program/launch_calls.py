@@ -21,7 +21,7 @@ __all__ = ["launch"]
 
 _LINKED = 2
 """The version of a wrapper whose device code nvlink has put together (FATBINC_LINK_VERSION)."""
-_COOPERATIVE, _CLUSTER, _ATTRIBUTE_BYTES, _ATTRIBUTE_VALUE = 2, 4, 72, 8
+_COOPERATIVE, _CLUSTER, _PROGRAMMATIC, _ATTRIBUTE_BYTES, _ATTRIBUTE_VALUE = 2, 4, 6, 72, 8
 _UNHANDLED = {12: "cudaLaunchAttributeLaunchCompletionEvent", 7: "cudaLaunchAttributeProgrammaticEvent"}
 
 
@@ -90,7 +90,7 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
     address, grid, block, dynamic, handle = given.word(), given.ints(3), given.ints(3), given.word(), given.word()
     attributes, raw = given.counted(), given.rest()
     function = state.function(address)
-    cooperative, cluster = _attributes(state, attributes)
+    cooperative, cluster, programmatic = _attributes(state, attributes)
     cooperative |= request.name == "cudaLaunchCooperativeKernel"
     module, name, place = state.load(function.module), short_name(function.entry), state.line(request)
     where = f"{name}{f' at {place}' if place else ''}"
@@ -110,6 +110,7 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
     options |= {"dynamic_smem": dynamic} if dynamic else {}
     options |= {"cluster": list(cluster)} if cluster != (1, 1, 1) else {}
     options |= {"cooperative": True} if cooperative else {}
+    options |= {"programmatic": True} if programmatic else {}
     recorded = state.recorder is not None and state.recorder.before(function, args, options, stream)
     run, ptx = state.begin_operation(name, place), f"{function.module.name}.ptx"
     try:
@@ -119,6 +120,7 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
             dynamic_smem=dynamic,
             cluster=cluster,
             cooperative=cooperative,
+            programmatic=programmatic,
             **state.options.of_launch,
         )
     except LaunchError as error:
@@ -146,9 +148,10 @@ def _status(error: SimError) -> int:
     return 702
 
 
-def _attributes(state: ProgramState, data: bytes) -> tuple[bool, tuple[int, ...]]:
-    """Whether a launch is cooperative, and its cluster, by its ``cudaLaunchAttribute`` records."""
-    cooperative, cluster = False, (1, 1, 1)
+def _attributes(state: ProgramState, data: bytes) -> tuple[bool, tuple[int, ...], bool]:
+    """Whether a launch is cooperative, its cluster, and whether it may overlap the one before it in its stream, by its
+    ``cudaLaunchAttribute`` records."""
+    cooperative, cluster, programmatic = False, (1, 1, 1), False
     for at in range(0, len(data), _ATTRIBUTE_BYTES):
         kind = int.from_bytes(data[at : at + 4], "little")
         value = data[at + _ATTRIBUTE_VALUE : at + _ATTRIBUTE_BYTES]
@@ -156,6 +159,8 @@ def _attributes(state: ProgramState, data: bytes) -> tuple[bool, tuple[int, ...]
             cooperative = int.from_bytes(value[:4], "little") != 0
         elif kind == _CLUSTER:
             cluster = struct.unpack_from("<3I", value)
+        elif kind == _PROGRAMMATIC:
+            programmatic = int.from_bytes(value[:4], "little") != 0
         elif kind in _UNHANDLED:
             raise CallError("cudaErrorNotSupported", f"{_UNHANDLED[kind]} is not modelled")
-    return cooperative, cluster
+    return cooperative, cluster, programmatic

@@ -7,95 +7,35 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.program.executable import check_program
 from sdpalab.program.options import RunOptions
+from sdpalab.program.outcome import ProgramOutcome
+from sdpalab.program.python_program import run_python
 from sdpalab.program.server import Server
 from sdpalab.program.standin import VERSIONS, lay_out_standin
-from sdpalab.run.hazards import HazardGroup, group
+from sdpalab.run.hazards import group
 from sdpalab.run.sources import Sources
 
-__all__ = ["ProgramOutcome", "run_program"]
+__all__ = ["run_program"]
 
 _NO_ROOM, _ATTEMPTS = 97, 20
 """What the stand-in exits with if something lies where device memory must be, which chance decides."""
 _UNWRITTEN = "memory that nobody has written holds NaN; if the program succeeds with --fill zeros, it reads such memory"
 
 
-@dataclass(frozen=True)
-class ProgramOutcome:
-    """The outcome of a run.
-
-    Attributes
-    ----------
-    command : tuple of str
-    gpu : str
-        What the program found.
-    exit_code : int
-        Of the program; negative for a signal.
-    launches : int
-    operations : int
-        Launches, copies, fills, and accesses of the host to closed pages.
-    hazards : tuple of HazardGroup
-    problems : tuple of str
-        Calls that failed or are not modelled.
-    notes : tuple of str
-        What the run's figures are not.
-    captured : tuple of str
-        The launch files that were left.
-    left_out : int
-        Launches beyond the most that are captured.
-    fatal : str
-        What the simulator could not do; the results are then not the program's.
-    """
-
-    command: tuple[str, ...]
-    gpu: str
-    exit_code: int
-    launches: int
-    operations: int
-    hazards: tuple[HazardGroup, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    captured: tuple[str, ...]
-    left_out: int
-    fatal: str
-
-    @property
-    def clean(self) -> bool:
-        """True if there is no hazard, no call failed, and the program ended well."""
-        return not (self.hazards or self.problems or self.exit_code)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "program": list(self.command),
-            "gpu": self.gpu,
-            "exit_code": self.exit_code,
-            "launches": self.launches,
-            "operations": self.operations,
-            "clean": self.clean,
-            "hazards": [each.to_dict() for each in self.hazards],
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-            "captured": list(self.captured),
-        }
-
-
 def run_program(
     command: Sequence[str], options: RunOptions | None = None, cache: Cache | None = None
 ) -> ProgramOutcome:
-    """Run a CUDA program with the simulator in place of a GPU. Its output is that of this process.
+    """Run a program with the simulator in place of a GPU. Its output is that of this process.
 
     Parameters
     ----------
     command : sequence of str
-        The program and its arguments.
+        The program and its arguments: a CUDA program, or a Python file (``.py``) whose kernels are Triton's.
     options : RunOptions, optional
     cache : Cache, optional
         Where the stand-in is kept. Default: the user's.
@@ -108,6 +48,8 @@ def run_program(
         If there is no C compiler, or the machine fails otherwise.
     """
     options = options or RunOptions()
+    if command[0].endswith(".py"):
+        return run_python(command, options)
     path, facts = check_program(command[0])
     for _ in range(_ATTEMPTS):
         outcome = _run(path.absolute(), command, facts.runtime, options, cache)

@@ -73,7 +73,8 @@ class PreparedStep:
     """One launch, ready to run: the function, its parameters, and grid, block, cluster, shared memory.
 
     ``label`` says in errors what was launched; ``pointers`` and ``maps`` are where the addresses of buffers lie in the
-    parameters, and tensor maps of them, by the buffers' names.
+    parameters, and tensor maps of them, by the buffers' names; ``programmatic`` is as in
+    :class:`~sdpalab.kernels.plan.Launch`.
     """
 
     function: GpuFunction
@@ -82,6 +83,7 @@ class PreparedStep:
     label: str
     pointers: tuple[tuple[str, ctypes.c_uint64], ...] = ()
     maps: tuple[tuple[str, ctypes.c_uint64], ...] = ()
+    programmatic: bool = False
 
     def config(self, device: GpuDevice, stream: int) -> Any:
         """The ``CUlaunchConfig`` on a stream, by its handle."""
@@ -91,13 +93,21 @@ class PreparedStep:
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry.block
         config.sharedMemBytes = geometry.dynamic_smem
         config.hStream = driver.CUstream(stream)
+        attributes = []
         if geometry.explicit_cluster:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            dimension = attribute.value.clusterDim
+            cluster = driver.CUlaunchAttribute()
+            cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dimension = cluster.value.clusterDim
             dimension.x, dimension.y, dimension.z = geometry.cluster
-            config.attrs = [attribute]
-            config.numAttrs = 1
+            attributes.append(cluster)
+        if self.programmatic:
+            overlap = driver.CUlaunchAttribute()
+            overlap.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            overlap.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(overlap)
+        if attributes:
+            config.attrs = attributes
+            config.numAttrs = len(attributes)
         return config
 
     def call(self, device: GpuDevice, stream: int) -> Call:
@@ -168,7 +178,7 @@ def prepare_step(
     named = list(zip(step.args, entry.params, strict=True))
     pointers = [(arg, parameters.word(param.offset)) for arg, param in named if isinstance(arg, str)]
     maps = [(arg.buffer, parameters.word(param.offset)) for arg, param in named if isinstance(arg, TiledMap)]
-    return PreparedStep(function, geometry, parameters, label, tuple(pointers), tuple(maps))
+    return PreparedStep(function, geometry, parameters, label, tuple(pointers), tuple(maps), step.programmatic)
 
 
 class Prepared:

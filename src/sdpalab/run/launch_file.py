@@ -180,6 +180,9 @@ class LaunchDescription(_Model):
     dynamic_smem: _Bytes = 0
     cluster: _Sizes = Field([1, 1, 1])
     cooperative: bool = False
+    programmatic: bool = Field(
+        False, description="Programmatic stream serialization: it may overlap the launch before it in its stream."
+    )
     stream: str = Field("", description="The stream that it is issued to; the default stream if empty.")
     after: list[str] = Field(default_factory=list, description="Streams whose work so far it waits for, by an event.")
     ptx: str | None = Field(None, description="The PTX file of the kernel, where it is another than the launch file's.")

@@ -210,6 +210,8 @@ class PtxRun:
             self.buffers[name] = self.gpu.array(values, name=f"buffer {name}", address=buffer.address)
         for name, buffer in file.variables.items():
             self._set_variable(None, name, buffer)
+        if any(launch.programmatic for launch in file.launches):
+            self.gpu.overlaps = True
         for launch in file.launches:
             module = self._module(launch.ptx)
             for name, buffer in launch.set.items():
@@ -229,6 +231,7 @@ class PtxRun:
                 dynamic_smem=launch.dynamic_smem,
                 cluster=launch.cluster,
                 cooperative=launch.cooperative,
+                programmatic=launch.programmatic,
                 **self.options,
             )
             launched(report)

@@ -159,7 +159,8 @@ def small_problems(
     is one, even and odd, and every stage is filled again; and two tiles of rows and an odd number of keys', all of
     them whole, for which a kernel may have code of its own. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
     NUM_STAGES (in Triton num_stages) where the kernel has them; blocks that share a row's keys, as many as SPLIT says,
-    get so many each. Unless all are causal, a ragged causal one comes last.
+    get so many each; and as many heads share a tile of rows and K and V as PACK_GQA says. Unless all are causal, a
+    ragged causal one comes last.
 
     Raises
     ------
@@ -169,14 +170,15 @@ def small_problems(
     config = kernel.default_config if config is None else config
     keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
     keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
-    share = keys * max(1, _knob(config, "SPLIT"))
+    share, heads = keys * max(1, _knob(config, "SPLIT")), max(1, _knob(config, "PACK_GQA"))
+    rows //= heads
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += (
             [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
         )
-        problems = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        problems = [Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
         problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
         if problems:
             return problems

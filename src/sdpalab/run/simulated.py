@@ -105,6 +105,7 @@ class SimulatedExecutor:
                 _arguments(step, buffers, number),
                 dynamic_smem=step.dynamic_smem,
                 cluster=step.cluster,
+                programmatic=step.programmatic,
                 names=[_buffer_name(argument) for argument in step.args],
                 **options,
             )

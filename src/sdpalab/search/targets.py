@@ -91,7 +91,7 @@ def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:
             build = next(ready)
             launch = build.completed(step)
             place = [launch.grid, launch.block, launch.cluster, launch.dynamic_smem, list(map(str, launch.args))]
-            parts.append([build.ptx_sha256, build.entry, *place])
+            parts.append([build.ptx_sha256, build.entry, *place, *(["programmatic"] if launch.programmatic else [])])
         else:
             parts.append(repr(step))
     return sha256(json.dumps(parts).encode()).hexdigest()

@@ -13,6 +13,7 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.global_race import GlobalRaceCheck
 from sdpalab.sim.checks.mbarrier_init import MbarrierInitCheck
 from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.prerequisites import PrerequisiteCheck
 from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
@@ -67,11 +68,9 @@ class Setup:
     watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
-
-    @property
-    def ctas_together(self) -> int:
-        """CTAs that must run together: those of a cluster, or all of a cooperative launch."""
-        return self.geometry.ctas if self.workspace else self.geometry.cluster_size
+    prerequisites: Indices | None = None
+    """Of a launch with programmatic stream serialization, what the kernel before it accesses
+    (:class:`~sdpalab.sim.checks.prerequisites.PrerequisiteCheck`)."""
 
 
 class Chunks:
@@ -150,8 +149,6 @@ class Chunks:
         observers = [] if self.watcher is None else [self.watcher]
         observers += [recorder.watch(machine) for recorder in self.setup.watchers]
         observers += race_observers(self.setup, machine, log, self.history, self.tally)
-        if "strict" in checks:
-            observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
             registers = TrackingCheck(machine, log)
             observers += [TrackedMemory(machine, log, registers), registers]
@@ -180,8 +177,12 @@ def race_observers(
             chains=history.chains,
         )
         observers += [race, GlobalRaceCheck(machine, log, race, history)]
+        if setup.prerequisites is not None:
+            observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     if "async" in setup.checks:
         observers.append(AsyncCheck(machine, log, tally))
+    if "strict" in setup.checks:
+        observers.append(MbarrierInitCheck(machine, log))
     return observers
 
 

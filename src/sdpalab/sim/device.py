@@ -216,6 +216,16 @@ class Device:
         self._streams.host_shares = value
 
     @property
+    def overlaps(self) -> bool:
+        """Whether launches may overlap the one before them in their stream (``programmatic``): then what each launch
+        accesses is kept in mind. The first such launch sets it, too: what is before that one counts as complete."""
+        return self._streams.overlaps
+
+    @overlaps.setter
+    def overlaps(self, value: bool) -> None:
+        self._streams.overlaps = value
+
+    @property
     def streams(self) -> Sequence[Stream]:
         """All streams, the default one first."""
         return self._streams.all
@@ -412,7 +422,9 @@ class DeviceFunction:
             Default: the default stream.
         **options
             The others of :func:`~sdpalab.sim.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
-            ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``, ``workers``.
+            ``programmatic``, ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``,
+            ``max_steps``, ``workers``. With ``programmatic`` the kernel may overlap the launch before it in the stream,
+            if that is what comes before it, and no other.
 
         Returns
         -------
@@ -428,10 +440,13 @@ class DeviceFunction:
         arena, streams = device._arena, device._streams
         stream = stream or streams.default
         streams.begin(stream)
-        accesses: Accesses = "none"
+        device.overlaps |= bool(options.get("programmatic"))
+        accesses: Accesses = "places" if device.overlaps else "none"
+        before = None
         if streams.needs_accesses:
             accesses = "places" if streams.snapshot_bytes + arena.end <= _MOST_KEPT else "all"
-        before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
+            before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
+        prerequisites = np.empty((0, 3), np.int64) if stream.last is None else stream.last
         mark = arena.end
 
         def run(accesses: Accesses) -> Executed:
@@ -441,6 +456,7 @@ class DeviceFunction:
                     *(self.module.text, self.entry, grid, block, args, arena),
                     placed=self.module.placed,
                     accesses=accesses,
+                    prerequisites=prerequisites,
                     **options,
                 )
             finally:
@@ -462,7 +478,7 @@ class DeviceFunction:
         if accesses == "none":
             done = replace(done, history=None)
         operation = launch_operation(done, mark)
-        if done.touched is not None:
+        if done.touched is not None and before is not None:
             operation.again, operation.snapshot_bytes = again, arena.end
         races = streams.add(stream, operation)
         device.hazards += [*done.report.hazards, *races]

@@ -34,7 +34,7 @@ from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.recording import AccessRecorder
-from sdpalab.sim.selection import WARP, Array
+from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.shape import clusters_in_order, shape_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
@@ -97,6 +97,7 @@ def launch(
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
+    programmatic: bool = False,
     checks: Sequence[str] = CHECKS,
     counters: bool = False,
     schedule: str = "lockstep",
@@ -132,6 +133,10 @@ def launch(
         Blocks of a cluster; if it is (1, 1, 1), what the kernel was compiled for.
     cooperative : bool
         A cooperative launch: all blocks are there at once, and may synchronise as a grid.
+    programmatic : bool
+        A launch with programmatic stream serialization: the kernel before it in the stream may still run, and access
+        all of the arrays, until ``griddepcontrol.wait``. Earlier accesses to them are races
+        (:mod:`sdpalab.sim.checks.prerequisites`).
     checks : sequence of str
         Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
@@ -188,6 +193,7 @@ def launch(
         dynamic_smem=dynamic_smem,
         cluster=cluster,
         cooperative=cooperative,
+        programmatic=programmatic,
         checks=checks,
         counters=counters,
         schedule=schedule,
@@ -234,9 +240,11 @@ def execute(
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
     accesses: Accesses = "none",
+    prerequisites: Indices | None = None,
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
+    programmatic: bool = False,
     checks: Sequence[str] = CHECKS,
     counters: bool = False,
     schedule: str = "lockstep",
@@ -265,7 +273,10 @@ def execute(
     taken = takes_parameter_addresses(code)
     if taken:  # before all else: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
+    known = len(arena.extents)
     params = parameter_block(code, args, arena, names)
+    if programmatic and prerequisites is None:
+        prerequisites = np.array([(each.begin, each.end, 1) for each in arena.extents[known:]], np.int64).reshape(-1, 3)
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
@@ -289,6 +300,7 @@ def execute(
         reads=reads,
         watchers=watchers,
         numerics=numerics,
+        prerequisites=prerequisites if programmatic else None,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated

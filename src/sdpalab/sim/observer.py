@@ -144,6 +144,9 @@ class Observer:
         """These lanes have executed a fence between the generic proxy and the async proxy, for ``shared`` memory,
         ``global`` memory or both."""
 
+    def grid_wait(self, sel: Selection, instruction: Instruction) -> None:
+        """These lanes have executed a ``griddepcontrol.wait``: the grids that this one depends on are complete."""
+
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
 

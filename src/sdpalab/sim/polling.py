@@ -1,35 +1,99 @@
-"""Which loops of a program poll: they read one place again and again until another thread has changed it.
+"""Which loops of a program poll: they read a place again and again until another thread has changed it.
 
-Such a loop is left only by branches on what it has read from an address that it does not change, and changes nothing
-that others wait for. While it turns, other threads must run; if all threads that can run are in such loops, nothing
-will happen any more.
+Such a loop can be left by a branch on what it has read from an address that is the same in every turn, and changes
+nothing that others wait for. While it turns, other threads must run. A loop that counts its turns, or reads a clock,
+may end without them; if nothing but memory decides whether it ends, and all threads that can run are in such loops,
+nothing will happen any more.
+
+A register is worth following if it is written in the loop: its value depends on the registers that compute it, and
+where several instructions write it, on the branches that choose one of these. It is as in the turn before if that
+leads to nothing but memory at fixed addresses. What a turn passes on to itself in the next one (a counter, a pointer
+that walks) is not, nor is a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from sdpalab.sim.fusion import registers_read, registers_written
+from sdpalab.sim.fusion import registers_in, registers_read, registers_written
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register
-from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.loops import Loop, short_loops
+from sdpalab.sim.opcodes import opcode_of, updates_memory
+from sdpalab.sim.program import Program
 
-__all__ = ["polling_blocks"]
+__all__ = ["LONGEST", "Polling", "polling_loops"]
 
+LONGEST = 64
+"""Blocks of a polling loop at most."""
 _READING = ("cas", "exch")
 """Atomic operations that change nothing while what they wait for has not come; others do with the operand 0."""
-_LONGEST = 16
-"""Blocks of a polling loop at most."""
+_CLOCKS = ("%clock", "%globaltimer")
+_PASSED, _LOCAL = ".param", ".local"
+"""In place of registers: what functions pass to each other, and the memory of a thread alone."""
 
 
-def polling_blocks(entry: Entry, program: Program) -> frozenset[int]:
-    """The blocks of all polling loops."""
-    blocks, polling = program.blocks, set[int]()
+@dataclass(frozen=True)
+class Polling:
+    """The polling loops of a program.
+
+    Attributes
+    ----------
+    blocks : frozenset of int
+        All their blocks.
+    endless : dict of int to Instruction
+        Those of them in loops that nothing but memory can end, with an instruction that reads it.
+    """
+
+    blocks: frozenset[int]
+    endless: dict[int, Instruction]
+
+
+@dataclass
+class _Dependences:
+    """What the registers that a loop writes are computed from.
+
+    Attributes
+    ----------
+    sources : dict of str to set of str
+        For each, the registers that its value depends on; of what is read from memory, those of the address.
+    clocks : set of str
+        Those that are read from a clock.
+    """
+
+    sources: dict[str, set[str]] = field(default_factory=dict)
+    clocks: set[str] = field(default_factory=set)
+
+    def behind(self, names: Sequence[str]) -> set[str]:
+        """These registers and all that they depend on."""
+        reached, left = set[str](), list(names)
+        while left:
+            name = left.pop()
+            if name not in reached:
+                reached.add(name)
+                left += self.sources.get(name, ())
+        return reached
+
+
+def polling_loops(entry: Entry, program: Program) -> Polling:
+    """The polling loops of an entry."""
     zeros = _zeros(entry.instructions)
-    for last, block in enumerate(blocks):
-        for first in block.successors:
-            if first <= last < first + _LONGEST and _polls(blocks, first, last, zeros):
-                polling.update(range(first, last + 1))
-    return frozenset(polling)
+    polling: set[int] = set()
+    endless: list[tuple[Loop, Instruction]] = []
+    others: list[Loop] = []
+    for loop in short_loops(program, LONGEST) if any(_reads_memory(each, zeros) for each in entry.instructions) else ():
+        read, ends = _judge(loop, zeros)
+        if read is not None:
+            polling.update(loop.blocks)
+        if read is not None and not ends:
+            endless.append((loop, read))
+        else:
+            others.append(loop)
+    waits = {number: read for loop, read in endless for number in loop.blocks}
+    for inner in others:  # a delay, or a few tries, inside a loop that polls
+        if any(inner.header != loop.header and {*inner.blocks} <= {*loop.blocks} for loop, _ in endless):
+            waits = {number: read for number, read in waits.items() if number not in inner.blocks}
+    return Polling(frozenset(polling), waits)
 
 
 def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
@@ -42,44 +106,88 @@ def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
     return frozenset(zero - other)
 
 
-def _body(blocks: Sequence[BasicBlock], first: int, last: int) -> list[Instruction]:
-    code: list[Instruction] = []
-    for block in blocks[first : last + 1]:
-        code += [each for item in block.items for each in instructions_of(item)]
-        code += [] if block.end is None else [block.end]
-    return code
+def _judge(loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]:
+    """An instruction by which a loop reads what it waits for, if it polls; and whether it may end without that."""
+    code = [each for number in loop.blocks for each in loop.code[number]]
+    if any(_has_effects(each, zeros) for each in code):
+        return None, True
+    values = _values(loop, zeros)
+    reads = {name: each for each in code if _reads_memory(each, zeros) for name in registers_written(each)}
+    carried = {name for name in _carried(loop, values) if name in values.behind(sorted(values.sources[name]))}
+    moving = carried | values.clocks
+    waited: Instruction | None = None
+    ends = False
+    for number in loop.exits:
+        decided = _decides(loop.code[number][-1])
+        behind = values.behind(decided)
+        if not decided:
+            return None, True
+        if not moving.isdisjoint(behind):
+            ends = True
+        for name in sorted(behind & reads.keys()):
+            if moving.isdisjoint(values.behind([name])):
+                waited = waited or reads[name]
+    return waited, ends
 
 
-def _polls(blocks: Sequence[BasicBlock], first: int, last: int, zeros: frozenset[str]) -> bool:
-    code = _body(blocks, first, last)
-    if any(each.opcode in ("bar", "barrier", "call", "st", "red", "cp", "wgmma") for each in code):
-        return False
-    written = {name for each in code for name in registers_written(each)}
-    derived: set[str] = set()
-    for each in code:
-        if _reads_memory(each, zeros) and _fixed(each, written):
-            derived.update(registers_written(each))
-        elif each.opcode == "atom":
-            return False
-    grown = -1
-    while grown != len(derived):
-        grown = len(derived)
-        for each in code:
-            if not derived.isdisjoint(registers_read(each)):
-                derived.update(registers_written(each))
-    exits = [
-        block.end
-        for number, block in enumerate(blocks[first : last + 1], first)
-        if any(not first <= after <= last for after in block.successors)
-    ]
-    guards = [None if end is None or end.guard is None else end.guard.register.name for end in exits]
-    return bool(guards) and all(guard in derived for guard in guards)
+def _decides(end: Instruction) -> list[str]:
+    """The registers that decide where control goes on behind a block."""
+    names = [] if end.guard is None else [end.guard.register.name]
+    return [*names, *registers_in(end.operands[0])] if end.opcode == "brx" else names
+
+
+def _values(loop: Loop, zeros: frozenset[str]) -> _Dependences:
+    values = _Dependences()
+    writers: dict[str, list[tuple[int, Instruction]]] = {}
+    for number in loop.blocks:
+        for each in loop.code[number]:
+            for name in _written(each):
+                writers.setdefault(name, []).append((number, each))
+    for name, each_one in writers.items():
+        sources = values.sources.setdefault(name, set())
+        for number, each in each_one:
+            reads = _reads_memory(each, zeros)
+            sources.update(_address(each) if reads else _read(each))
+            if not reads and any(register.startswith(_CLOCKS) for register in registers_read(each)):
+                values.clocks.add(name)
+            if len(each_one) > 1:
+                for other in loop.deciders[number]:
+                    sources.update(_decides(loop.code[other][-1]))
+    return values
+
+
+def _carried(loop: Loop, values: _Dependences) -> set[str]:
+    """Registers that a turn may read as the one before has left them: read before they are written, by live variables
+    (Aho, Lam, Sethi and Ullman, chapter 9)."""
+    used: dict[int, set[str]] = {}
+    killed: dict[int, set[str]] = {}
+    for number in loop.blocks:
+        used[number], killed[number] = set(), set()
+        for each in loop.code[number]:
+            names = {name for name in _read(each) if name in values.sources}
+            used[number] |= names - killed[number]
+            if each.guard is None:
+                killed[number].update(name for name in _written(each) if name not in (_PASSED, _LOCAL))
+    alive = {number: set(used[number]) for number in loop.blocks}
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(loop.blocks):
+            behind = {name for each in loop.successors[number] if each not in (-1, loop.header) for name in alive[each]}
+            more = behind - killed[number] - alive[number]
+            if more:
+                alive[number] |= more
+                changed = True
+    return alive[loop.header]
+
+
+# ---- instructions ----------------------------------------------------------------------------------------------------
 
 
 def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction reads what another thread may change, without changing it itself."""
     if instruction.opcode == "ld":
-        return not {"param", "const", "local"} & set(instruction.mods)
+        return not {"param", "const", "local"} & _spaces(instruction)
     if instruction.opcode == "mbarrier":
         return "test_wait" in instruction.mods
     if instruction.opcode != "atom":
@@ -87,12 +195,42 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
     return not set(_READING).isdisjoint(instruction.mods) or _is_zero(instruction.operands[-1], zeros)
 
 
+def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
+    """Whether an instruction may change what others wait for, or waits for others itself."""
+    if instruction.opcode in ("bar", "barrier", "call"):
+        return instruction.mods[:1] != ("warp",)
+    if instruction.opcode == "st":
+        return not {"param", "local"} & _spaces(instruction)
+    if instruction.opcode in ("cp", "discard", "griddepcontrol", "stmatrix", "tensormap", "wgmma", "wmma"):
+        return True
+    if instruction.opcode == "mbarrier":
+        return not {"test_wait", "try_wait"} & set(instruction.mods)
+    return updates_memory(instruction) and not _reads_memory(instruction, zeros)
+
+
+def _spaces(instruction: Instruction) -> set[str]:
+    return {mod.split("::")[0] for mod in instruction.mods}
+
+
 def _is_zero(operand: Operand, zeros: frozenset[str]) -> bool:
     return operand == Immediate(0) or (isinstance(operand, Register) and operand.name in zeros)
 
 
-def _fixed(instruction: Instruction, written: set[str]) -> bool:
-    """Whether its address is the same in every turn of a loop that writes these registers."""
-    address = next((each for each in instruction.operands if isinstance(each, Address)), None)
-    base = None if address is None else address.base
-    return not (isinstance(base, Register) and base.name in written)
+def _address(instruction: Instruction) -> set[str]:
+    """The registers of an address, and of the guard."""
+    names = [name for each in instruction.operands if isinstance(each, Address) for name in registers_in(each)]
+    return {*names, *([] if instruction.guard is None else [instruction.guard.register.name])}
+
+
+def _private(instruction: Instruction) -> list[str]:
+    """What stands for the memory of a thread alone that it accesses."""
+    spaces = _spaces(instruction) if opcode_of(instruction).memory else set[str]()
+    return [name for name, space in ((_PASSED, "param"), (_LOCAL, "local")) if space in spaces]
+
+
+def _read(instruction: Instruction) -> set[str]:
+    return {*registers_read(instruction), *(_private(instruction) if instruction.opcode == "ld" else [])}
+
+
+def _written(instruction: Instruction) -> set[str]:
+    return {*registers_written(instruction), *(_private(instruction) if instruction.opcode == "st" else [])}

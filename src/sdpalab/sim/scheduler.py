@@ -25,7 +25,7 @@ from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import LONGEST, polling_loops
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
 from sdpalab.sim.selection import WARP, Array, Selection, count, indices, merge, split_warps, subset
@@ -39,6 +39,9 @@ _QUANTUM = 4096
 """Blocks that the same lanes may run while others are ready."""
 _POLLS = 16
 """Blocks of polling loops that may run before others must."""
+_ROUNDS = 2 * LONGEST // _POLLS
+"""Turns of each that polls, about, in which nothing else ran, after which nothing will come of it: each has been in
+front of what it reads at least once."""
 _GROUPS = 4
 """Groups of clusters that take turns in a kernel whose blocks may communicate."""
 _SCATTERED = 24
@@ -91,7 +94,7 @@ class Scheduler:
             self.queue = RunQueue(machine, schedule, _GROUPS if any(map(is_communication, code)) else 1)
         else:
             self.queue = RunQueue(machine, schedule, _SCATTERED, scattered=True)
-        self.polling = polling_blocks(machine.entry, machine.program)
+        self.polling = polling_loops(machine.entry, machine.program)
         self.polls = 0
         """Blocks of polling loops since others had their turn."""
         self.idle = 0
@@ -180,15 +183,15 @@ class Scheduler:
         """
         self.polls = 0
         self.idle += 1
-        if any(block not in self.polling for _, block in self.queue.ready):
+        if any(block not in self.polling.blocks for _, block in self.queue.ready):
             self.idle = 0
         if self.machine.weak is not None:
             self.machine.weak.newest = self.idle > 1
-        if self.idle > 2 * len(self.queue.ready) + 2:
-            if self._advance_one():
-                self.idle = 0
-                return True
-            raise Deadlock(self._stuck())
+        if self.idle > _ROUNDS * (len(self.queue.ready) + 1):
+            self.idle = 0
+            ends = any(block not in self.polling.endless for _, block in self.queue.ready)
+            if not self._advance_one() and not ends:
+                raise Deadlock(self._stuck())
         return True
 
     def _stuck(self) -> str:
@@ -196,16 +199,15 @@ class Scheduler:
         machine = self.machine
         (_, block), sels = next(iter(self.queue.ready.items()))
         lane = int(indices(sels[0])[0])
-        source = [item for item in machine.program.blocks[block].items for item in instructions_of(item)]
-        instruction = next((each for each in source if each.opcode in ("ld", "atom")), source[0] if source else None)
-        line = self.blocks[block].line if instruction is None else instruction.line
+        instruction = self.polling.endless[block]
         where, thread = machine.where(lane)
         what = "polls for what no thread that has begun can write any more"
         left = machine.geometry.ctas - machine.n_cta
-        if left and instruction is not None:
+        if left:
             for observer in machine.observers:
                 observer.misuse("progress", sels[0], instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
-        return f"thread {thread} of block {where} {what} (PTX line {line}), and so does every other that could run"
+        place = f"thread {thread} of block {where}"
+        return f"{place} {what} (PTX line {instruction.line}), and so does every other that could run"
 
     def _advance_one(self) -> bool:
         moved = sum(unit.advance() for unit in self.machine.units.values()) > 0
@@ -250,7 +252,7 @@ class Scheduler:
         machine = self.machine
         for _ in range(_QUANTUM):
             block = self.blocks[at]
-            if at in self.polling:
+            if at in self.polling.blocks:
                 self.polls += 1
             if block.collective and not forced:
                 met, waiting = self._meeting(block, sel)

@@ -134,6 +134,16 @@ class StreamOperation:
     stream: int = 0
     index: int = 0
 
+    def prerequisites(self) -> Indices | None:
+        """What a launch accesses: bytes from and to, and whether it writes there [n, 3]; None for a copy or a fill."""
+        if self.instruction is None:
+            return None
+        parts = [np.empty((0, 3), np.int64)]
+        for runs, writes in ((self.reads, 0), (self.writes, 1), (self.atomics, 1)):
+            if runs is not None:
+                parts.append(np.stack([runs.begins, runs.ends, np.full(len(runs.begins), writes)], axis=1))
+        return np.concatenate(parts)
+
     def complete(self) -> None:
         """Find out all of its accesses, if only their places are there."""
         if self.again is not None:
@@ -224,6 +234,8 @@ class Streams:
     def __init__(self, arena: Arena, *, host_shares: bool = False) -> None:
         self.arena, self.host_shares = arena, host_shares
         self.host: Clock = {}
+        self.overlaps = False
+        """Whether there is code for launches that begin while the one before in their stream runs."""
         self.default = Stream(self, 0, blocking=True)
         self.all = [self.default]
         self.pending: list[StreamOperation] = []
@@ -261,6 +273,7 @@ class Streams:
                 for hazard in self._races(operation, earlier):
                     hazards.setdefault((hazard.pc, hazard.kind), hazard)
         stream.clock[stream.number] = operation.index
+        stream.last = operation.prerequisites() if self.overlaps else None
         self.pending = [each for each in (*self.pending, operation) if self._unordered_somewhere(each)]
         return list(hazards.values())
 
@@ -312,6 +325,9 @@ class Stream:
     def __init__(self, streams: Streams, number: int, *, blocking: bool) -> None:
         self._streams, self.number, self.blocking = streams, number, blocking
         self.clock: Clock = {}
+        self.last: Indices | None = None
+        """What the last operation accesses, if that is a launch (:meth:`StreamOperation.prerequisites`) which the next
+        one may overlap."""
         self.name = f"stream {number}" if number else "the default stream"
 
     def record(self) -> Event:

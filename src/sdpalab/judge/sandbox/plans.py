@@ -67,6 +67,7 @@ class SentStep(_Data):
     args: tuple[Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | float | str | TiledMap, ...]
     code: Module | Build
     source: str = ""
+    programmatic: bool = False
 
     @property
     def module(self) -> Module | PtxSource:
@@ -80,7 +81,8 @@ class SentStep(_Data):
 
     def launch(self, module: Source | None = None) -> Launch:
         """The step of a plan."""
-        return Launch(self.grid, self.block, self.args, self.dynamic_smem, self.cluster, module)
+        sizes = self.grid, self.block, self.args, self.dynamic_smem, self.cluster
+        return Launch(*sizes, module, programmatic=self.programmatic)
 
 
 def _kind(step: Any) -> str:
@@ -206,6 +208,7 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
         args=tuple(map(_argument, step.args)),
         code=code,
         source=source,
+        programmatic=bool(step.programmatic),
     )
 
 

@@ -129,6 +129,12 @@ class Clocks:
         """Whether what left a tag in a warp's cluster comes before the warp's current access."""
         return tag & int(TIME_MASK) <= int(self._vectors[seat, tag >> int(ACTOR_SHIFT)])
 
+    def comes_after_any(self, seats: Indices, times: Array) -> Mask:
+        """Which of these warps come after what a warp of their cluster did at its time in ``times``; 0: nothing."""
+        theirs = times.reshape(-1, self.warps)[seats // self.warps]
+        after: Mask = ((theirs > 0) & (theirs <= self._vectors[seats, : self.warps])).any(axis=1)
+        return after
+
     def unfenced(self, sel: Selection, tags: Array, space: str) -> Mask:
         """Which tags are of accesses to a space in the generic proxy that no fence.proxy.async has passed on to these
         lanes."""

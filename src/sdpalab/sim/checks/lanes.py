@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import Clocks
+from sdpalab.sim.checks.clocks import TIME_MASK, Clocks
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.collectives import is_collective, pack_warps, warp_words
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
@@ -91,10 +91,11 @@ class LaneOrder:
         """The lanes release what they did, to a barrier or by an atomic operation."""
         self._arrived[self.warp[sel], self.lane[sel]] = self.clocks.now
 
-    def leave(self, sel: Selection) -> None:
-        """The lanes come after what other lanes of their warps have released."""
+    def leave(self, sel: Selection, until: int = int(TIME_MASK)) -> None:
+        """The lanes come after what other lanes of their warps have released, for the last time at ``until``."""
         warp, lane = self.warp[sel], self.lane[sel]
-        self._before[warp, lane] = np.maximum(self._before[warp, lane], self._arrived[warp])
+        arrived = self._arrived[warp]
+        self._before[warp, lane] = np.maximum(self._before[warp, lane], np.where(arrived <= until, arrived, 0))
 
     def all_before(self, sel: Selection, others: Array, times: Array) -> Mask:
         """Whether the accesses of ``others`` (lane numbers) at these times come before those of all lanes."""

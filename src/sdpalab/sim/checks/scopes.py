@@ -141,6 +141,8 @@ class Synchronisation:
         self._seen: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
         """For each warp the chains that it has read, how much of each, and with which scope."""
         self._flat: list[dict[int, Array] | None] = [None] * seats
+        self._taken: list[set[Moment]] = [set() for _ in range(seats)]
+        """For each warp the moments of its cluster that it comes after."""
         self._posted: dict[Hashable, frozenset[Moment]] = {}
         self._fences: list[frozenset[_Fence]] = [frozenset()] * seats
         """For each warp the ``fence.sc`` that come before it."""
@@ -171,6 +173,7 @@ class Synchronisation:
         self._fence_level, self._acquired = [-1] * seats, [-1] * seats
         self._seen = [{} for _ in range(seats)]
         self._flat = [None] * seats
+        self._taken = [set() for _ in range(seats)]
         self._posted.clear()
         self._sequential = False
         self._fences, self._observed = [frozenset()] * seats, [frozenset()] * seats
@@ -255,15 +258,39 @@ class Synchronisation:
     def _come_after(self, seat: int, moment: Moment) -> None:
         self._fences[seat] |= moment.fences
         self._observed[seat] |= moment.observed
-        if moment.cluster == self._cluster(seat):
-            self.clocks.join(seat, moment.rows)
-            more = moment.before
-        else:
-            more = frozenset((moment,))
+        cluster = self._cluster(seat)
+        more = moment.before if moment.cluster == cluster else frozenset((moment,))
+        if moment.cluster == cluster:
+            self._take_rows(seat, moment)
         if not more <= self._known[seat]:
+            self._come_back(seat, cluster, more - self._known[seat])
             self._known[seat] |= more
             self._flat[seat] = None
             self.foreign = True
+
+    def _come_back(self, seat: int, cluster: int, moments: frozenset[Moment]) -> None:
+        """What moments of other clusters have of the warp's own cluster comes before the warp, too."""
+        done, taken = self._known[seat], self._taken[seat]
+        left, seen = list(moments), set(moments)
+        while left:
+            each = left.pop()
+            if each.cluster == cluster:
+                if each in taken:
+                    continue
+                self._take_rows(seat, each)
+            fresh = each.before - done - seen
+            seen |= fresh
+            left += fresh
+
+    def _take_rows(self, seat: int, moment: Moment) -> None:
+        """A warp comes after a moment of its cluster, and its lanes after what others of the warp have released before
+        that."""
+        if moment in self._taken[seat]:
+            return
+        self._taken[seat].add(moment)
+        self.clocks.join(seat, moment.rows)
+        if (until := int(moment.rows[0, seat % self.clocks.warps])) > 0:
+            self.lanes.leave(slice(*self._lanes(seat)), until)
 
     def _lanes(self, seat: int) -> tuple[int, int]:
         """The lanes of a warp."""

@@ -333,8 +333,14 @@ def _pmevent(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("griddepcontrol")
 def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
-    """Launches run one after the other, so what a grid depends on is complete."""
+    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
     mods = Mods(instruction)
-    mods.choice(("wait", "launch_dependents"))
+    waits = mods.choice(("wait", "launch_dependents")) == "wait"
     mods.done()
-    return _nothing
+    observers = decoder.machine.observers
+
+    def step(sel: Selection) -> None:
+        for observer in observers:
+            observer.grid_wait(sel, instruction)
+
+    return step if waits else _nothing

@@ -111,8 +111,10 @@ class _Bounds:
         """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
         code, rank = self.code, address >> RANK_SHIFT
         last = code.spread(code.context(layout.RANKS), "s64")
-        own = code.spread(code.builder.load(code.state(layout.WARP_CTA), typ=WORD64), "s64")
-        begin = where(rank == 0, own, rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
+        cta = code.builder.load(code.state(layout.WARP_CTA), typ=WORD64)
+        first = code.builder.sub(cta, code.builder.srem(cta, code.context(layout.RANKS)))
+        own, first = code.spread(cta, "s64"), code.spread(first, "s64")
+        begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
         # Of a rank that no CTA has it is left in the offset, which is out of bounds so.
         offset = where((rank < 0) | (rank > last), address, address & (1 << RANK_SHIFT) - 1)
         return begin + self.in_window(offset, layout.IN_SHARED, layout.SHARED_LIMIT, layout.SHARED)

@@ -27,21 +27,25 @@ from sdpalab.sim.native.layout import (
     FLOORS,
     FLYING,
     GRANULES,
+    OBSERVED_AT,
+    OPERANDS,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_READING,
     PAGES,
     PARTIAL_READS,
+    RANKS,
     RELEASED,
     REMOTE,
     STRICT,
     TIME,
     VECTORS,
+    WAITED,
     WARP_COUNT,
     WRITTEN,
     WRITTEN_BYTES,
 )
-from sdpalab.sim.native.words import copy, fill, load64, store64
+from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
 __all__ = [
     "acquire",
@@ -50,10 +54,13 @@ __all__ = [
     "completed",
     "fence_proxies",
     "fence_warp",
+    "first_of_cluster",
     "forget",
+    "join_vector",
     "lanes_meet",
     "lanes_there",
     "lanes_with",
+    "observed_vector",
     "operation_time",
     "publish",
     "release_fenced",
@@ -94,14 +101,23 @@ def begin_clocks(context: int) -> None:
     if load64(context + 8 * REMOTE) != 0:
         fill(load64(context + 8 * REMOTE), 0, 8 * load64(context + 8 * COLUMNS) * ctas)
     if load64(context + 8 * CLUSTER_VECTORS) != 0:
-        fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors)
+        fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors * (ctas // load64(context + 8 * RANKS)))
     if load64(context + 8 * FENCED_AT) != 0:
-        fill(load64(context + 8 * FENCED_AT), 0, 8 * actors * warps)
+        fill(load64(context + 8 * FENCED_AT), 0, 16 * actors * warps)
+    if load64(context + 8 * WAITED) != 0:
+        fill(load64(context + 8 * WAITED), 0, 8 * warps)
+    if load64(context + 8 * OBSERVED_AT) != 0:
+        fill(load64(context + 8 * OBSERVED_AT), 0, 16 * actors * warps)
 
 
 def warps_of_cluster(context: int) -> int:
     """Warps of a cluster: their numbers as actors are the first."""
     return load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+
+
+def first_of_cluster(context: int, cta: int) -> int:
+    """The first CTA of the cluster of one of the CTAs that run together."""
+    return cta - cta % load64(context + 8 * RANKS)
 
 
 def vector_of(context: int, warp: int) -> int:
@@ -211,22 +227,37 @@ def publish(context: int, vectors: int) -> None:
 
 
 def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence: what comes before the current warp now is what its relaxed arrivals pass on from now on."""
+    """A fence that releases: what comes before the current warp now is what its relaxed arrivals pass on from now on.
+    The operand is whether its scope has the cluster in it."""
     warp = load64(context + 8 * CURRENT)
     actors = load64(context + 8 * ACTORS)
-    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
-    copy(fenced, vector_of(context, warp), 8 * actors)
-    store64(fenced + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    for far in range(1 + load32(record + 4 * OPERANDS)):
+        fenced = fenced_vector(context, warp, far)
+        copy(fenced, vector_of(context, warp), 8 * actors)
+        store64(fenced + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
     begin_time(context, warp)
     return 0
 
 
-def release_fenced(context: int, warp: int, vector: int) -> None:
+def fenced_vector(context: int, warp: int, far: int) -> int:
+    """What came before a warp's last fence whose scope has its CTA in it, or its cluster (``far``)."""
+    return load64(context + 8 * FENCED_AT) + 8 * load64(context + 8 * ACTORS) * (2 * warp + far)
+
+
+def observed_vector(context: int, warp: int, far: int) -> int:
+    """What a warp's relaxed waits have observed since its last fence: of its own CTA, or of others."""
+    return load64(context + 8 * OBSERVED_AT) + 8 * load64(context + 8 * ACTORS) * (2 * warp + far)
+
+
+def join_vector(context: int, vector: int, more: int) -> None:
+    """A vector takes over what is later in another."""
+    for other in range(load64(context + 8 * ACTORS)):
+        store64(vector + 8 * other, max(load64(vector + 8 * other), load64(more + 8 * other)))
+
+
+def release_fenced(context: int, warp: int, vector: int, far: int) -> None:
     """A relaxed arrival: what came before the warp's last fence is passed on to a vector."""
-    actors = load64(context + 8 * ACTORS)
-    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
-    for other in range(actors):
-        store64(vector + 8 * other, max(load64(vector + 8 * other), load64(fenced + 8 * other)))
+    join_vector(context, vector, fenced_vector(context, warp, far))
 
 
 def fence_proxies(registers: int, record: int, mask: int, context: int) -> int:

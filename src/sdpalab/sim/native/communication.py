@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
+from sdpalab.sim.chunks import Setup
 from sdpalab.sim.ir import Entry, Instruction
+from sdpalab.sim.polling import polling_loops
+from sdpalab.sim.program import instructions_of
 
-__all__ = ["communicates", "orders_blocks", "reaches_all_blocks"]
+__all__ = [
+    "communicates",
+    "ctas_together",
+    "orders_blocks",
+    "reaches_all_blocks",
+    "relaxed_arrivals",
+    "relaxed_waits",
+]
+
+_TOGETHER = 4
+"""Clusters that take turns, in a random order, in a kernel whose blocks poll what others write."""
 
 
 def reaches_all_blocks(instruction: Instruction) -> bool:
@@ -22,3 +35,40 @@ def communicates(entry: Entry) -> bool:
 def orders_blocks(entry: Entry) -> bool:
     """Whether a block may come after another by what it reads of it."""
     return synchronises(entry) and communicates(entry)
+
+
+def relaxed_arrivals(entry: Entry) -> bool:
+    """Whether there is a relaxed arrival at an mbarrier or the barrier of a cluster: what a fence comes after matters
+    to that."""
+    return any(
+        {"arrive", "arrive_drop"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier" or (each.opcode == "barrier" and "cluster" in each.mods)
+    )
+
+
+def relaxed_waits(entry: Entry) -> bool:
+    """Whether there is a relaxed wait for an mbarrier: it acquires at a fence behind it."""
+    return any(
+        {"test_wait", "try_wait"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier"
+    )
+
+
+def ctas_together(setup: Setup) -> int:
+    """CTAs that run together: those of a cluster, all of a cooperative launch, or those of a few clusters where they
+    meet at what they poll, and the order is random; else a lock is always free, and who comes has not to wait."""
+    geometry = setup.geometry
+    if setup.workspace:
+        return geometry.ctas
+    many = min(_TOGETHER, geometry.ctas // geometry.cluster_size)
+    return geometry.cluster_size * (many if setup.schedule == "random" and many > 1 and _blocks_poll(setup) else 1)
+
+
+def _blocks_poll(setup: Setup) -> bool:
+    """Whether there is a polling loop on what other blocks may write."""
+    if not communicates(setup.entry):
+        return False
+    blocks = [setup.program.blocks[number] for number in polling_loops(setup.entry, setup.program).blocks]
+    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))

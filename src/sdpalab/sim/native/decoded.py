@@ -20,14 +20,15 @@ from sdpalab.sim.native import operations as operations  # registers every handl
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.bulk import shared_address, take_order
 from sdpalab.sim.native.operations.call import call_words, return_words
+from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
-from sdpalab.sim.polling import polling_blocks
+from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
@@ -51,7 +52,7 @@ class Decoded:
     specials : dict of str to int
         Rows of special registers.
     lists : ndarray of int32
-        What wgmma instructions refer to.
+        What instructions refer to whose operands do not fit into a record.
     register_bytes : int
         Of one warp.
     predicates : int
@@ -62,7 +63,7 @@ class Decoded:
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
     places : dict of int to int
-        By the number of a record, the pc of its instruction.
+        By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
     uses : dict of int to (str, str)
         By the number of a record, the register that may never have been set, and as what it is used there.
     sites : dict of int to Instruction
@@ -108,11 +109,13 @@ def decode(
     volatile_is_data: bool = False,
     version: float = 9.0,
     recorded: frozenset[int] = frozenset(),
+    letter: bool = False,
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
     that follow undefined bytes of shared memory, ``provenance`` those of that check, ``traced`` those that record
     events (:mod:`.trace`); with ``volatile_is_data`` volatile accesses are weak ones; ``recorded`` are the
-    instructions, by their pc, whose accesses recorders collect.
+    instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
+    scope have that of the CTA.
 
     ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
     :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
@@ -125,7 +128,7 @@ def decode(
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
-    asm.volatile_is_data, asm.version, asm.recorded = volatile_is_data, version, recorded
+    asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
@@ -134,9 +137,9 @@ def decode(
         asm.tracking, asm.unset = True, undefined.reads
         undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
     add_shadows(asm, undefined)
-    polling = polling_blocks(entry, program)
+    polling = polling_loops(entry, program)
     blocks = [
-        _block(asm, program, basic, number, undefined, polls=number in polling)
+        _block(asm, program, basic, number, undefined, polls=(number in polling.blocks) + (number in polling.endless))
         for number, basic in enumerate(program.blocks)
     ]
     return Decoded(
@@ -150,7 +153,7 @@ def decode(
         predicates,
         tuple(asm.ones),
         asm.refused,
-        asm.places,
+        asm.places | {len(asm.records) + pc: pc for pc in range(len(entry.instructions))},
         asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
@@ -172,7 +175,7 @@ def _predicate_bytes(program: Program) -> int:
 
 
 def _block(
-    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: bool
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: int
 ) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
@@ -187,6 +190,7 @@ def _block(
                     asm.begin(instruction)
                     look_at_sets(asm, sets_used(asm, instruction))
                 follow_undefined(asm, instruction, undefined)
+                trace_instruction(asm, instruction)
             if isinstance(item, MmaGroup):
                 _products(asm, item)
             else:
@@ -198,7 +202,7 @@ def _block(
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
-    words[layout.POLLS] = int(polls)
+    words[layout.POLLS] = polls
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:
@@ -215,6 +219,7 @@ def _block(
             asm.guard = 0  # what an end needs is made ready for all lanes
             guard = asm.guard_word(basic.end)
             _end(asm, program, basic.end, words)
+            trace_instruction(asm, basic.end)
         except _NOT_NATIVE as why:
             del asm.records[begin:]
             words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
@@ -222,6 +227,8 @@ def _block(
             guard = asm.guard
             asm.refused.setdefault(len(asm.records), _reason(why))
         words[layout.END_GUARD] = guard
+    elif basic.inner:
+        words[layout.END] = layout.END_INNER
     elif number + 1 == len(program.blocks):  # running off the end is a return
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
@@ -350,10 +357,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     parity = mods.flag("parity")
-    relaxed = mods.flag("relaxed")
-    if not relaxed:
-        mods.choice(("acquire",), default="")
-    mods.choice(("cta", "cluster"), default="")
+    order = take_order(asm, instruction, mods, ("acquire",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -365,7 +369,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     row, finish = asm.target(target, "pred")
     finish()
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
-    words[layout.END_E], words[layout.END_PC] = int(relaxed), instruction.pc
+    words[layout.END_E], words[layout.END_PC] = order, instruction.pc
     words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
     words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
     words[layout.END_TOKEN] = int(not parity)
@@ -375,6 +379,7 @@ def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words
     numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
     content = product_list(asm, instruction, numbers)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
+    words[layout.END_PC] = instruction.pc
     asm.lists += content
 
 

@@ -8,31 +8,27 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, arrival_order, is_communication
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.communication import communicates, ctas_together
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
-from sdpalab.sim.numerics import is_ring
-from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
-from sdpalab.sim.polling import polling_blocks
-from sdpalab.sim.program import Program, instructions_of
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
+from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
-from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
 
@@ -42,27 +38,7 @@ _TURNS = 8
 """Stretches of clusters for each thread, so that all have something to do to the end."""
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
-_FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "checks of mbarriers whose scope is the CTA, in a cluster": lambda setup: (
-        bool(setup.checks)
-        and setup.geometry.cluster_size > 1
-        and any(
-            each.level < SAME_CLUSTER for each in _at_mbarriers(setup) if "strict" in setup.checks or not each.implied
-        )
-    ),
-    "checks of relaxed arrivals at mbarriers, and relaxed waits for them, beside fences": lambda setup: (
-        bool(setup.checks)
-        and any(not each.release for each in _at_mbarriers(setup))
-        and any(map(_orders_memory, setup.entry.instructions))
-    ),
-    "checks of blocks that poll what others write, in a random order": lambda setup: (
-        bool(setup.checks)
-        and setup.schedule == "random"
-        and setup.geometry.ctas > setup.geometry.cluster_size
-        and not setup.workspace
-        and _blocks_poll(setup)
-    ),
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
         each.opcode in ("mbarrier", "tensormap")
@@ -70,10 +46,6 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
         or (opcode_of(each).memory and "async" in each.mods)
         for each in _recorded(setup)
     ),
-    "atomic operations on floating-point numbers in a ring": lambda setup: (
-        is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
-    ),
-    "a cooperative launch of clusters": lambda setup: bool(setup.workspace) and setup.geometry.cluster_size > 1,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
@@ -123,8 +95,10 @@ class NativeCode:
         self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
         self._template = register_template(setup, space, self.decoded)
         self._loop = _LOOP(code.loop())
-        self._ctas = np.concatenate(setup.chunks).astype(np.int64)
-        self.clusters = len(self._ctas) // setup.ctas_together
+        ctas, together = np.concatenate(setup.chunks).astype(np.int64), ctas_together(setup)
+        self.clusters = -(-len(ctas) // together)
+        self._ctas = np.full(self.clusters * together, -1, np.int64)
+        self._ctas[: len(ctas)] = ctas
 
     def state(self, words: Mapping[int, int] | None = None) -> State:
         """What one thread works on; ``words`` as in :class:`~sdpalab.sim.native.state.State`."""
@@ -234,7 +208,7 @@ def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
     flags = (
         *(bool(setup.checks), setup.counters, setup.tracking, traced),
-        *("provenance" in setup.checks, setup.volatile == "data"),
+        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
     )
     return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
 
@@ -265,6 +239,7 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
                 recorded=_recorded_pcs(setup),
+                letter="strict" in setup.checks,
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -289,30 +264,3 @@ def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
     eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
     return ring_of(setup.numerics, eight_bits=eight)
-
-
-def _at_mbarriers(setup: Setup) -> Iterator[MemoryOrder]:
-    """The orders of a launch's arrivals at mbarriers and waits for them."""
-    for each in setup.entry.instructions:
-        if each.opcode == "mbarrier" and {"arrive", "arrive_drop", "test_wait", "try_wait"} & set(each.mods):
-            yield arrival_order(each)
-
-
-def _blocks_poll(setup: Setup) -> bool:
-    """Whether there is a polling loop on what other blocks may write: run one after the other, they would not meet
-    there."""
-    if not communicates(setup.entry):
-        return False
-    blocks = [setup.program.blocks[number] for number in polling_blocks(setup.entry, setup.program)]
-    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))
-
-
-def _orders_memory(instruction: Instruction) -> bool:
-    """Whether it is a fence that is part of release and acquire patterns."""
-    fence = instruction.opcode in ("fence", "membar")
-    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
-
-
-def _adds_floats(instruction: Instruction) -> bool:
-    """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
-    return bool(_FLOATS & set(instruction.mods)) and updates_memory(instruction)

@@ -38,11 +38,11 @@ MEMBERS = 7
 END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
 """Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
 POLLS = 15
-"""Whether it is part of a polling loop (:mod:`sdpalab.sim.polling`)."""
+"""Whether it is part of a polling loop (:mod:`sdpalab.sim.polling`); 2 if nothing but memory can end that."""
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
+END_REGISTERS, END_REDUCE, END_REFUSED, END_INNER = 12, 13, 14, 15
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -72,11 +72,14 @@ WHY = (
     "an instruction that is not native",
     "a register that was never set",
     "not algebraic",
+    "an access that comes after no griddepcontrol.wait",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC) = range(14, 23)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
+    range(14, 24)
+)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ CONTEXT_WORDS = 192
     TRANSFER_SERIAL,
     TENSOR_MAPS,
     TENSOR_MAP_COUNT,
-    CLUSTER_ARRIVED,
+    CLUSTER_ARRIVED,  # of each cluster that runs: threads that have arrived at its barrier
     CLUSTER_PHASE,
     REGISTER_LIMIT,  # of a CTA, for setmaxnreg
     REGISTERS_BEFORE,
@@ -189,8 +192,9 @@ CONTEXT_WORDS = 192
     PAGE_TAG,  # ... the tag of its last write, if that wrote all of it; else 0
     PAGE_GENERIC,  # ... the time of its last write in the generic proxy
     FENCED_FLOORS,  # as FLOORS, of accesses that have passed a proxy fence
-    FENCED_AT,  # for each warp its vector at its last fence; 0 if no arrival is relaxed
-    MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
+    FENCED_AT,  # for each warp its vector at its last fence, and at its last of the cluster; 0 if no arrival is relaxed
+    OBSERVED_AT,  # ... what its relaxed waits have observed of its CTA, and of others; 0 if there are none
+    MBARRIER_VECTORS,  # for each mbarrier, what its CTA passed on in this phase and in all before, and what others did
     CLUSTER_VECTORS,  # the same for the barrier of the cluster
     REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
     UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
@@ -227,7 +231,7 @@ CONTEXT_WORDS = 192
     GLOBAL_SCOPES,  # of each granule, the narrowest scope of its last strong writes; 0 if all have all blocks in them
     NEEDS_FENCE,  # in the strict check an mbarrier that copies complete on needs a fence behind its initialisation
     UNFENCED,  # how many mbarriers there are without it
-    RANKS,  # CTAs of a cluster, which addresses may name; 0 if all CTAs of a cooperative launch run as one
+    RANKS,  # CTAs of a cluster, which addresses may name; several clusters may run together
     UNWAITED,  # for each instruction, copies of threads that ended without a wait for them
     CLUSTER,  # the number of the cluster that runs, in the order in which they run
     CURRENT_RECORD,  # the record of the access that is checked
@@ -245,7 +249,12 @@ CONTEXT_WORDS = 192
     WATCHED_GLOBAL,
     WATCHED_CLUSTERS,  # of each cluster, whether its accesses to shared memory are (1), and all that orders it is (2)
     FORCED,  # the block, plus one, that lanes run without those of their warp that it needs; 0: none
-) = range(163)
+    PREREQUISITES,  # what the kernel before accesses: from, to and whether it writes; 0 if that is complete
+    PREREQUISITE_COUNT,
+    WAITED,  # for each warp of a cluster the time of its griddepcontrol.wait; 0: none yet
+    RECORD_COUNT,  # behind the last record's number, instructions have numbers by their pc where records are named
+    TURN,  # in lockstep, how often all warps in front of a block have run it
+) = range(169)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -277,8 +286,9 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL = 0, 1, 2, 3
-"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier: its block is the granule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL, AT_RULE, AT_UNIT = range(6)
+"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier (its block is the granule), an
+instruction that may break a rule, and one beside which another may have broken one."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
@@ -293,22 +303,33 @@ are not there, or leaves out one that is. Of these two the offsets are masks, an
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 
 TRACE_WORDS = 1 << 22
-EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE = range(5)
-"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is."""
-EVENT_WORDS = 8
-TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_FENCE, TRACE_LANDING, TRACE_TRAP = range(8)
-EV_NAME, EV_THREADS, EV_WAITS = 5, 6, 7
+EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
+"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in which
+all warps in front of a block run it."""
+EVENT_WORDS = 9
+TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
+TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS = 7, 8, 9
+"""An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
+used."""
+EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
 """Of an arrival at a barrier."""
 EV_GROUPS = EVENT_WORDS
 """Of lanes that meet, the members of each one's group."""
-EV_COPY = 5
+EV_OPERATION = 6
+"""Of an instruction that issues asynchronous operations, their number, or -1; of those that land, theirs."""
+EV_ROWS = EVENT_WORDS
+"""Of an instruction, what its registers hold: 32 words for each."""
+EV_COPY = 6
 """Of copies that land, the number of the instruction in the order of execution."""
-EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 6, 7, 8, 9, 10, 11, 12
+EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 7, 8, 9, 10, 11, 12, 13
 EV_VALUES = EV_OFFSETS + WARP
 """Of an access: lanes that change what is there, as bits; whether the values are there, 16 bytes a lane; of
 copies the number."""
 ACCESS_WORDS = EV_VALUES + 2 * WARP
 READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
+MATRIX_ROWS, TRANSPOSED_ROWS = 32, 33
+"""In place of the bytes of an element: lanes write the rows of matrices of 16-bit elements, or their columns, from
+registers of all lanes of the warp (stmatrix)."""
 
 # ---- releases through global memory: int64 words ---------------------------------------------------------------------
 

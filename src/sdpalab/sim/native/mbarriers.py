@@ -7,8 +7,18 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import comes_before, publish, release_to, vector_of, warps_of_cluster
-from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
+from sdpalab.sim.native.clocks import (
+    comes_before,
+    first_of_cluster,
+    join_vector,
+    observed_vector,
+    publish,
+    release_fenced,
+    release_to,
+    vector_of,
+    warps_of_cluster,
+)
+from sdpalab.sim.native.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.initialised import initialised_by
 from sdpalab.sim.native.lane_order import acquire_by_lanes, arrive_lanes
 from sdpalab.sim.native.layout import (
@@ -23,7 +33,9 @@ from sdpalab.sim.native.layout import (
     END_D,
     END_E,
     EVERY_LANE,
+    FENCED_AT,
     FIRST_PART,
+    GRANULE_SHIFT,
     LIVE,
     MB_BYTES,
     MB_CTA,
@@ -38,6 +50,7 @@ from sdpalab.sim.native.layout import (
     MBARRIER_WORDS,
     MBARRIERS,
     MOST_MBARRIERS,
+    OBSERVED_AT,
     OPERANDS,
     PART_FROM,
     PART_INFO,
@@ -61,22 +74,26 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import mark_written, write_shared
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import fill, load32, load64, store32, store64
 
 __all__ = [
+    "acquire_observed",
     "actor_of",
     "arrive_at",
+    "arrive_in_order",
     "begin_mbarrier",
     "bytes_came",
     "count_bytes",
-    "count_mbarriers",
     "cta_alive",
     "cta_of",
     "end_mbarrier",
+    "is_far",
     "mbarrier_at",
+    "mbarrier_instruction",
     "offset_of",
     "pass_on",
     "settle",
@@ -90,12 +107,12 @@ _MOST = (1 << 20) - 1
 
 def cta_of(context: int, address: int) -> int:
     """The CTA in whose shared memory an address of shared::cluster lies; -1 if there is none."""
-    rank = address >> RANK_SHIFT
+    rank, own = address >> RANK_SHIFT, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     if rank == 0:
-        return load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+        return own
     if rank < 0 or rank > load64(context + 8 * RANKS):
         return -1
-    return rank - 1
+    return first_of_cluster(context, own) + rank - 1
 
 
 def offset_of(address: int) -> int:
@@ -133,10 +150,16 @@ def actor_of(context: int, entry: int) -> int:
     return 2 * warps_of_cluster(context) + place
 
 
-def vectors_of(context: int, entry: int) -> int:
-    """What was passed on to an mbarrier: in this phase, and behind that in all phases before."""
+def vectors_of(context: int, entry: int, far: int) -> int:
+    """What threads of the CTA that has an mbarrier have passed on to it, or those of other CTAs (``far``): in this
+    phase, and behind that in all phases before."""
     place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
-    return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * place
+    return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * (2 * place + far)
+
+
+def is_far(context: int, warp: int, entry: int) -> int:
+    """Whether a warp is of another CTA than an mbarrier."""
+    return 0 if warp // load64(context + 8 * WARP_COUNT) == load64(entry + 8 * MB_CTA) else 1
 
 
 def use_mbarrier(context: int, entry: int) -> int:
@@ -145,7 +168,10 @@ def use_mbarrier(context: int, entry: int) -> int:
         return 0
     warp = load64(context + 8 * CURRENT)
     touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
-    return 0 if comes_before(context, warp, load64(entry + 8 * MB_TAG)) else RACE
+    if comes_before(context, warp, load64(entry + 8 * MB_TAG)):
+        return 0
+    granule = load64(entry + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+    return doubt(context, load64(entry + 8 * MB_CTA), granule, RACE)
 
 
 def initialise(context: int, entry: int) -> int:
@@ -161,12 +187,13 @@ def initialise(context: int, entry: int) -> int:
     warp = load64(context + 8 * CURRENT)
     store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
     mark_mbarrier(context, cta, offset)
-    fill(vectors_of(context, entry), 0, 16 * load64(context + 8 * ACTORS))
+    fill(vectors_of(context, entry, 0), 0, 32 * load64(context + 8 * ACTORS))
     return status
 
 
-def count_mbarriers(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
-    """Count the wavefronts of an access of eight bytes by each lane of a mask."""
+def mbarrier_instruction(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
+    """An instruction uses mbarriers: count the wavefronts of an access of eight bytes by each lane of a mask."""
+    current_instruction(context, pc)
     if load64(context + 8 * COUNTING) == 0:
         return
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -181,7 +208,7 @@ def count_mbarriers(context: int, registers: int, row: int, offset: int, mask: i
 def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -220,13 +247,13 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
-    pc, whether the arrival is relaxed, the row of the state tokens (or -1), whether the lanes drop out, and whether the
-    phase must not end by these arrivals.
+    pc, its order (:func:`arrive_in_order`), the row of the state tokens (or -1), whether the lanes drop out, and
+    whether the phase must not end by these arrivals.
     """
     token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
     place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    mbarrier_instruction(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     while left != 0:
         entry = 0
         total = 0
@@ -254,23 +281,25 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             else:
                 total += many
         pending = load64(entry + 8 * MB_PENDING)
-        if total > pending or load64(entry + 8 * MB_BYTES) > _MOST:
-            return MBARRIER_RULE
-        if total == pending and load32(record + 4 * (OPERANDS + 8)):
-            return MBARRIER_RULE
         status = use_mbarrier(context, entry)
+        ends = total == pending and load32(record + 4 * (OPERANDS + 8))
+        if status == 0 and (total > pending or load64(entry + 8 * MB_BYTES) > _MOST or ends):
+            status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
-        if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 5)) == 0:
-            arrive_lanes(context, load64(context + 8 * CURRENT), mask)
-            release_to(context, load64(context + 8 * CURRENT), vectors_of(context, entry))
+        if load64(context + 8 * CHECKED) != 0:
+            arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
         if drops:
             expected = load64(entry + 8 * MB_EXPECTED) - total
             if expected <= 0:  # no phase would end any more
                 return MBARRIER_RULE
             store64(entry + 8 * MB_EXPECTED, expected)
-        store64(entry + 8 * MB_PENDING, pending - total)
-        settle(context, entry)
+        while total > 0:
+            here = min(total, load64(entry + 8 * MB_PENDING))
+            store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+            total -= here
+            if settle(context, entry) == 0:
+                break  # more arrivals than the phase has room for
     return 0
 
 
@@ -278,7 +307,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
     whether the phase is to wait for them (or they have come), and the pc."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -293,7 +322,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
             status = bytes_came(context, entry, many)
         elif status == 0:
             store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
-            status = MBARRIER_RULE if load64(entry + 8 * MB_BYTES) > _MOST else 0
+            status = broken_rule(context, MBARRIER_RULE) if load64(entry + 8 * MB_BYTES) > _MOST else 0
         if status != 0:
             return status
     return 0
@@ -302,7 +331,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
 def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -325,23 +354,24 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
 def bytes_came(context: int, entry: int, many: int) -> int:
     """Bytes have come that an mbarrier counts; a status."""
     left = load64(entry + 8 * MB_BYTES) - many
-    store64(entry + 8 * MB_BYTES, left)
-    if left < -_MOST or (left < 0 and load64(entry + 8 * MB_PENDING) == 0):
-        return MBARRIER_RULE
+    short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
+    store64(entry + 8 * MB_BYTES, 0 if short else left)
+    status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
     settle(context, entry)
-    return 0
+    return status
 
 
-def settle(context: int, entry: int) -> None:
-    """A complete phase ends, and lanes that wait for it go on."""
+def settle(context: int, entry: int) -> int:
+    """A complete phase ends, and lanes that wait for it go on; whether there is one."""
     if load64(entry + 8 * MB_PENDING) != 0 or load64(entry + 8 * MB_BYTES) != 0:
-        return
+        return 0
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
     checked = load64(context + 8 * CHECKED)
     if checked:
-        publish(context, vectors_of(context, entry))
+        for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
+            publish(context, vectors_of(context, entry, far))
     warps = load64(context + 8 * WARP_COUNT)
     for number in range(warps * load64(context + 8 * CTA_COUNT)):
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
@@ -355,12 +385,52 @@ def settle(context: int, entry: int) -> None:
                 block = load64(part + 8 * PART_FROM)
                 row = registers + load32(block + 4 * END_D)
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
-                if checked and load32(block + 4 * END_E) == 0:
-                    pass_on(context, number, entry, load64(part + 8 * PART_MASK))
+                if checked:
+                    pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
+    return 1
 
 
-def pass_on(context: int, warp: int, entry: int, mask: int) -> None:
-    """Lanes of a warp have waited for a phase of an mbarrier: it comes after what was passed on in all that are
-    over."""
-    acquire_by_lanes(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS), mask)
+def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:
+    """Lanes of the current warp arrive at an mbarrier: what they did is passed on, or, by a relaxed arrival, what came
+    before the warp's last fence; if the scope has the CTA of the mbarrier in it.
+
+    The order is the level of the scope plus one, negative where it is relaxed.
+    """
+    warp = load64(context + 8 * CURRENT)
+    far = is_far(context, warp, entry)
+    if order > far:
+        arrive_lanes(context, warp, mask)
+        release_to(context, warp, vectors_of(context, entry, far))
+    elif -order > far and load64(context + 8 * FENCED_AT) != 0:
+        release_fenced(context, warp, vectors_of(context, entry, far), far)
+
+
+def pass_on(context: int, warp: int, entry: int, mask: int, order: int) -> None:
+    """Lanes of a warp have waited for a phase of an mbarrier: it comes after what was passed on in all that are over
+    and is in the scope; by a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
+    actors = load64(context + 8 * ACTORS)
+    for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
+        passed = vectors_of(context, entry, far) + 8 * actors
+        if order > far:
+            acquire_by_lanes(context, warp, passed, mask)
+        elif -order > far and load64(context + 8 * OBSERVED_AT) != 0:
+            join_vector(context, observed_vector(context, warp, far), passed)
+    if order > 0:
+        take_rows(context, warp, vector_of(context, warp), 0)
+
+
+def acquire_observed(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence that acquires: the current warp comes after what its relaxed waits have observed. The operand is whether
+    the fence's scope has the cluster in it."""
+    warp = load64(context + 8 * CURRENT)
+    for far in range(1 + load32(record + 4 * OPERANDS)):
+        observed = observed_vector(context, warp, far)
+        latest = 0
+        for other in range(load64(context + 8 * ACTORS)):
+            latest = max(latest, load64(observed + 8 * other))
+        if latest == 0:  # they have waited for nothing
+            continue
+        acquire_by_lanes(context, warp, observed, mask)
+        fill(observed, 0, 8 * load64(context + 8 * ACTORS))
     take_rows(context, warp, vector_of(context, warp), 0)
+    return 0

@@ -19,7 +19,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import load32, load64, store64
 
-__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "take"]
+__all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls", "ready_elsewhere", "take"]
 
 
 def lowest_ready(state: int) -> int:
@@ -47,7 +47,7 @@ def lowest_parked(state: int) -> int:
 
 
 def polls(context: int, block: int) -> int:
-    """Whether a block is part of a polling loop."""
+    """Whether a block is part of a polling loop; 2 if nothing but memory can end that."""
     return load32(load64(context + 8 * BLOCKS) + 4 * (BLOCK_WORDS * block + POLLS))
 
 
@@ -60,6 +60,15 @@ def lowest_other(context: int, state: int) -> int:
         if load64(part + 8 * PART_STATUS) == READY and polls(context, block) == 0 and (low < 0 or block < low):
             low = block
     return low
+
+
+def ready_elsewhere(context: int, state: int) -> int:
+    """Whether lanes of a warp are ready for a block that is in no polling loop which memory alone can end."""
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        if load64(part + 8 * PART_STATUS) == READY and polls(context, load64(part + 8 * PART_BLOCK)) != 2:
+            return 1
+    return 0
 
 
 def take(state: int, block: int) -> int:

@@ -40,6 +40,7 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PARTS,
     POSITIONS,
+    RANKS,
     READY,
     REGISTER_BYTES,
     REGISTERS,
@@ -87,15 +88,17 @@ def reset_cluster(context: int, cluster: int) -> None:
     store64(context + 8 * TRANSFER_COUNT, 0)
     store64(context + 8 * CAPTURED_END, 0)
     store64(context + 8 * UNFENCED, 0)
-    store64(context + 8 * CLUSTER_ARRIVED, 0)
-    store64(context + 8 * CLUSTER_PHASE, 0)
+    for k in range(ctas // load64(context + 8 * RANKS)):
+        store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * k, 0)
+        store64(load64(context + 8 * CLUSTER_PHASE) + 8 * k, 0)
     store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
     begin_clocks(context)
     begin_rows(context)
     positions = load64(context + 8 * POSITIONS)
     for cta in range(ctas if positions != 0 else 0):  # those that ran before do not run any more
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
-        store32(positions + 4 * load64(state + 8 * WARP_LINEAR), 0)
+        if load64(state + 8 * WARP_LINEAR) >= 0:
+            store32(positions + 4 * load64(state + 8 * WARP_LINEAR), 0)
     # What is drawn depends on the cluster, and not on the thread that runs it.
     store64(context + 8 * DRAW, load64(context + 8 * SEED) ^ load64(load64(context + 8 * CTAS) + 8 * cluster * ctas))
     for _ in range(4):
@@ -105,11 +108,15 @@ def reset_cluster(context: int, cluster: int) -> None:
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
         here = min(32, threads - 32 * warp)
         live = (1 << here) - 1
+        linear = load64(load64(context + 8 * CTAS) + 8 * (cluster * ctas + cta))
         fill(state, 0, 8 * FIRST_PART)
+        store64(state + 8 * WARP_CTA, cta)
+        store64(state + 8 * WARP_LINEAR, linear)
+        if linear < 0:  # fewer CTAs are left than may run together
+            continue
         store64(state + 8 * PARTS, 1)
         store64(state + 8 * HELD_REGISTERS, load64(context + 8 * REGISTERS_BEFORE))
         store64(state + 8 * LIVE, live)
-        store64(state + 8 * WARP_CTA, cta)
         store64(state + 8 * WARP_NUMBER, warp)
         part = state + 8 * FIRST_PART
         store64(part + 8 * PART_BLOCK, load64(context + 8 * START))
@@ -117,8 +124,6 @@ def reset_cluster(context: int, cluster: int) -> None:
         store64(part + 8 * PART_STATUS, READY)
         registers = load64(context + 8 * REGISTERS) + number * size
         copy(registers, template, size)
-        linear = load64(load64(context + 8 * CTAS) + 8 * (cluster * ctas + cta))
-        store64(state + 8 * WARP_LINEAR, linear)
         if positions != 0:
             store32(positions + 4 * linear, cta + 1)
         specials = load64(context + 8 * SPECIALS)

@@ -47,6 +47,7 @@ from sdpalab.sim.native.layout import (
     END_EXIT,
     END_GUARD,
     END_INDEXED,
+    END_INNER,
     END_NEXT,
     END_REDUCE,
     END_REFUSED,
@@ -94,6 +95,7 @@ from sdpalab.sim.native.layout import (
     TARGET,
     TOGETHER,
     TRAP,
+    TURN,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -103,7 +105,15 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
-from sdpalab.sim.native.parts import add_part, lowest_other, lowest_parked, lowest_ready, polls, take
+from sdpalab.sim.native.parts import (
+    add_part,
+    lowest_other,
+    lowest_parked,
+    lowest_ready,
+    polls,
+    ready_elsewhere,
+    take,
+)
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
 from sdpalab.sim.native.trace import begin_trace, end_trace, trace_exit, trace_trap
@@ -173,14 +183,18 @@ def run_cluster(context: int) -> int:
         idle = idle + 1 if load64(context + 8 * PROGRESS) == before else 0
         if ran == 0 or idle > most:
             idle = 0
-            status = advance(context)
+            status = advance(context, ran)
             if status != 0:
                 return status
 
 
 def run_together(context: int) -> int:
-    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status."""
+    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status.
+
+    Behind a block that ends only for the sake of lockstep the same lanes go on, even if a lower block could run.
+    """
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    within = -1
     while True:
         low = -1
         left = 0
@@ -189,15 +203,18 @@ def run_together(context: int) -> int:
             if load64(state + 8 * PARTS) != 0:
                 left += 1
                 at = lowest_ready(state)
-                if at >= 0 and (low < 0 or at < low):
+                if at >= 0 and (at == within or low < 0 or (at < low and low != within)):
                     low = at
         if left == 0:
             return drained(context)
         if low < 0:
-            status = advance(context)
+            status = advance(context, 0)
             if status != 0:
                 return status
             continue
+        store64(context + 8 * TURN, load64(context + 8 * TURN) + 1)
+        block = load64(context + 8 * BLOCKS) + 4 * BLOCK_WORDS * low
+        within = low + 1 if load32(block + 4 * END) == END_INNER else -1
         for number in range(warps):
             state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
             if lowest_ready(state) == low:
@@ -206,11 +223,22 @@ def run_together(context: int) -> int:
                     return status
 
 
-def advance(context: int) -> int:
-    """Nothing else can run: copies in flight land, or lanes go on without those of their warp that they need; a
-    status."""
+def advance(context: int, ran: int) -> int:
+    """Nothing else can run, or nothing but polling loops (``ran``): copies in flight land, or lanes go on without those
+    of their warp that they need, unless a loop may end by itself; a status."""
     status = land_next(context)
-    return status if status >= 0 else force_parked(context)
+    if status >= 0:
+        return status
+    return 0 if ran != 0 and loops_end(context) else force_parked(context)
+
+
+def loops_end(context: int) -> int:
+    """Whether lanes are ready for a polling loop that something else than memory may end, or for no such loop."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    for number in range(warps):
+        if ready_elsewhere(context, load64(context + 8 * WARPS) + 8 * WARP_WORDS * number):
+            return 1
+    return 0
 
 
 def force_parked(context: int) -> int:
@@ -343,7 +371,7 @@ def together(state: int, registers: int, block: int, mask: int) -> int:
 def end_block(context: int, state: int, registers: int, block: int, at: int, mask: int) -> int:
     """Where the lanes that reached the end of a block go on; a status."""
     end = load32(block + 4 * END)
-    if end == END_NEXT:
+    if end in (END_NEXT, END_INNER):
         add_part(state, at + 1, mask, READY)
         return 0
     taken = guarded(registers, load32(block + 4 * END_GUARD), mask)
@@ -409,7 +437,7 @@ def leave(context: int, state: int, taken: int) -> int:
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == PARKED:
             store64(part + 8 * PART_STATUS, READY)
-    cluster_phase(context)
+    cluster_phase(context, state)
     cta = load64(state + 8 * WARP_CTA)
     for name in range(BARRIER_COUNT):
         barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)

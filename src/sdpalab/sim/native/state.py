@@ -14,7 +14,13 @@ from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import orders_blocks, reaches_all_blocks
+from sdpalab.sim.native.communication import (
+    ctas_together,
+    orders_blocks,
+    reaches_all_blocks,
+    relaxed_arrivals,
+    relaxed_waits,
+)
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
@@ -121,7 +127,8 @@ class State:
     def _fill(self, table: Array, template: Array) -> None:
         """Everything that native code reads and writes."""
         setup, decoded, geometry, context = self.setup, self.decoded, self.setup.geometry, self.context
-        warps, ctas = geometry.warps, setup.ctas_together
+        warps, ctas = geometry.warps, ctas_together(setup)
+        clusters = ctas // geometry.cluster_size
         shared, local = setup.symbols.shared_bytes, setup.symbols.local_bytes
         shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
         extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
@@ -130,6 +137,7 @@ class State:
         words = {
             layout.TABLE: self._keep(table),
             layout.RECORDS: self._keep(decoded.records),
+            layout.RECORD_COUNT: len(decoded.records),
             layout.BLOCKS: self._keep(decoded.blocks),
             layout.REGISTERS: self._room(decoded.register_bytes * warps * ctas),
             layout.REGISTER_BYTES: decoded.register_bytes,
@@ -146,7 +154,9 @@ class State:
             layout.WARPS: self._keep(np.zeros(layout.WARP_WORDS * warps * ctas, np.int64)),
             layout.WARP_COUNT: warps,
             layout.CTA_COUNT: ctas,
-            layout.RANKS: 0 if setup.workspace else ctas,
+            layout.RANKS: geometry.cluster_size,
+            layout.CLUSTER_ARRIVED: self._keep(np.zeros(clusters, np.int64)),
+            layout.CLUSTER_PHASE: self._keep(np.zeros(clusters, np.int64)),
             layout.THREADS: geometry.threads,
             layout.SPECIALS: self._keep(specials),
             layout.SPECIAL_COUNT: len(specials),
@@ -182,7 +192,7 @@ class State:
 
     def _units(self) -> dict[int, int]:
         """What asynchronous instructions work on."""
-        setup, ctas = self.setup, self.setup.ctas_together
+        setup, ctas = self.setup, ctas_together(self.setup)
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
         maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, layout.MAP_WORDS)
@@ -222,7 +232,7 @@ class State:
     def _shadows(self) -> dict[int, int]:
         """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
         geometry, entry = self.setup.geometry, self.setup.entry
-        ctas = self.setup.ctas_together
+        ctas = ctas_together(self.setup)
         warps = geometry.warps * ctas
         if geometry.ctas >= layout.SEVERAL:
             raise NotNative("too many blocks for the race check")
@@ -246,8 +256,6 @@ class State:
         actors = 2 * columns if apart else columns
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
-        ends = self.decoded.blocks[:, layout.END]
-        relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
             layout.STRICT: int("lanes" in self.setup.checks),
@@ -262,10 +270,11 @@ class State:
             layout.FENCED_FLOORS: zeros(warps),
             layout.LAST_READ: zeros(planes),
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
-            layout.CLUSTER_VECTORS: zeros(2 * actors),
-            layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            layout.CLUSTER_VECTORS: zeros(2 * actors * ctas // geometry.cluster_size),
+            layout.MBARRIER_VECTORS: zeros(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
-            layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
+            layout.FENCED_AT: zeros(2 * actors * warps) if relaxed_arrivals(entry) else 0,
+            layout.OBSERVED_AT: zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
                 {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
                 if self._updates("shared")
@@ -293,6 +302,18 @@ class State:
             **self._strong_accesses(everything),
             layout.GLOBAL_PAGES: self._keep(self.pages),
             layout.POSITIONS: zeros(geometry.ctas, np.int32),
+            **self._prerequisites(warps),
+        }
+
+    def _prerequisites(self, warps: int) -> dict[int, int]:
+        """What the kernel before accesses, where it may still run."""
+        rows = self.setup.prerequisites
+        if rows is None:
+            return {}
+        return {
+            layout.PREREQUISITES: self._keep(np.ascontiguousarray(rows)),
+            layout.PREREQUISITE_COUNT: len(rows),
+            layout.WAITED: self._keep(np.zeros(warps, np.int64)),
         }
 
     def _is_asynchronous(self) -> bool:
@@ -321,7 +342,7 @@ class State:
             words[layout.GLOBAL_SCOPES] = self._keep(np.full(granules, SAME_GPU, np.uint8))
         if not orders_blocks(entry):
             return words
-        warps, everyone = geometry.warps * self.setup.ctas_together, geometry.warps * geometry.ctas
+        warps, everyone = geometry.warps * ctas_together(self.setup), geometry.warps * geometry.ctas
         if warps * everyone > _MOST_ROWS:
             raise NotNative("too many warps for their order through global memory")
         return words | {

@@ -23,7 +23,6 @@ from sdpalab.sim.native.layout import (
     CLUSTER_VECTORS,
     CLUSTER_WAITS,
     COUNTING,
-    CTA_COUNT,
     CURRENT,
     CURRENT_STATE,
     DIVERGENT,
@@ -64,7 +63,8 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
-from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
@@ -89,6 +89,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
     if entry == 0:
         return MBARRIER_RULE
+    current_instruction(context, load32(block + 4 * END_PC))
     status = use_mbarrier(context, entry)
     if status != 0:
         return status
@@ -96,19 +97,22 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     if apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0):
         return APART
     row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
-    count_mbarriers(context, registers, row, offset, mask, load32(block + 4 * END_PC))
+    mbarrier_instruction(context, registers, row, offset, mask, load32(block + 4 * END_PC))
     passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
     now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
     if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
-    if asked < now - 1 or asked > now:
+    if asked > now:
         return MBARRIER_RULE
+    status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
+    if status != 0:
+        return status
     if asked < now:
         store32(result, load32(result) | mask)
         if apart:
             store64(passed, load64(passed) | mask)
-        if load64(context + 8 * CHECKED) != 0 and load32(block + 4 * END_E) == 0:
-            pass_on(context, load64(context + 8 * CURRENT), entry, mask)
+        if load64(context + 8 * CHECKED) != 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry, mask, load32(block + 4 * END_E))
         return 0
     store32(result, load32(result) & ~mask)
     store64(passed, load64(passed) & ~mask)
@@ -153,20 +157,20 @@ def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     """A whole warp arrives at the barrier of its cluster; a status."""
     if mask != load64(state + 8 * LIVE):
         return DIVERGENT
-    if load64(context + 8 * RANKS) == 0:
-        return CLUSTER_RULE
     arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
     if arrivals > load64(state + 8 * CLUSTER_WAITS):
         return CLUSTER_RULE
+    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
     if load64(context + 8 * CHECKED) != 0:
-        vector = load64(context + 8 * CLUSTER_VECTORS)
+        vector = vectors_of_cluster(context, cluster)
         if relaxed:
-            release_fenced(context, load64(context + 8 * CURRENT), vector)
+            release_fenced(context, load64(context + 8 * CURRENT), vector, 1)
         else:
             release_to(context, load64(context + 8 * CURRENT), vector)
     store64(state + 8 * CLUSTER_ARRIVALS, arrivals + 1)
-    store64(context + 8 * CLUSTER_ARRIVED, load64(context + 8 * CLUSTER_ARRIVED) + popcount(mask))
-    cluster_phase(context)
+    place = load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster
+    store64(place, load64(place) + popcount(mask))
+    cluster_phase(context, state)
     return 0
 
 
@@ -178,7 +182,8 @@ def wait_in_cluster(context: int, state: int, part: int) -> int:
     if arrivals <= load64(state + 8 * CLUSTER_WAITS):
         return CLUSTER_RULE
     store64(state + 8 * CLUSTER_WAITS, arrivals)
-    if load64(context + 8 * CLUSTER_PHASE) < arrivals:
+    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
+    if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < arrivals:
         store64(part + 8 * PART_STATUS, AT_CLUSTER)
         store64(part + 8 * PART_MORE, arrivals)
     else:
@@ -189,25 +194,33 @@ def wait_in_cluster(context: int, state: int, part: int) -> int:
 def leave_cluster_barrier(context: int, warp: int) -> None:
     """A warp comes after what was passed on in all phases that are over."""
     if load64(context + 8 * CHECKED) != 0:
-        acquire(context, warp, load64(context + 8 * CLUSTER_VECTORS) + 8 * load64(context + 8 * ACTORS))
+        cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
+        acquire(context, warp, vectors_of_cluster(context, cluster) + 8 * load64(context + 8 * ACTORS))
         take_rows(context, warp, vector_of(context, warp), 0)
 
 
-def cluster_phase(context: int) -> None:
-    """If all threads have arrived that have not exited, the phase ends, and those who wait for that go on."""
-    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+def vectors_of_cluster(context: int, cluster: int) -> int:
+    """What was passed on to the barrier of a cluster: in this phase, and behind that in all phases before."""
+    return load64(context + 8 * CLUSTER_VECTORS) + 16 * load64(context + 8 * ACTORS) * cluster
+
+
+def cluster_phase(context: int, state: int) -> None:
+    """If all threads of a warp's cluster have arrived that have not exited, the phase ends, and those who wait for that
+    go on."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * RANKS)
+    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
     alive = 0
-    for number in range(warps):
+    for number in range(warps * cluster, warps * (cluster + 1)):
         alive += popcount(load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LIVE)))
-    arrived = load64(context + 8 * CLUSTER_ARRIVED)
+    arrived = load64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster)
     if arrived == 0 or arrived < alive:
         return
-    phase = load64(context + 8 * CLUSTER_PHASE) + 1
-    store64(context + 8 * CLUSTER_PHASE, phase)
-    store64(context + 8 * CLUSTER_ARRIVED, 0)
+    phase = load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) + 1
+    store64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster, phase)
+    store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster, 0)
     if load64(context + 8 * CHECKED) != 0:
-        publish(context, load64(context + 8 * CLUSTER_VECTORS))
-    for number in range(warps):
+        publish(context, vectors_of_cluster(context, cluster))
+    for number in range(warps * cluster, warps * (cluster + 1)):
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
         for k in range(load64(state + 8 * PARTS)):
             part = state + 8 * (FIRST_PART + PART_WORDS * k)

@@ -62,10 +62,10 @@ __device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], Sof
 }
 
 // Epilogue of CTAS CTAs that have the same WARPS warps of rows: each keeps the rows of some warps, and sends what it
-// has of the others to their keepers.
+// has of the others to their keepers. Where there are more CTAs than warps, the last ones only send.
 template <int CTAS, int WARPS>
 struct ClusterMerge {
-    static constexpr int KEPT_WARPS = WARPS / CTAS;
+    static constexpr int KEPT_WARPS = WARPS < CTAS ? 1 : WARPS / CTAS;  // by each of the first CTAs, or by all
 
     template <class TileBarriers>
     struct Shared {

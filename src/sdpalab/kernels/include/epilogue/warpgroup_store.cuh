@@ -12,6 +12,10 @@
 //
 // o: map of [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]. weight_unit: of the sums. o_smem: a place for
 // the rows, which all products of the warpgroup have read.
+//
+// Where a tile of queries has HEADS heads (Work), q_head and row are as there, and the map is that of [heads / HEADS,
+// panels, seq_q, HEADS, 64] with boxes [1, panels, 16 / HEADS, HEADS, 64].
+template <int HEADS>
 __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
                                                 const SoftmaxRow (&softmax)[2], float* lse, float scale_log2,
                                                 float weight_unit, unsigned o_smem, int q_head, int row, int seq_q,
@@ -22,8 +26,10 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
         const float row_sum = softmax[half].sum;
         factors[half] = softmax_normaliser(row_sum);
         const int lse_row = row + lane / 4 + 8 * half;
-        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
-            lse_at(lse, q_head, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
+        const int query = lse_row / HEADS;
+        if (lse != nullptr && lane % 4 == 0 && query < seq_q) {
+            lse_at(lse, q_head * HEADS + lse_row % HEADS, seq_q)[query] =
+                log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
         }
     }
     const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
@@ -41,7 +47,11 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
     ptx::fence_proxy_async_shared_cta();
     __syncwarp();
     if (lane == 0) {
-        ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
+        if constexpr (HEADS == 1) {
+            ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
+        } else {
+            ptx::cp_async_bulk_tensor_5d_store(o, 0, 0, row / HEADS, 0, q_head, o_smem);
+        }
         ptx::cp_async_bulk_commit_group();
     }
 }

@@ -5,7 +5,8 @@
 #include "softmax/window.cuh"
 
 // Which keys either row of this thread sees, from its first column of a tile of KEYS on; and the cap of their scores.
-template <int KEYS>
+// HEADS rows are one query's.
+template <int KEYS, int HEADS>
 class WindowColumns {
 public:
     // first_row: of the consumer, in a head; first_tile: of keys. keys: of the batch entry.
@@ -16,8 +17,8 @@ public:
         const int column = first_tile * KEYS + 2 * (thread % 4);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            first[i] = first_key(row + 8 * i) - column;
-            end[i] = end_key(row + 8 * i, keys) - column;
+            first[i] = first_key((row + 8 * i) / HEADS) - column;
+            end[i] = end_key((row + 8 * i) / HEADS, keys) - column;
         }
     }
 
@@ -31,7 +32,7 @@ public:
     }
 
     __device__ __forceinline__ bool at_edge(int tile) const {
-        return ::at_edge<KEYS>(first_tile + tile, first_row, first_row + WARPGROUP_M - 1, keys);
+        return ::at_edge<KEYS>(first_tile + tile, first_row / HEADS, (first_row + WARPGROUP_M - 1) / HEADS, keys);
     }
 
     __device__ __forceinline__ bool sees(int column, int row) const {
@@ -60,11 +61,11 @@ private:
 };
 
 struct KeysOfWindow {
-    template <int KEYS>
-    using Columns = WindowColumns<KEYS>;
+    template <int KEYS, int HEADS>
+    using Columns = WindowColumns<KEYS, HEADS>;
 
     template <int KEYS>
-    static __device__ __forceinline__ KeyTiles tiles(int first_row, int last_row, int keys) {
-        return tiles_seen<KEYS>(first_row, last_row, keys);
+    static __device__ __forceinline__ KeyTiles tiles(int first_query, int last_query, int keys) {
+        return tiles_seen<KEYS>(first_query, last_query, keys);
     }
 };

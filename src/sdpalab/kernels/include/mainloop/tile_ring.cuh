@@ -118,18 +118,18 @@ __device__ __forceinline__ void pass_turn(int consumer) {
     }
 }
 
-// How many keys either row of this thread sees, from its first column of a tile of KEYS on.
-template <int KEYS>
+// How many keys either row of this thread sees, from its first column of a tile of KEYS on. HEADS rows are one query's.
+template <int KEYS, int HEADS>
 class KeysLeft {
 public:
     // first_row: of the consumer, in a head; first_tile: of keys.
     __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv)
-        : of_first_row(visible_keys(first_row, seq_kv) - first_tile * KEYS) {
+        : of_first_row(visible_keys(first_row / HEADS, seq_kv) - first_tile * KEYS) {
         const int thread = threadIdx.x % WARPGROUP;
         const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-        const int before = visible_keys(first_row, seq_kv) + 2 * (thread % 4);
-        more[0] = visible_keys(row, seq_kv) - before;
-        more[1] = visible_keys(row + 8, seq_kv) - before;
+        const int before = visible_keys(first_row / HEADS, seq_kv) + 2 * (thread % 4);
+        more[0] = visible_keys(row / HEADS, seq_kv) - before;
+        more[1] = visible_keys((row + 8) / HEADS, seq_kv) - before;
     }
 
     // Goes to the next tile.
@@ -154,11 +154,11 @@ private:
 
 // The policy Seen of kernels without windows: a row sees all keys up to the last, or up to its own.
 struct KeysToEnd {
-    template <int KEYS>
-    using Columns = KeysLeft<KEYS>;
+    template <int KEYS, int HEADS>
+    using Columns = KeysLeft<KEYS, HEADS>;
 
     template <int KEYS>
-    static __device__ __forceinline__ KeyTiles tiles(int, int last_row, int seq_kv) {
-        return KeyTiles{0, tiles_visible(last_row, seq_kv, KEYS)};
+    static __device__ __forceinline__ KeyTiles tiles(int, int last_query, int seq_kv) {
+        return KeyTiles{0, tiles_visible(last_query, seq_kv, KEYS)};
     }
 };

@@ -15,6 +15,9 @@
 // (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
 // all K first.
 //
+// Where several heads share K and V, HEADS of them may share a tile of queries, too: its rows are those of one query after
+// the other, of each all HEADS. Few queries then fill a tile, and K and V are read once for all of these heads.
+//
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
@@ -31,7 +34,8 @@
 #include "mainloop/tile_ring.cuh"
 #include "schedule/query_tiles.cuh"
 
-template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1>
+template <class Products, class Epilogue, class Scheduler, class Seen, int CONSUMERS, int STAGES, int GROUPS = 1,
+          int HEADS = 1>
 class WarpgroupAttention {
 public:
     using Budget = Registers<CONSUMERS>;
@@ -43,7 +47,7 @@ public:
     static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
     // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
     // lie beside. On small problems it has no more than two tiles.
-    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS>::CAPS;
+    static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS, HEADS>::CAPS;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
@@ -53,6 +57,7 @@ public:
     static_assert(CONSUMERS % GROUPS == 0 && STAGES % GROUPS == 0, "whole groups, and a ring of whole rounds");
     static_assert(STAGES >= 2 * GROUPS, "a consumer waits for its next V before it releases the one before");
     static_assert(GROUPS == 1 || !Scheduler::STAYS, "what groups merge has a place for one tile of queries");
+    static_assert(WARP_M % HEADS == 0, "whole queries for a warp");
     static_assert(Products::REGISTERS <= Budget::CONSUMER - 32,
                   "accumulators and weights leave a consumer registers for the rest");
 
@@ -75,7 +80,7 @@ public:
         const unsigned q_smem = ptx::smem_address(smem.rows[0]);
         const unsigned o_smem = ptx::smem_address(smem.rows[O_PLACE]);
         Scheduler queries(order);
-        Work work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+        Work work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
 
         if (threadIdx.x == 0) {
             start(tensors, work, q_smem, ring, smem);
@@ -91,6 +96,7 @@ public:
         if (threadIdx.x < WARPGROUP) {
             ptx::setmaxnreg_dec<Budget::PRODUCER>();
             if (threadIdx.x == 0) {
+                ptx::griddepcontrol_launch_dependents();  // once all CTAs have begun: none of these needs room
                 produce(tensors, queries, work, q_smem, ring, seq_q, seq_kv, group);
             }
             return;
@@ -126,13 +132,13 @@ public:
                 wait_stored_rows_read(lane);
                 __syncwarp();
             }
-            store_warp_rows(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
+            store_warp_rows<HEADS>(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
                             o_smem + own_warp * (O_BYTES / 4), work.q_head, work.first_row + own_warp * WARP_M, seq_q,
                             lane);
             if (!queries.next()) {
                 break;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             q_parity ^= 1;
         }
         wait_stored_rows_read(lane);  // the block's shared memory lasts until then
@@ -193,6 +199,9 @@ private:
         ptx::prefetch_tensormap(tensors.v);
         ring.barriers.init();
         smem.tail.init();
+        // All that comes before has overlapped the kernel before this one. The fence and the barrier behind it pass the
+        // wait on, to a CTA without keys as well: it stores rows that others of its cluster have read.
+        ptx::griddepcontrol_wait();
         ptx::fence_mbarrier_init_release_cluster();
         smem.tail.expect();
         if (work.tiles > 0) {  // otherwise no consumer would wait for Q
@@ -223,7 +232,7 @@ private:
             if (!queries.next()) {
                 return;
             }
-            work = work_on<Scheduler::CTAS, ROWS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
+            work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             ring.wait_empty(at, K);
             load_k(tensors, work, 0, at, ring);
             ring.wait_read(at.before(), K);
@@ -295,7 +304,7 @@ private:
         const int first_row = work.first_row + consumer * WARPGROUP_M;
         const int first_tile = work.first_tile + key_group;
         const int tiles = work.tiles - key_group;  // from that one on
-        typename Seen::template Columns<KEYS> columns(first_row, first_tile, seq_kv);
+        typename Seen::template Columns<KEYS, HEADS> columns(first_row, first_tile, seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
         const auto k = [&](const Position& at) { return k_tile(ring, at); };
 
@@ -348,7 +357,8 @@ private:
                                                            unsigned q_parity, const Ring& ring, Position& at,
                                                            int consumer, int seq_kv) {
         static_assert(GROUPS == 1 && !IN_TURN<CONSUMERS>, "all tiles of keys, and no consumer waits for its turn");
-        typename Seen::template Columns<KEYS> columns(work.first_row + consumer * WARPGROUP_M, work.first_tile, seq_kv);
+        typename Seen::template Columns<KEYS, HEADS> columns(work.first_row + consumer * WARPGROUP_M, work.first_tile,
+                                                             seq_kv);
         const unsigned long long q = Products::q_tile(q_smem);
         mbarrier_wait(ring.barriers.q_full, q_parity);
 #pragma unroll 1

@@ -40,12 +40,32 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_load(unsigned dst_smem, 
         : "memory");
 }
 
+// The same with five axes.
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
+                                                             int c2, int c3, int c4, unsigned mbar_smem) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+        :
+        : "r"(dst_smem), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(mbar_smem)
+        : "memory");
+}
+
 // The other way; what lies outside the tensor is left out. Its completion belongs to the thread's bulk group.
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
                                                               unsigned src_smem) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
                  :
                  : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(src_smem)
+                 : "memory");
+}
+
+// The same with five axes.
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                                              int c4, unsigned src_smem) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
+                 :
+                 : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(src_smem)
                  : "memory");
 }
 
@@ -107,6 +127,17 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&
                  :
                  : "r"(row_smem), "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
                  : "memory");
+}
+
+// "Parallel Synchronization: griddepcontrol", of launches with programmatic stream serialization; of others they do
+// nothing. Returns when the grids that this one depends on are complete, and this grid sees what they wrote.
+__device__ __forceinline__ void griddepcontrol_wait() {
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+}
+
+// Lets the grid that depends on this one begin, once all blocks have said so or have exited.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 }
 
 // "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives

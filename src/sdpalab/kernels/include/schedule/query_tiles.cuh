@@ -96,7 +96,8 @@ private:
     }
 };
 
-// What a CTA works on at a time: its rows, counted in one head, and its tiles of keys.
+// What a CTA works on at a time: its rows, counted in one head, and its tiles of keys. Where HEADS heads of a group share
+// a tile, they count as one head: row HEADS i + j is query i of the j-th of them, and q_head the number of such heads.
 struct Work {
     unsigned rank;  // in the cluster
     int q_head;     // of all batches
@@ -107,12 +108,13 @@ struct Work {
 };
 
 // The work of this CTA, one of CTAS that share a tile of queries: all its rows, and a part of the keys that they see,
-// by the policy Seen (mainloop/warpgroups.cuh).
-template <int CTAS, int ROWS, int KEYS, class Seen>
+// by the policy Seen (mainloop/warpgroups.cuh). group: heads, as above, that share one K/V head.
+template <int CTAS, int ROWS, int HEADS, int KEYS, class Seen>
 __device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int seq_kv, int group) {
     const unsigned rank = CTAS > 1 ? ptx::cluster_ctarank() : 0;
     const int first_row = tile.number * ROWS;
-    const KeyTiles seen = Seen::template tiles<KEYS>(first_row, min(first_row + ROWS, seq_q) - 1, seq_kv);
+    const KeyTiles seen =
+        Seen::template tiles<KEYS>(first_row / HEADS, min((first_row + ROWS) / HEADS, seq_q) - 1, seq_kv);
     const int all_tiles = seen.end - seen.first;
     const int share = ceil_div(all_tiles, CTAS);  // the last CTAs have less, or none
     const int before = CTAS > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;

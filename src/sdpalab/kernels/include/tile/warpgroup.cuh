@@ -108,7 +108,7 @@ __device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2],
 // The softmax is lazy: the maximum that weights are taken from stays until a row outgrows it (LAG_LOG2). Where a thread
 // has FREE_REGISTERS for the scores beside the weights, it finds that out from the weights' sums, once it has computed
 // them, and then computes them again; elsewhere from bounds of the scores, before.
-template <int TILE_KEYS, int ON_FMA, int FREE_REGISTERS>
+template <int TILE_KEYS, int ON_FMA, int FREE_REGISTERS, int HEADS = 1>
 class Products16 {
 public:
     static constexpr int KEYS = TILE_KEYS;
@@ -121,14 +121,19 @@ public:
 
     // Maps of q [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and of k, v [K/V heads, panels, seq_kv, 64]
     // with boxes [1, panels, KEYS, 64]; panels of 64 columns, heads of all batches. Coordinates are column, row, panel,
-    // head.
+    // head. With several HEADS in a tile of queries (Work), q is [heads / HEADS, panels, seq_q, HEADS, 64] with boxes
+    // [1, panels, 64 / HEADS, HEADS, 64].
     struct Tensors {
         const TensorMap& q;
         const TensorMap& k;
         const TensorMap& v;
 
         __device__ __forceinline__ void load_q(unsigned q_smem, const Work& work, int row, unsigned full) const {
-            ptx::cp_async_bulk_tensor_4d_load(q_smem, q, 0, row, 0, work.q_head, full);
+            if constexpr (HEADS == 1) {
+                ptx::cp_async_bulk_tensor_4d_load(q_smem, q, 0, row, 0, work.q_head, full);
+            } else {
+                ptx::cp_async_bulk_tensor_5d_load(q_smem, q, 0, 0, row / HEADS, 0, work.q_head, full);
+            }
         }
 
         __device__ __forceinline__ void load_k(unsigned k_smem, const Work& work, int key, unsigned full) const {

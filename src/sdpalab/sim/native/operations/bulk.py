@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, fence_order
+from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
@@ -13,14 +13,13 @@ from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
-from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.communication import communicates, relaxed_arrivals, relaxed_waits
 from sdpalab.sim.native.initialised import fence_mbarriers
 from sdpalab.sim.native.lanes import Lanes, where
-from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
+from sdpalab.sim.native.mbarriers import acquire_observed, arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.phases import test_phase
-from sdpalab.sim.native.trace import trace_fence
 from sdpalab.sim.native.transfers import (
     arrive_behind_copies,
     commit_transfers,
@@ -56,11 +55,6 @@ def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, i
     return row, offset
 
 
-def relaxed_arrivals(entry: Entry) -> bool:
-    """Whether there is a relaxed arrival at the barrier of a cluster: what a fence comes after matters to that."""
-    return any(each.opcode == "barrier" and {"cluster", "relaxed"} <= set(each.mods) for each in entry.instructions)
-
-
 def copies_complete(entry: Entry) -> bool:
     """Whether there are bulk copies that complete on mbarriers: how those are initialised matters to them."""
     return any({"bulk", "mbarrier::complete_tx::bytes"} <= set(each.mods) for each in entry.instructions)
@@ -71,15 +65,15 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
     if asm.checked and "proxy" not in instruction.mods:
         order = fence_order(instruction)
-        if relaxed_arrivals(asm.entry) and order.release and order.level >= SAME_CLUSTER:
-            _handed(asm, "fence", fence_warp, [])
+        if relaxed_arrivals(asm.entry) and order.release:
+            _handed(asm, "fence", fence_warp, [int(order.level >= SAME_CLUSTER)])
+        if relaxed_waits(asm.entry) and order.acquire:
+            _handed(asm, "fence.observed", acquire_observed, [int(order.level >= SAME_CLUSTER)])
         if communicates(asm.entry):
             operands = [order.acquire, order.release, min(order.level, SAME_GPU), order.sequential]
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
-    if asm.traced and "proxy" not in instruction.mods:
-        _handed(asm, "trace.fence", trace_fence, [instruction.pc])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
@@ -139,13 +133,17 @@ def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
 
-def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
-    """Take the memory order and the scope; whether it is relaxed."""
-    relaxed = mods.flag("relaxed")
-    if not relaxed:
+def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tuple[str, ...]) -> int:
+    """Take the memory order and the scope of an arrival or a wait, as :func:`.mbarriers.arrive_in_order` has it.
+
+    An instruction without a scope has that of the CTA, by the letter; only the ``strict`` check takes it so.
+    """
+    if not mods.flag("relaxed"):
         mods.choice(orders, default="")
     mods.choice(("cta", "cluster"), default="")
-    return relaxed
+    order = arrival_order(instruction)
+    level = SAME_CLUSTER if order.implied and not asm.letter else order.level
+    return level + 1 if order.release else -(level + 1)
 
 
 @native("mbarrier.init")
@@ -164,7 +162,7 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Arrivals; ``arrive_drop`` also leaves all later phases."""
     drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
     expects, incomplete = mods.flag("expect_tx"), mods.flag("noComplete")
-    relaxed = _order(mods, ("release",))
+    order = take_order(asm, instruction, mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -178,7 +176,7 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
-    words = [*place, many, int(expects), instruction.pc, int(relaxed), token, int(drops), int(incomplete)]
+    words = [*place, many, int(expects), instruction.pc, order, token, int(drops), int(incomplete)]
     _handed(asm, "mbarrier.arrive", arrive_at, words)
     finish()
 
@@ -192,7 +190,7 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Whether a phase is complete."""
     mods.choice(("test_wait",))
     parity = mods.flag("parity")
-    relaxed = _order(mods, ("acquire",))
+    order = take_order(asm, instruction, mods, ("acquire",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -200,7 +198,7 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     place = shared_address(asm, address, "shared" if space == "shared" else "")
     asked = asm.source(state, "u32" if parity else "b64")
     row, finish = asm.target(target, "pred")
-    words = [*place, asked, int(not parity), int(relaxed), row, instruction.pc]
+    words = [*place, asked, int(not parity), order, row, instruction.pc]
     _handed(asm, "mbarrier.test_wait", test_phase, words)
     finish()
 
@@ -209,7 +207,7 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Bytes that a phase waits for, and bytes that have come."""
     action = mods.choice(("expect_tx", "complete_tx"))
-    _order(mods, ())
+    take_order(asm, instruction, mods, ())
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()

@@ -15,6 +15,7 @@ from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import check_step, strong_effect, watch_access
+from sdpalab.sim.native.watch import wait_for_grids
 from sdpalab.sim.types import PtxType
 
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
@@ -322,5 +323,6 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 @native("griddepcontrol")
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Launches run one after the other."""
-    mods.choice(("wait", "launch_dependents"))
+    if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
+        asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
     mods.done()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import comes_before, operation_time, warps_of_cluster
-from sdpalab.sim.native.flights import copy_issued, read_range
+from sdpalab.sim.native.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
+from sdpalab.sim.native.flights import copy_issued, doubt, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
     COPY_CASTS,
@@ -11,13 +11,16 @@ from sdpalab.sim.native.layout import (
     COPY_PC,
     COPY_SIGNAL,
     COUNTING,
+    CURRENT_STATE,
     FULL,
+    GRANULE_SHIFT,
     ILLEGAL,
     LANDED,
     LISTS,
     LOADS,
     MAP_ITEM,
     MAP_KIND,
+    MB_CTA,
     MB_OFFSET,
     MB_TAG,
     MB_UNFENCED,
@@ -47,14 +50,18 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
+    WARP_CTA,
     WITHIN,
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
+from sdpalab.sim.native.suspects import current_instruction
+from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
 from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
 from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
+from sdpalab.sim.native.watch.prerequisites import copy_in_time
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
@@ -89,7 +96,8 @@ def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other; a status."""
     if several(context, mask):
         return SPREAD
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -107,6 +115,9 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
     """A lane issues the copy of an entry; a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
+    status = copy_in_time(context) if kind != WITHIN else 0
+    if status != 0:
+        return status
     if kind != LOADS:
         status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
         if status != 0 or kind == STORES:
@@ -145,19 +156,19 @@ def multicast(context: int, model: int, ranks: int) -> int:
     store64(model + 8 * TR_KIND, LANDED)
     offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
     reads = 1
-    if load64(context + 8 * RANKS) == 0:
-        return MBARRIER_RULE
+    first = first_of_cluster(context, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
     for rank in range(load64(context + 8 * RANKS)):
         if ranks >> rank & 1 == 0:
             continue
-        mbarrier = mbarrier_at(context, rank, offset)
-        if mbarrier == 0 or cta_alive(context, rank) == 0:
+        cta = first + rank
+        mbarrier = mbarrier_at(context, cta, offset)
+        if mbarrier == 0 or cta_alive(context, cta) == 0:
             return MBARRIER_RULE
         place = next_entry(context)
         if place == 0:
             return FULL
         copy(place, entry, 8 * TRANSFER_WORDS)
-        store64(place + 8 * TR_CTA, rank)
+        store64(place + 8 * TR_CTA, cta)
         store64(place + 8 * TR_MBARRIER, mbarrier)
         status = begin_load(context, place, 1, reads)
         if status != 0:
@@ -170,7 +181,8 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
     """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
     element, how many of them, the pc, how they are combined with what is there (0: they overwrite it), and their
     rows."""
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    current_instruction(context, load32(record + 4 * (OPERANDS + 6)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
     size = element * many
     if load64(context + 8 * COUNTING) != 0:
@@ -201,6 +213,7 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
             return entry
         store64(entry + 8 * TR_MBARRIER, mbarrier)
         store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 7)))
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
         for k in range(many):
             row = registers + load32(record + 4 * (OPERANDS + 8 + k))
             copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
@@ -239,10 +252,15 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     if load64(context + 8 * CHECKED) == 0:
         return 0
     warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+    status = 0
     if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
-        return RACE
-    if load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
-        return MBARRIER_RULE
+        granule = load64(mbarrier + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
+    if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
+        granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # what it writes is watched
+    if status != 0:
+        return status
     if load64(entry + 8 * TR_KIND) == WITHIN:
         status = announce_origin(context, entry)
         if status != 0:

@@ -17,6 +17,7 @@ from sdpalab.sim.native.watch.global_memory import (
     write_strong,
     written_nearby,
 )
+from sdpalab.sim.native.watch.prerequisites import wait_for_grids
 from sdpalab.sim.native.watch.releases import fence_memory
 from sdpalab.sim.native.watch.shared_memory import (
     copies_landed,
@@ -49,6 +50,7 @@ __all__ = [
     "shadows_of_product",
     "shadows_to_memory",
     "update_shared",
+    "wait_for_grids",
     "write_global",
     "write_shared",
     "write_strong",

@@ -40,6 +40,7 @@ from sdpalab.sim.native.layout import (
     WARP_COUNT,
 )
 from sdpalab.sim.native.suspects import suspect
+from sdpalab.sim.native.watch.prerequisites import access_in_time
 from sdpalab.sim.native.watch.releases import (
     continue_chain,
     morally_strong,
@@ -156,6 +157,9 @@ def read_constant(context: int, mask: int, present: int, width: int) -> int:
 
 def read_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
+    status = access_in_time(context, mask, width, 0)
+    if status != 0:
+        return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
@@ -193,6 +197,9 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
 
 def write_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes write global memory; as :func:`read_global`."""
+    status = access_in_time(context, mask, width, 1)
+    if status != 0:
+        return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
@@ -235,6 +242,9 @@ def read_strong(context: int, mask: int, present: int, width: int, does: int) ->
 
     ``does`` are bits: ``ACQUIRES`` where the read acquires, and its scope.
     """
+    status = access_in_time(context, mask, width, 0)
+    if status != 0:
+        return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
     warp, many = load64(context + 8 * CURRENT), max(width >> shift, 1)
@@ -260,6 +270,9 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
     ``does`` are bits: ``ACQUIRES``, ``RELEASES``; ``OBSERVES`` for what returns the value before, ``CONTINUES`` for all
     that reads and writes; and the scope.
     """
+    status = access_in_time(context, mask, width, 1)
+    if status != 0:
+        return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, chains = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * CHAINS)
     readers, masks = load64(context + 8 * GLOBAL_READERS), load64(context + 8 * GLOBAL_READ_MASKS)

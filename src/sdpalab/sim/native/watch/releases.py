@@ -58,7 +58,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.watch.fence_order import observe_fences, of_others, take_fences
 from sdpalab.sim.native.watch.lists import has_item, new_node, row_state, take_room, use_items
-from sdpalab.sim.native.watch.scopes import relation_in_cluster
+from sdpalab.sim.native.watch.scopes import relation_together
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
 __all__ = [
@@ -236,7 +236,7 @@ def relation(context: int, warp: int, release: int) -> int:
     other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
     if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
         return SAME_GPU
-    return relation_in_cluster(context, other // warps == warp // warps)
+    return relation_together(context, other // warps, warp // warps)
 
 
 # ---- acquires --------------------------------------------------------------------------------------------------------
@@ -267,6 +267,8 @@ def join(context: int, warp: int, release: int) -> None:
     else:
         for cta in range(load64(context + 8 * CTA_COUNT)):
             place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
+            if place < 0:  # there was none
+                continue
             grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
     row = load64(release + 8 * RELEASE_ROW)
     if row != 0:

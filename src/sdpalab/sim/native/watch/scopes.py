@@ -8,34 +8,36 @@ place that come after nothing, the narrowest scope is kept. A kernel without suc
 from __future__ import annotations
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
+from sdpalab.sim.native.clocks import first_of_cluster
 from sdpalab.sim.native.layout import (
     CTA_COUNT,
-    CURRENT_CTA,
+    CURRENT_STATE,
     EVERY_WARP,
     GLOBAL_SCOPES,
-    RANKS,
     SEVERAL,
+    WARP_CTA,
 )
 from sdpalab.sim.native.words import load8, load64, store8
 
-__all__ = ["keep_scope", "relation_in_cluster", "relation_of", "scope_at"]
+__all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
 
 
-def relation_in_cluster(context: int, same_cta: int) -> int:
-    """How a thread of the CTAs that run together is related to the current warp's."""
-    if same_cta:
+def relation_together(context: int, one: int, other: int) -> int:
+    """How threads of two of the CTAs that run together are related; by their places among these."""
+    if one == other:
         return SAME_CTA
-    return SAME_CLUSTER if load64(context + 8 * RANKS) != 0 else SAME_GPU  # a cooperative launch is no cluster
+    return SAME_CLUSTER if first_of_cluster(context, one) == first_of_cluster(context, other) else SAME_GPU
 
 
 def relation_of(context: int, tag: int, near: int) -> int:
-    """How the thread of a mark is related to the current warp's; ``near``, its CTA is one of those that run."""
+    """How the thread of a mark is related to the current warp's; ``near``, the place of its CTA among those that run,
+    plus one, or 0."""
     cta = tag >> 40
     if cta == SEVERAL or near == 0:
         return SAME_GPU
     if tag & 0xFF == EVERY_WARP:  # which of the CTAs they are of is not kept
-        return relation_in_cluster(context, load64(context + 8 * CTA_COUNT) == 1)
-    return relation_in_cluster(context, cta == load64(context + 8 * CURRENT_CTA))
+        return relation_together(context, 0, load64(context + 8 * CTA_COUNT) - 1)
+    return relation_together(context, near - 1, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
 
 
 def scope_at(context: int, granule: int) -> int:
