@@ -6,6 +6,7 @@ What it computes whatever its knobs, what it refuses of problems, and its static
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from checking import (
 )
 from refusals import Refusal, assert_refused
 
-from sdpalab.compile.sass import disassemble
+from sdpalab.compile.sass import disassemble, parse
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.limits import measure
@@ -33,6 +34,7 @@ from sdpalab.kernels.fp8 import FP8, SCALE_ROWS, smem_bytes
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.kernel import Config
 from sdpalab.model.counted import count
+from sdpalab.model.turn import short_turn
 from sdpalab.problem import MISSION, Problem
 
 DEFAULT = FP8.default_config
@@ -193,10 +195,18 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int, config: Config) -> None:
     assert ptx.count("cvt.rn.satfinite.e4m3x2.f32") == (0 if config == FP16 else 2 * SCALE_ROWS // 4)
     assert ptx.count("cvt.rn.f16x2.f32") == (2 * SCALE_ROWS // 4 if config == FP16 else 0)
     assert ptx.count("cvt.rn.f16x2.e4m3x2") == 4 * halves  # V
-    assert ptx.count("ex2.approx.ftz.f32") == SCALE_ROWS // 2 + 4  # two factors of a tile; two rescales, in a branch
+    assert ptx.count("ex2.approx.ftz.f32") == 2 * SCALE_ROWS // 2 + 2  # twice as well; two rescales
     assert ptx.count("ld.global.nc.v2.f32") == 2  # scales of a tile, a tile ahead
     assert ptx.count("st.global.v4") == head_dim // 16
     assert not re.search(r"\b(ld|st)\.local|\bcall\b|\bdiv\.\w+\.f|shfl\.sync\.idx", ptx)
+
+
+def test_a_turn_has_no_maximum_of_the_scores_and_one_qmma_in_eight_instructions() -> None:
+    compiled = built(FP8, MISSION)
+    turn = Counter(each.base for each in short_turn(parse(disassemble(compiled))[compiled.entry]))
+    assert turn["FMNMX"] == 2  # both bounds of the slope
+    assert turn["SHFL"] == 0
+    assert turn["QMMA"] >= 0.12 * turn.total()
 
 
 @pytest.mark.parametrize(("arch", "opcode"), [("sm_89", "QMMA.16832.F32.E4M3.E4M3"), ("sm_120", "QMMA.16832")])
@@ -239,9 +249,9 @@ def test_no_architecture_spills_with_weights_in_float16(head_dim: int, arch: str
 def test_mission_bars_on_sm_89(problem: Problem, config: Config) -> None:
     used = resources_of(FP8, problem, config)
     assert (used.spill_bytes, used.stack_bytes) == (0, 0)
-    assert used.registers <= 136
+    assert used.registers <= (136 if config == FP16 else 128)
     assert used.shared_bytes == 16 * 1024
-    assert used.blocks_per_sm >= 3
+    assert used.blocks_per_sm >= (3 if config == FP16 else 4)
 
 
 REFUSALS = [
