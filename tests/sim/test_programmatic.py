@@ -95,6 +95,7 @@ def test_clusters_and_chunks_of_blocks_wait_for_themselves() -> None:
 )
 def test_on_a_device_only_conflicts_with_the_launch_before_count(body: str, between: str, clean: bool) -> None:
     gpu = Device()
+    gpu.overlaps = True
     x, y, other = (gpu.array(np.zeros(THREADS, np.uint32), name=name) for name in ("x", "y", "other"))
     second = gpu.module(ptx(*body))["k"]
     first = gpu.module(ptx(STORE))["k"]
@@ -111,6 +112,7 @@ def test_on_a_device_only_conflicts_with_the_launch_before_count(body: str, betw
 @pytest.mark.usefixtures("engine")
 def test_what_the_launch_before_only_reads_may_be_read_early() -> None:
     gpu = Device()
+    gpu.overlaps = True
     x, y, z = (gpu.array(np.zeros(THREADS, np.uint32)) for _ in "xyz")
     early, plain = gpu.module(ptx(LOAD, WAIT, STORE))["k"], gpu.module(ptx(LOAD, STORE))["k"]
     plain.launch(1, THREADS, [x, y])

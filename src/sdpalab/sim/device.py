@@ -218,7 +218,7 @@ class Device:
     @property
     def overlaps(self) -> bool:
         """Whether launches may overlap the one before them in their stream (``programmatic``): then what each launch
-        accesses is kept in mind. Set by loading a module with ``griddepcontrol``, too."""
+        accesses is kept in mind. The first such launch sets it, too: what is before that one counts as complete."""
         return self._streams.overlaps
 
     @overlaps.setter
@@ -367,8 +367,6 @@ class DeviceModule:
             device._arena.fill_in(at[variable.name], variable.data.ljust(variable.size, b"\0"))
         fill_in_addresses(self._module, variables, self.placed, device._arena)
         every = (*self._module.entries.values(), *self._module.functions.values())
-        if any(instruction.opcode == "griddepcontrol" for code in every for instruction in code.instructions):
-            device.overlaps = True
         if any(allocates(instruction) for code in every for instruction in code.instructions):
             device._arena.need_heap()
         self.entries = tuple(map(demangled, self._module.entries))
@@ -442,10 +440,12 @@ class DeviceFunction:
         arena, streams = device._arena, device._streams
         stream = stream or streams.default
         streams.begin(stream)
-        accesses: Accesses = "none"
+        device.overlaps |= bool(options.get("programmatic"))
+        accesses: Accesses = "places" if device.overlaps else "none"
+        before = None
         if streams.needs_accesses:
             accesses = "places" if streams.snapshot_bytes + arena.end <= _MOST_KEPT else "all"
-        before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
+            before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
         prerequisites = np.empty((0, 3), np.int64) if stream.last is None else stream.last
         mark = arena.end
 
@@ -478,7 +478,7 @@ class DeviceFunction:
         if accesses == "none":
             done = replace(done, history=None)
         operation = launch_operation(done, mark)
-        if done.touched is not None:
+        if done.touched is not None and before is not None:
             operation.again, operation.snapshot_bytes = again, arena.end
         races = streams.add(stream, operation)
         device.hazards += [*done.report.hazards, *races]

@@ -254,7 +254,7 @@ class Streams:
     @property
     def needs_accesses(self) -> bool:
         """Whether operations may run beside each other at all."""
-        return self.host_shares or self.overlaps or len(self.all) > 1
+        return self.host_shares or len(self.all) > 1
 
     def begin(self, stream: Stream) -> None:
         """An operation is issued: what it comes after."""
