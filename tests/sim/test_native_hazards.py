@@ -1,14 +1,8 @@
-"""Hazards that the native engine reports itself: the same as the reference engine's, for any number of threads.
-
-Two reports agree if they have the same set of (kind, instruction, conflicting instruction, advice). Threads, addresses
-and counts may differ: the engines order warps and blocks differently.
-"""
+"""Hazards that the native engine reports itself: the same as the reference engine's, for any number of threads."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +14,7 @@ from sdpalab import sim
 from sdpalab.bugs import replace_once
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
+from two_engines import LeftToReference, agreement, engine
 
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 
@@ -42,33 +37,11 @@ LEFT = {
 OF_BLOCKS = {"result of other blocks without an atomic"}
 """Bugs by which a value that races decides what a block executes: blocks of the reference engine are in lockstep, those
 of the native one come one after the other. The kinds agree."""
-_LAUNCH = importlib.import_module("sdpalab.sim.launch")
-
-Agreement = set[tuple[str, int, int | None, str]]
-
-
-def agreement(report: sim.Report) -> Agreement:
-    """What two engines must report alike."""
-    return {(each.kind, each.pc, each.other and each.other.pc, each.advice) for each in report.hazards}
 
 
 def places(report: sim.Report) -> list[tuple[object, ...]]:
     """Everything about hazards but how many lanes were there."""
     return [(each.kind, each.pc, each.block, each.thread, each.other, each.advice) for each in report.hazards]
-
-
-@contextmanager
-def engine(name: str, *, alone: bool = False) -> Iterator[None]:
-    """Launches run on one engine; ``alone``, it must not leave any to the other."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("the launch is left to the reference engine")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDPALAB_SIM_ENGINE", name)
-        if alone:
-            patch.setattr(_LAUNCH, "_on_reference", refuse)
-        yield
 
 
 def exchange(
@@ -167,7 +140,7 @@ def test_a_hazard_is_reported_natively_as_the_reference_engine_reports_it(change
     with engine("native", alone=True):
         out, report = exchange(**change)  # type: ignore[arg-type]
     assert report.lane_instructions == reference.lane_instructions
-    assert agreement(report) == agreement(reference)
+    assert agreement(report.hazards) == agreement(reference.hazards)
     assert places(report) == places(reference)
     assert (out == expected).all()
 
@@ -234,10 +207,10 @@ def compare(
     with engine("native", alone=True):
         try:
             report = sim.launch(ptx, "entry", grid, block, arrays(), max_steps=2_000, **options)  # type: ignore[arg-type]
-        except AssertionError:
+        except LeftToReference:
             return "reference"
     assert {each.kind for each in report.hazards} == {each.kind for each in reference.hazards}
-    assert kinds or agreement(report) == agreement(reference)
+    assert kinds or agreement(report.hazards) == agreement(reference.hazards)
     return "native"
 
 

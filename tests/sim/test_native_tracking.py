@@ -39,6 +39,19 @@ def test_a_register_that_was_never_set_matters_where_undefined_bytes_are_passed_
     assert "register %f7" in hazard.message
 
 
+@pytest.mark.parametrize(("stored", "matters"), [("%r4", False), ("%r3", True)])
+def test_what_is_computed_under_an_undefined_condition_is_undefined(stored: str, matters: bool) -> None:
+    """The condition itself does not matter before what it decides does."""
+    body = LOAD + (
+        "mov.u32 %r3, 1; mov.u32 %r4, 2; setp.gt.f32 %p1, %f1, 0f00000000; @%p1 add.u32 %r3, %r4, 3;"
+        f"st.global.u32 [%d1], {stored};"
+    )
+    with differential() as outcomes:
+        hazards = report(body).hazards
+    assert outcomes == [FIRST_RUN, MAY_MATTER if matters else ""]
+    assert bool(hazards) == matters
+
+
 def random_program(draw: random.Random) -> str:
     """Loads from shared memory that is written in part, arithmetic, stores to it, and a store that counts."""
 

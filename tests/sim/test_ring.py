@@ -204,6 +204,35 @@ def test_mma_is_the_rings_product(kinds: str, shape: str, ring: Ring) -> None:
         np.testing.assert_array_equal(words, expected[i, j])
 
 
+SUMS = """.version 8.6
+.target sm_90
+.address_size 64
+.entry k(.param .u64 a, .param .u64 b, .param .u64 halves) { .reg .b64 %rd<9>; .reg .b32 %r<9>; .reg .b16 %h<5>;
+.reg .pred %p<2>; .shared .align 128 .b8 s[256]; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
+ld.param.u64 %rd3, [halves]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.u64 %rd4, %rd4, %rd1;
+ld.global.b32 %r2, [%rd4]; mov.u32 %r3, s; shl.b32 %r4, %r1, 2; add.u32 %r3, %r3, %r4; mov.u32 %r5, 0;
+st.shared.u32 [s], %r5; bar.sync 0; red.global.add.f32 [%rd2], %r2; atom.shared.add.f32 %r6, [s], %r2; bar.sync 0;
+ld.shared.b32 %r7, [s]; bar.sync 0; setp.eq.u32 %p1, %r1, 0; @%p1 st.global.b32 [%rd2+4], %r7;
+cvt.rn.f16.f32 %h1, %r2; cvt.rn.bf16.f32 %h2, %r2; red.global.add.noftz.f16 [%rd3], %h1; mov.b32 %r8, {%h1, %h1};
+red.global.add.noftz.f16x2 [%rd3+4], %r8; red.global.add.noftz.bf16 [%rd3+8], %h2; st.shared.b32 [%r3], %r2;
+fence.proxy.async; bar.sync 0;
+@%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd2+16], [s], 64;
+cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }
+"""
+
+
+@pytest.mark.parametrize("ring", [BIG, SMALL], ids=["p = 251", "p = 13"])
+def test_sums_in_memory_are_the_rings(ring: Ring) -> None:
+    """Atomic operations of many lanes, and a copy that reduces."""
+    given = codes(ring, 64).astype(np.uint32)
+    sums, halves = np.full(20, 5, np.uint32), np.zeros(8, np.uint16)
+    launch(SUMS, "k", 1, 64, [given, sums, halves], numerics=ring.name)
+    total = int(given.sum()) % ring.modulus
+    assert sums[:2].tolist() == [(total + 5) % ring.modulus, total]
+    assert sums[4:].tolist() == ((given[:16] + 5) % ring.modulus).tolist()
+    assert halves.tolist() == [total, 0, total, total, total, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     "instruction",
     [

@@ -119,7 +119,7 @@ BUGS: tuple[Bug, ...] = (
         "fp8", "keys in their own order, where the weights have another", _MMA_ORDER, harmless=EVEN.with_(scale=0.0)
     ),
     *in_source(
-        "fp8", "the log-sum-exp of 2^8 times the weights", ("row_sum * WEIGHT_UNIT", "row_sum"), family=Family.LSE
+        "fp8", "the log-sum-exp of 2^8 times the weights", ("row_sum * REFERENCE_UNIT", "row_sum"), family=Family.LSE
     ),
     *_in_widened(
         "keys widened in the wrong order",
@@ -134,7 +134,10 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "no maximum but the tile's",
-        ("return ptx::ex2_approx_ftz_f32(above[row]);", "return 1.0f;"),
+        (
+            "rescale[row] = rows[row].advance(score_max[row], scale_log2);",
+            "rows[row].max = score_max[row], rescale[row] = 1.0f;",
+        ),
         problem=SEVERAL_TILES,
         harmless=SEVERAL_TILES.with_(scale=0.0),
     ),
@@ -169,7 +172,7 @@ BUGS: tuple[Bug, ...] = (
         "rescale of O lost",
         ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * rescale[i / 2];"),
         problem=SEVERAL_TILES.with_(scale=30.0),
-        harmless=SEVERAL_TILES,
+        harmless=_ONE_BLOCK.with_(head_dim=64),
     ),
     *_in_hopper(
         "the scale of the next tile's V",

@@ -1,11 +1,10 @@
 // fp8: FlashAttention-2 on the e4m3 tensor cores of sm_89, which multiply twice as fast as those for 16 bits.
 //
-// Idea: Q, K, V and P are e4m3, with a float32 scale for each 64 rows and each weight in 2^8 parts (softmax/fp8.cuh). A
+// Idea: Q, K, V and P are e4m3, with a float32 scale for each 64 rows, and weights in the units of softmax/fp8_rows.cuh. A
 // kernel before this one quantises (tile/quantise.cuh), so that a number is rounded once and not once for every block
 // that reads it, and K and V cross the memory in half the bytes; its time counts.
 //   S = Q K^T   raw scores of m16n8k32; a tile has one scale of K, and a warp one of Q
-//   O += s P V  a tile's product starts from 0, and joins O in float32 with a factor s: the scale of its V, and how far
-//               its maximum is from the reference of the row
+//   O += s P V  a tile's product starts from 0, and joins O in float32 with a factor s, the scale of its V
 // Sums of the tensor cores are thus never longer than 128 terms, whatever the hardware drops of them.
 //
 // P stays in the registers. The accumulators of two m16n8 blocks of S are, as packed, the four numbers of the next left
@@ -16,7 +15,7 @@
 // is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
 // moves here either, and V has the same order (TileWeights).
 //
-// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 136 registers, 16 KiB shared memory, 3 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 16 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale. RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from the problem.
 
@@ -113,11 +112,11 @@ __device__ __forceinline__ void largest_scores(float (&raw_max)[2], const float 
     raw_max[1] = quad_max(raw_max[1]);
 }
 
-// O[16, 16 D on] += join * P V: the tile's product starts from 0, and each row has a factor.
+// O[16, 16 D on] += v_scale * P V: the tile's product starts from 0.
 template <int D = 0>
 __device__ __forceinline__ void join_products(float (&o_frag)[HEAD_DIM / 8][4],
                                               const TileWeights<WeightType::P_DTYPE>& weights, unsigned v_smem,
-                                              const float (&join)[2]) {
+                                              float v_scale) {
     float product[2][4] = {};
 #pragma unroll
     for (int n = 0; n < TILE_N / 32; ++n) {
@@ -129,10 +128,34 @@ __device__ __forceinline__ void join_products(float (&o_frag)[HEAD_DIM / 8][4],
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         float& o = o_frag[2 * D + i / 4][i % 4];
-        o = fmaf(product[i / 4][i % 4], join[i % 4 / 2], o);
+        o = fmaf(product[i / 4][i % 4], v_scale, o);
     }
     if constexpr (D + 1 < HEAD_DIM / 16) {
-        join_products<D + 1>(o_frag, weights, v_smem, join);
+        join_products<D + 1>(o_frag, weights, v_smem, v_scale);
+    }
+}
+
+// The weights 2^(slope * raw score + offset) of a tile, packed, and in `sum` those of this lane's columns in either row.
+__device__ __forceinline__ void weigh(TileWeights<WeightType::P_DTYPE>& weights, float (&sum)[2],
+                                      const float (&s_frag)[TILE_N / 8][4], float slope, const float (&offset)[2]) {
+    const auto weight = [&](float raw_score, int row) {
+        return ptx::ex2_approx_ftz_f32(fmaf(raw_score, slope, offset[row]));
+    };
+#pragma unroll
+    for (int n = 0; n < TILE_N / 32; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int half = i % 2;
+            const float(&s)[4] = s_frag[4 * n + i / 2 * 2];
+            const float(&next)[4] = s_frag[4 * n + i / 2 * 2 + 1];
+            const float p0 = weight(s[2 * half], half);
+            const float p1 = weight(s[2 * half + 1], half);
+            const float p2 = weight(next[2 * half], half);
+            const float p3 = weight(next[2 * half + 1], half);
+            const float four = (p0 + p1) + (p2 + p3);
+            sum[half] = n == 0 && i < 2 ? four : sum[half] + four;
+            weights.set(n, i, p0, p1, p2, p3);
+        }
     }
 }
 
@@ -142,11 +165,15 @@ __device__ __forceinline__ void join_products(float (&o_frag)[HEAD_DIM / 8][4],
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows& softmax,
                                        float (&s_frag)[TILE_N / 8][4], unsigned v_smem, const TileScale& tile_scale,
                                        float scale_log2, float v_scale) {
-    float raw_max[2];
-    largest_scores(raw_max, s_frag);
-    if (!softmax.advance(raw_max, tile_scale)) {
+    TileWeights<WeightType::P_DTYPE> weights;
+    float sum[2];
+    weigh(weights, sum, s_frag, tile_scale.slope, softmax.offset);
+    if (!Fp8Rows::fit(sum)) {
+        float raw_max[2];
+        largest_scores(raw_max, s_frag);
         float rescale[2];
-        const bool subtract = softmax.move(rescale, raw_max, tile_scale, scale_log2);
+        float offset[2];
+        const bool subtract = softmax.move(rescale, offset, raw_max, tile_scale, scale_log2);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
 #pragma unroll
@@ -163,32 +190,12 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows
                 }
             }
         }
+        weigh(weights, sum, s_frag, tile_scale.slope, offset);
     }
+    softmax.rows[0].sum += sum[0];
+    softmax.rows[1].sum += sum[1];
 
-    const float factor[2] = {softmax.factor(0), softmax.factor(1)};
-    const float join[2] = {v_scale * factor[0], v_scale * factor[1]};
-    TileWeights<WeightType::P_DTYPE> weights;
-    float sum[2];
-#pragma unroll
-    for (int n = 0; n < TILE_N / 32; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int half = i % 2;
-            const float(&s)[4] = s_frag[4 * n + i / 2 * 2];
-            const float(&next)[4] = s_frag[4 * n + i / 2 * 2 + 1];
-            const float p0 = softmax.weight(s[2 * half], half);
-            const float p1 = softmax.weight(s[2 * half + 1], half);
-            const float p2 = softmax.weight(next[2 * half], half);
-            const float p3 = softmax.weight(next[2 * half + 1], half);
-            const float four = (p0 + p1) + (p2 + p3);
-            sum[half] = n == 0 && i < 2 ? four : sum[half] + four;
-            weights.set(n, i, p0, p1, p2, p3);
-        }
-    }
-    softmax.rows[0].sum = fmaf(sum[0], factor[0], softmax.rows[0].sum);
-    softmax.rows[1].sum = fmaf(sum[1], factor[1], softmax.rows[1].sum);
-
-    join_products(o_frag, weights, v_smem, join);
+    join_products(o_frag, weights, v_smem, v_scale);
 }
 
 // Raw scores += Q K^T of 32 columns, for the keys from 16 N on. q_frag: of these columns. k_smem: there, in row 0.
@@ -222,7 +229,7 @@ __device__ __forceinline__ void multiply_raw_scores(float (&s_frag)[TILE_N / 8][
 
 // The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
 //
-// There is no bound on registers: left alone, ptxas takes 136 at D=64 on sm_89. Given a bound, it spills.
+// There is no bound on registers: left alone, ptxas takes 123 at D=64 on sm_89.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
                               const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
                               const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,
@@ -297,7 +304,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     }
 
     float o_frag[HEAD_DIM / 8][4] = {};
-    Fp8Rows softmax(score_scale.log2);
+    Fp8Rows softmax;
     const unsigned k_smem = smem_base + col_block_offset<ROW_PAIRS>(lane);
     const unsigned v_smem = smem_base + TILE_BYTES + col_block_offset<COLUMN_PAIRS>(lane);
     unsigned stage = 0;
@@ -335,7 +342,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
         const int lse_row = lane / 4 + 8 * half;
         if (lse != nullptr && lane % 4 == 0 && lse_row < rows_left) {
             lse_of_block(lse, seq_q)[warp_row + lse_row] =
-                log_sum_exp(softmax.rows[half].max, row_sum * WEIGHT_UNIT, ScoreScale(scale).log2);
+                log_sum_exp(softmax.rows[half].max, row_sum * REFERENCE_UNIT, ScoreScale(scale).log2);
         }
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {

@@ -67,6 +67,8 @@ class Transfer:
     """What was read, or came from registers; None before."""
     written: bool = False
     waited: bool = False
+    number: int = 0
+    """How many were issued before it."""
 
     def part(self, mask: Mask) -> Transfer:
         """Some of its rows."""
@@ -105,11 +107,14 @@ class BulkCopies(AsyncUnit):
         """Nothing in flight, no groups."""
         self.groups.fill(0)
         self.flying.clear()
+        self.issued = 0
 
     # ---- the life of a copy -----------------------------------------------------------------------------------------
 
     def issue(self, transfer: Transfer) -> None:
         """Put copies in flight, or carry them out at once in the early mode."""
+        transfer.number = self.issued
+        self.issued += 1
         if transfer.data is None:  # otherwise it comes from registers
             name, index = transfer.source
             if name == "shared":
@@ -133,7 +138,15 @@ class BulkCopies(AsyncUnit):
         width = min(CHUNK, units * transfer.unit)
         chunks = np.sort(index, axis=1)[:, :: width // transfer.unit].reshape(-1)
         row = np.repeat(np.arange(rows), units * transfer.unit // width)
-        lanes, barrier = transfer.lanes[row], transfer.barrier
+        barrier = transfer.barrier
+        if self.machine.follows is not None:
+            followed = self.machine.follows("shared", chunks % self.machine.shared_stride)
+            if barrier is not None:
+                followed |= self.machine.follows("shared", np.array([barrier.offset]))
+            chunks, row = chunks[followed], row[followed]
+        if not len(chunks):
+            return
+        lanes = transfer.lanes[row]
         if barrier is not None:
             barrier = replace(barrier, home=barrier.home[row])
         offset = chunks % self.machine.shared_stride
@@ -154,6 +167,10 @@ class BulkCopies(AsyncUnit):
         if inside is not None:
             row, flat = row[inside.reshape(-1)], index[inside]
             words = None if words is None else words[inside]
+        if self.machine.follows is not None:
+            followed = self.machine.follows("global", flat)
+            row, flat = row[followed], flat[followed]
+            words = None if words is None else words.reshape(-1)[followed]
         if not len(flat):
             return
         access = Access(space, flat, flat, transfer.unit, transfer.lanes[row], transfer.instruction)
@@ -172,10 +189,14 @@ class BulkCopies(AsyncUnit):
         """
         assert transfer.barrier is not None
         row, flat = np.repeat(np.arange(len(index)), index.shape[1]), index.reshape(-1)
+        if self.machine.follows is not None:
+            followed = self.machine.follows("shared", flat % self.machine.shared_stride)
+            row, flat = row[followed], flat[followed]
         offset, lanes = flat % self.machine.shared_stride, transfer.lanes[row]
         access = Access(self.machine.spaces["shared"], offset, flat, transfer.unit, lanes, transfer.instruction)
         for observer in self.machine.observers:
-            observer.atomic(access)
+            if len(flat):
+                observer.atomic(access)
             observer.arrive(transfer.barrier, transfer.lanes, BARRIER)
 
     def _read(self, transfer: Transfer) -> None:
@@ -281,12 +302,21 @@ class BulkCopies(AsyncUnit):
         open_ones = [place for place, transfer in enumerate(self.flying) if not transfer.written]
         if not open_ones:
             return False
-        place = open_ones[self.machine.landing(len(open_ones))]
+        self._come(open_ones[self.machine.landing(len(open_ones))])
+        return True
+
+    def land(self, number: int) -> None:
+        """See :meth:`AsyncUnit.land`."""
+        for place in range(len(self.flying))[::-1]:
+            if self.flying[place].number == number and not self.flying[place].written:
+                self._come(place)
+
+    def _come(self, place: int) -> None:
+        """A copy in flight lands."""
         transfer = self.flying[place]
         self._land(transfer)
         if transfer.waited:
             del self.flying[place]
-        return True
 
     def check_drained(self) -> None:
         """Report stores without a wait for their reading before the end."""

@@ -149,8 +149,6 @@ class Chunks:
         observers = [] if self.watcher is None else [self.watcher]
         observers += [recorder.watch(machine) for recorder in self.setup.watchers]
         observers += race_observers(self.setup, machine, log, self.history, self.tally)
-        if "strict" in checks:
-            observers.append(MbarrierInitCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
             registers = TrackingCheck(machine, log)
             observers += [TrackedMemory(machine, log, registers), registers]
@@ -183,6 +181,8 @@ def race_observers(
             observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
     if "async" in setup.checks:
         observers.append(AsyncCheck(machine, log, tally))
+    if "strict" in setup.checks:
+        observers.append(MbarrierInitCheck(machine, log))
     return observers
 
 

@@ -19,7 +19,7 @@ from sdpalab.sim.memory import POISON, Extent, Space
 from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
-from sdpalab.sim.selection import WARP, Array, Indices, Selection
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
 if TYPE_CHECKING:
@@ -47,12 +47,18 @@ class Symbols:
 class AsyncUnit:
     """Base of what runs beside the lanes: barriers, asynchronous copies, matrix products in flight."""
 
+    issued = 0
+    """How many operations have been put in flight that land by themselves."""
+
     def reset(self) -> None:
         """Make ready for a new chunk of CTAs."""
 
     def advance(self) -> bool:
         """Nothing else can run: complete something that is in flight. False if there is nothing."""
         return False
+
+    def land(self, number: int) -> None:
+        """Complete an operation if it is still in flight, by how many were before it."""
 
     def exited(self) -> list[Resume]:
         """Threads have exited: returns the lanes that waited only for them."""
@@ -112,6 +118,10 @@ class Machine:
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
+        self.moves_data = True
+        """Whether anything is computed or moved; else the units keep order alone."""
+        self.follows: Callable[[str, Indices], Mask] | None = None
+        """Which accesses of asynchronous operations to a space observers get, by their offsets; all of them if None."""
         self.homes: dict[int, Extent] = {}
         """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
         self.weak: WeakMemory | None = None

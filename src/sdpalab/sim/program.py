@@ -42,6 +42,8 @@ class BasicBlock:
         Whether there is an instruction that needs lanes of a warp together.
     members : (Instruction, Operand), optional
         An instruction that does, and the mask of these lanes; None for whole warps.
+    inner : bool
+        Whether it ends only because blocks are fine: the next one goes on with what would be one block else.
     """
 
     first: int
@@ -51,6 +53,7 @@ class BasicBlock:
     line: int
     collective: bool
     members: tuple[Instruction, Operand] | None
+    inner: bool = False
     successors: list[int] = field(default_factory=list)
 
 
@@ -88,20 +91,19 @@ def _accesses(instruction: Instruction) -> bool:
     return bool(opcode_of(instruction).memory) or instruction.opcode in ("fence", "membar")
 
 
-_FURTHER = ("bar", "barrier", "cp", "discard", "ldmatrix", "stmatrix", "wmma")
+_FURTHER = ("bar", "barrier", "cp", "discard", "ldmatrix", "mbarrier", "stmatrix", "wmma")
 """Opcodes of further instructions whose order among the warps shows in what the checks report."""
 
 
 def _blocks(entry: Entry, fine: bool, lockstep: bool) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
-    starts = sorted(
-        {
-            *(0, entry.start, len(code), *entry.labels.values()),
-            *(each.pc + 1 for each in code if ends_block(each) or (fine and _accesses(each))),
-            *(each.pc + 1 for each in code if lockstep and each.opcode in _FURTHER),
-            *(each.pc for each in code if meets_at_barrier(each)),
-        }
-    )
+    outer = {
+        *(0, entry.start, len(code), *entry.labels.values()),
+        *(each.pc + 1 for each in code if ends_block(each)),
+        *(each.pc for each in code if meets_at_barrier(each)),
+    }
+    fine_ends = (each for each in code if (fine and _accesses(each)) or (lockstep and each.opcode in _FURTHER))
+    starts = sorted(outer | {each.pc + 1 for each in fine_ends})
     number = {pc: index for index, pc in enumerate(starts)}
     block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
     returns: dict[str, list[int]] = {}
@@ -122,6 +124,7 @@ def _blocks(entry: Entry, fine: bool, lockstep: bool) -> tuple[list[BasicBlock],
             body[0].line if body else 0,
             any(is_collective(instruction) or meets_at_barrier(instruction) for instruction in body),
             member_mask(body),
+            last not in outer,
         )
         if index + 1 < len(starts):
             block.successors += _successors(end, index + 1, block_of_label, returns, entry.targets)

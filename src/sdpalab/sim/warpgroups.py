@@ -194,7 +194,7 @@ class Warpgroups(AsyncUnit):
             self._check_registers(flight, registers)
         for registers in flight.product.registers:
             registers.begin(flight.sel)
-        if self.machine.async_mode == "early":
+        if self.machine.async_mode == "early" and self.machine.moves_data:
             flight.product.land(flight)
         self.flying.append(flight)
 
@@ -227,7 +227,7 @@ class Warpgroups(AsyncUnit):
         self.flying = left
 
     def _complete(self, flight: Flight) -> None:
-        if self.machine.async_mode == "late":
+        if self.machine.async_mode == "late" and self.machine.moves_data:
             flight.product.land(flight)
         for registers in flight.product.registers:
             registers.end(flight.sel)

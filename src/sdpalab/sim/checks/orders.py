@@ -26,6 +26,7 @@ __all__ = [
     "arrival_order",
     "fence_order",
     "is_communication",
+    "is_memory_fence",
     "memory_order",
 ]
 
@@ -115,6 +116,12 @@ def arrival_order(instruction: Instruction) -> MemoryOrder:
         return MemoryOrder(True, ordered, ordered, SAME_CLUSTER)
     level = next((LEVELS[mod] for mod in mods if mod in _NAMES), None)
     return MemoryOrder(True, ordered, ordered, SAME_CTA if level is None else level, implied=level is None)
+
+
+def is_memory_fence(instruction: Instruction) -> bool:
+    """Whether it is a fence that is part of release and acquire patterns."""
+    fence = instruction.opcode in ("fence", "membar")
+    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
 def is_communication(instruction: Instruction) -> bool:

@@ -57,6 +57,7 @@ class _Arrival:
     home: Indices
     serial: int
     instruction: Instruction
+    number: int
 
 
 class _CopyQueue(AsyncUnit):
@@ -83,6 +84,7 @@ class _CopyQueue(AsyncUnit):
         self.groups.fill(0)
         self.flying.clear()
         self.arrivals.clear()
+        self.issued = 0
 
     def issue(self, copy: _Copy) -> None:
         """Put a copy in flight, or carry it out at once in the early mode."""
@@ -90,7 +92,7 @@ class _CopyQueue(AsyncUnit):
         copy.serial = self.serial
         copy.tickets = [observer.issue(copy.target, writes=True) for observer in self.machine.observers]
         if self.machine.async_mode == "early":
-            self.land(copy)
+            self._move(copy)
         else:
             copy.target.space.fill(copy.target.index, copy.target.width)
         self.flying.append(copy)
@@ -98,12 +100,12 @@ class _CopyQueue(AsyncUnit):
     def complete(self, copy: _Copy, barrier: CompletionBarrier | None = None) -> None:
         """The lanes have waited for it, or it signals an mbarrier."""
         if self.machine.async_mode == "late":
-            self.land(copy)
+            self._move(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
             if ticket is not None:
                 observer.complete(ticket, copy.target.sel, barrier)
 
-    def land(self, copy: _Copy) -> None:
+    def _move(self, copy: _Copy) -> None:
         """Read the source, write the destination; bytes beyond the source size become zero."""
         source, width = self.machine.spaces["global"], copy.target.width
         full = copy.size == width
@@ -154,7 +156,8 @@ class _CopyQueue(AsyncUnit):
 
     def arrive(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> None:
         """The lanes arrive at an mbarrier when their copies so far have landed."""
-        arrival = _Arrival(sel, offset, home, self.serial, instruction)
+        arrival = _Arrival(sel, offset, home, self.serial, instruction, self.issued)
+        self.issued += 1
         if self.machine.async_mode == "early":
             self._carry_out(arrival)
         else:
@@ -166,6 +169,13 @@ class _CopyQueue(AsyncUnit):
             return False
         self._carry_out(self.arrivals.pop(0))
         return True
+
+    def land(self, number: int) -> None:
+        """See :meth:`AsyncUnit.land`."""
+        for place, arrival in enumerate(self.arrivals):
+            if arrival.number == number:
+                self._carry_out(self.arrivals.pop(place))
+                return
 
     def check_drained(self) -> None:
         """Report copies without a wait to the observers."""
@@ -276,7 +286,11 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
         lengths = np.full(count(sel), width, dtype=np.int64)
         if sizes is not None:
             np.minimum(sizes[sel], width, out=lengths, casting="unsafe")
-        for access in to.parts(sel):
+        for part in to.parts(sel):
+            follows = decoder.machine.follows
+            access = part if follows is None else part.only(follows("shared", part.offset))
+            if not len(access.index):
+                continue
             chosen = access.sel
             mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
             source, mine = sources(chosen, mine)

@@ -90,7 +90,11 @@ class _Operand:
             else:
                 places = offsets.reshape(ctas, GROUP_WARPS, WARP).swapaxes(0, 1)
             readers = lanes[:, :, :number].reshape(-1)
-            for access in self.access.parts(readers, places.reshape(-1)):
+            for part in self.access.parts(readers, places.reshape(-1)):
+                follows = self.machine.follows
+                access = part if follows is None else part.only(follows("shared", part.offset))
+                if not len(access.index):
+                    continue
                 tickets = [observer.issue(access, writes=False) for observer in observers]
                 readings.append(Reading(indices(access.sel), tickets))
         return readings

@@ -26,7 +26,8 @@ from the beginning.
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). A block that waits for a later one
 leaves the launch to the reference engine, which runs them together. All blocks of a cooperative launch run together
-here, too, as those of a cluster do.
+here, too, as those of a cluster do; and, in a random order, those of a few clusters at a time where blocks poll what
+others write, so that they meet there.
 
 **Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.operations.tracked`); where they
 may matter, the reference engine decides.

@@ -16,7 +16,7 @@ from sdpalab.sim.checks.provenance import Origins
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from sdpalab.sim.native.host import HostCall, WatchedAccess
-from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
 from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
 from sdpalab.sim.program import Program
@@ -268,6 +268,15 @@ class Assembler:
         declared = self.type_of(operand.base)
         bits = 32 if declared is None or declared.bits == 32 else 64
         return self.source(operand.base, f"u{bits}"), bits, operand.offset
+
+    @property
+    def suffix(self) -> str:
+        """What the names of operations end with that depend on a ring."""
+        return ""
+
+    def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
+        """In a ring, the type by which an atomic operation adds and the sum of two words; None for sums of numbers."""
+        return None
 
     # ---- records ----------------------------------------------------------------------------------------------------
 

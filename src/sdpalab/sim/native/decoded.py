@@ -22,6 +22,7 @@ from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address, take_order
 from sdpalab.sim.native.operations.call import call_words, return_words
+from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.ring import RingAssembler
@@ -51,7 +52,7 @@ class Decoded:
     specials : dict of str to int
         Rows of special registers.
     lists : ndarray of int32
-        What wgmma instructions refer to.
+        What instructions refer to whose operands do not fit into a record.
     register_bytes : int
         Of one warp.
     predicates : int
@@ -62,7 +63,7 @@ class Decoded:
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
     places : dict of int to int
-        By the number of a record, the pc of its instruction.
+        By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
     uses : dict of int to (str, str)
         By the number of a record, the register that may never have been set, and as what it is used there.
     sites : dict of int to Instruction
@@ -152,7 +153,7 @@ def decode(
         predicates,
         tuple(asm.ones),
         asm.refused,
-        asm.places,
+        asm.places | {len(asm.records) + pc: pc for pc in range(len(entry.instructions))},
         asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
@@ -189,6 +190,7 @@ def _block(
                     asm.begin(instruction)
                     look_at_sets(asm, sets_used(asm, instruction))
                 follow_undefined(asm, instruction, undefined)
+                trace_instruction(asm, instruction)
             if isinstance(item, MmaGroup):
                 _products(asm, item)
             else:
@@ -217,6 +219,7 @@ def _block(
             asm.guard = 0  # what an end needs is made ready for all lanes
             guard = asm.guard_word(basic.end)
             _end(asm, program, basic.end, words)
+            trace_instruction(asm, basic.end)
         except _NOT_NATIVE as why:
             del asm.records[begin:]
             words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
@@ -224,6 +227,8 @@ def _block(
             guard = asm.guard
             asm.refused.setdefault(len(asm.records), _reason(why))
         words[layout.END_GUARD] = guard
+    elif basic.inner:
+        words[layout.END] = layout.END_INNER
     elif number + 1 == len(program.blocks):  # running off the end is a return
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
@@ -374,6 +379,7 @@ def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words
     numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
     content = product_list(asm, instruction, numbers)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
+    words[layout.END_PC] = instruction.pc
     asm.lists += content
 
 

@@ -24,13 +24,11 @@ from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
-from sdpalab.sim.numerics import is_ring
-from sdpalab.sim.opcodes import in_async_proxy, opcode_of, updates_memory
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
-from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
 
@@ -40,7 +38,6 @@ _TURNS = 8
 """Stretches of clusters for each thread, so that all have something to do to the end."""
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
-_FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "stale reads": lambda setup: setup.reads == "stale",
     "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
@@ -48,9 +45,6 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
         or (each.opcode == "cp" and in_async_proxy(each))
         or (opcode_of(each).memory and "async" in each.mods)
         for each in _recorded(setup)
-    ),
-    "atomic operations on floating-point numbers in a ring": lambda setup: (
-        is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
     ),
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
@@ -270,8 +264,3 @@ def _ring(setup: Setup) -> Ring | None:
     """The ring in which a launch computes."""
     eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
     return ring_of(setup.numerics, eight_bits=eight)
-
-
-def _adds_floats(instruction: Instruction) -> bool:
-    """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
-    return bool(_FLOATS & set(instruction.mods)) and updates_memory(instruction)

@@ -3,8 +3,8 @@
 
 An operation's accesses are checked and marked when it is issued, on behalf of the warps that issue it; its own time
 comes before others' accesses when they have waited for it (:mod:`sdpalab.sim.checks.race`, ``issue``). Until then
-nobody may touch what it writes, nor write what it reads (:mod:`sdpalab.sim.checks.async_copy`). As everywhere in native
-code, what might be a hazard is a status.
+nobody may touch what it writes, nor write what it reads (:mod:`sdpalab.sim.checks.async_copy`). What might be a hazard
+is a suspicion (:mod:`.suspects`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import comes_before, operation_time, vector_of, warps_of_cluster
 from sdpalab.sim.native.layout import (
     ASYNC,
+    AT_UNIT,
     CLUSTER_RULE,
     COLUMNS,
     CTA_COUNT,
@@ -22,6 +23,7 @@ from sdpalab.sim.native.layout import (
     GRANULE_SHIFT,
     GRANULES,
     IN_FLIGHT,
+    IN_SHARED,
     LAST_READ,
     NOT_READABLE,
     OPAQUE,
@@ -47,12 +49,14 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.suspects import current_instruction, suspect
 from sdpalab.sim.native.updates import page_updated
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
 __all__ = [
     "copy_came",
     "copy_issued",
+    "doubt",
     "mark_copy",
     "mark_mbarrier",
     "others_know",
@@ -75,6 +79,11 @@ def page_word(context: int, word: int, cta: int, page: int) -> int:
 def flying_of(context: int, cta: int) -> int:
     """What is in flight for each granule of a CTA."""
     return load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
+
+
+def doubt(context: int, cta: int, granule: int, status: int) -> int:
+    """The operation may be a hazard at a granule of a CTA: as :func:`~.suspects.suspect`."""
+    return suspect(context, IN_SHARED, load64(context + 8 * GRANULES) * cta + granule, status)
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------------
@@ -135,11 +144,15 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
     granule, many = offset >> shift, _CHUNK >> shift
     flying = flying_of(context, cta)
     if closely == 2:
-        return RACE
+        status = doubt(context, cta, granule, RACE)
+        if status != 0:
+            return status
     if closely:
         for k in range(granule, granule + many):
             if load32(flying + 4 * k) & NOT_READABLE:
-                return ASYNC
+                status = doubt(context, cta, k, ASYNC)
+                if status != 0:
+                    return status
         status = written_before(context, cta, granule, granule + many, first, warps, 1)
         if status != 0:
             return status
@@ -170,13 +183,17 @@ def written_before(context: int, cta: int, begin: int, end: int, first: int, war
         tag = load64(writers + 8 * k)
         if tag == good:
             continue
+        bad = 0
         for warp in range(first, first + warps):
             if comes_before(context, warp, tag) == 0:
-                return RACE
+                bad = 1
             actor = tag & 0xFFFF
             if proxy and actor < generic and tag >> 16 > load64(vector_of(context, warp) + 8 * (columns + actor)):
-                return RACE
-        good = tag
+                bad = 1
+        status = doubt(context, cta, k, RACE) if bad else 0
+        if status != 0:
+            return status
+        good = good if bad else tag
     return 0
 
 
@@ -213,7 +230,9 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     fenced = load64(load64(context + 8 * FENCED_FLOORS) + 8 * warp)
     if page_updated(context, cta, offset, offset + size - 1, floor):
-        return RACE
+        status = doubt(context, cta, offset >> shift, RACE)
+        if status != 0:
+            return status
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         low = max(offset, page << PAGE_SHIFT) >> shift
         high = (min(offset + size, page + 1 << PAGE_SHIFT) - 1 >> shift) + 1
@@ -222,8 +241,9 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
             or load64(page_word(context, PAGE_READING, cta, page)) != 0
         ):
             for k in range(low, high):
-                if load32(flying_of(context, cta) + 4 * k) != 0:
-                    return ASYNC
+                status = doubt(context, cta, k, ASYNC) if load32(flying_of(context, cta) + 4 * k) != 0 else 0
+                if status != 0:
+                    return status
         tag = load64(page_word(context, PAGE_TAG, cta, page))
         ordered = load64(page_word(context, PAGE_WRITTEN, cta, page)) <= floor
         if not ordered and tag != 0:
@@ -232,8 +252,10 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
             status = written_before(context, cta, low, high, warp, 1, proxy)
             if status != 0:
                 return status
-        if load64(page_word(context, PAGE_READ, cta, page)) > floor and read_before(context, warp, cta, low, high) == 0:
-            return RACE
+        if load64(page_word(context, PAGE_READ, cta, page)) > floor:
+            status = read_before(context, warp, cta, low, high)
+            if status != 0:
+                return status
     time = operation_time(context, actor)
     mark_copy(context, cta, offset, size, time << 16 | actor)
     touch_remote(context, warp, cta, actor, time)
@@ -241,7 +263,7 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
 
 
 def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
-    """Whether all reads of granules come before a warp's next access."""
+    """Whether all reads of granules come before a warp's next access; a status."""
     planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
     vector = vector_of(context, warp)
     for other in range(planes):
@@ -249,12 +271,11 @@ def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
         if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
             continue
         readers = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
-        latest = 0
         for k in range(begin, end):
-            latest = max(latest, load32(readers + 4 * k))
-        if latest > known:
-            return 0
-    return 1
+            status = doubt(context, cta, k, RACE) if load32(readers + 4 * k) > known else 0
+            if status != 0:
+                return status
+    return 0
 
 
 def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
@@ -267,7 +288,7 @@ def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
     if load64(context + 8 * EARLY) == 0:
         flying = flying_of(context, cta)
         for k in range(begin, end):
-            store32(flying + 4 * k, IN_FLIGHT)
+            store32(flying + 4 * k, load32(flying + 4 * k) | IN_FLIGHT)
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     if size % _CHUNK == 0:
         fill(written + (offset >> 3), 0xFF, size >> 3)
@@ -301,7 +322,7 @@ def copy_came(context: int, cta: int, offset: int, size: int) -> None:
     shift = load64(context + 8 * GRANULE_SHIFT)
     flying = flying_of(context, cta)
     for k in range(offset >> shift, (offset + size - 1 >> shift) + 1):
-        store32(flying + 4 * k, 0)
+        store32(flying + 4 * k, load32(flying + 4 * k) & ~IN_FLIGHT)
     count_flying(context, cta, offset, size, -1)
 
 
@@ -347,5 +368,6 @@ def others_know(context: int) -> int:
             for warp in range(warps if time != 0 else 0):
                 latest = max(latest, load64(vector_of(context, warps * cta + warp) + 8 * actor))
             if time > latest:
-                return CLUSTER_RULE
+                current_instruction(context, 0)  # another one's
+                return suspect(context, AT_UNIT, 0, CLUSTER_RULE)
     return 0

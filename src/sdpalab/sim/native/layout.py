@@ -42,7 +42,7 @@ POLLS = 15
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
+END_REGISTERS, END_REDUCE, END_REFUSED, END_INNER = 12, 13, 14, 15
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,9 @@ CONTEXT_WORDS = 192
     PREREQUISITES,  # what the kernel before accesses: from, to and whether it writes; 0 if that is complete
     PREREQUISITE_COUNT,
     WAITED,  # for each warp of a cluster the time of its griddepcontrol.wait; 0: none yet
-) = range(167)
+    RECORD_COUNT,  # behind the last record's number, instructions have numbers by their pc where records are named
+    TURN,  # in lockstep, how often all warps in front of a block have run it
+) = range(169)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -284,8 +286,9 @@ FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 
 # ---- what may be a hazard: int64 words -------------------------------------------------------------------------------
 
-IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL = 0, 1, 2, 3
-"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier: its block is the granule."""
+IN_SHARED, IN_GLOBAL, IN_LOCAL, AT_ARRIVAL, AT_RULE, AT_UNIT = range(6)
+"""Spaces, as rows and events have them; and in place of one, an arrival at a barrier (its block is the granule), an
+instruction that may break a rule, and one beside which another may have broken one."""
 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
@@ -300,22 +303,33 @@ are not there, or leaves out one that is. Of these two the offsets are masks, an
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 
 TRACE_WORDS = 1 << 22
-EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE = range(5)
-"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is."""
-EVENT_WORDS = 8
-TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_FENCE, TRACE_LANDING, TRACE_TRAP = range(8)
-EV_NAME, EV_THREADS, EV_WAITS = 5, 6, 7
+EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
+"""``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in which
+all warps in front of a block run it."""
+EVENT_WORDS = 9
+TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
+TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS = 7, 8, 9
+"""An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
+used."""
+EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
 """Of an arrival at a barrier."""
 EV_GROUPS = EVENT_WORDS
 """Of lanes that meet, the members of each one's group."""
-EV_COPY = 5
+EV_OPERATION = 6
+"""Of an instruction that issues asynchronous operations, their number, or -1; of those that land, theirs."""
+EV_ROWS = EVENT_WORDS
+"""Of an instruction, what its registers hold: 32 words for each."""
+EV_COPY = 6
 """Of copies that land, the number of the instruction in the order of execution."""
-EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 6, 7, 8, 9, 10, 11, 12
+EV_SPACE, EV_DOES, EV_WIDTH, EV_CHANGES, EV_VALUED, EV_NUMBER, EV_OFFSETS = 7, 8, 9, 10, 11, 12, 13
 EV_VALUES = EV_OFFSETS + WARP
 """Of an access: lanes that change what is there, as bits; whether the values are there, 16 bytes a lane; of
 copies the number."""
 ACCESS_WORDS = EV_VALUES + 2 * WARP
 READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
+MATRIX_ROWS, TRANSPOSED_ROWS = 32, 33
+"""In place of the bytes of an element: lanes write the rows of matrices of 16-bit elements, or their columns, from
+registers of all lanes of the warp (stmatrix)."""
 
 # ---- releases through global memory: int64 words ---------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """mbarriers: their phases, and the lanes that wait for them: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.mbarriers`; where one is broken, the native run ends. So it does where an
-mbarrier is used by a warp that does not come after its initialisation.
+The rules are those of :mod:`sdpalab.sim.mbarriers`. That one is broken, or that an mbarrier is used by a warp that does
+not come after its initialisation, is a suspicion; behind some broken rules native code cannot go on, and the run ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sdpalab.sim.native.clocks import (
     vector_of,
     warps_of_cluster,
 )
-from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
+from sdpalab.sim.native.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.initialised import initialised_by
 from sdpalab.sim.native.lane_order import acquire_by_lanes, arrive_lanes
 from sdpalab.sim.native.layout import (
@@ -35,6 +35,7 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FENCED_AT,
     FIRST_PART,
+    GRANULE_SHIFT,
     LIVE,
     MB_BYTES,
     MB_CTA,
@@ -73,6 +74,7 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import mark_written, write_shared
 from sdpalab.sim.native.watch.releases import take_rows
@@ -86,12 +88,12 @@ __all__ = [
     "begin_mbarrier",
     "bytes_came",
     "count_bytes",
-    "count_mbarriers",
     "cta_alive",
     "cta_of",
     "end_mbarrier",
     "is_far",
     "mbarrier_at",
+    "mbarrier_instruction",
     "offset_of",
     "pass_on",
     "settle",
@@ -166,7 +168,10 @@ def use_mbarrier(context: int, entry: int) -> int:
         return 0
     warp = load64(context + 8 * CURRENT)
     touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
-    return 0 if comes_before(context, warp, load64(entry + 8 * MB_TAG)) else RACE
+    if comes_before(context, warp, load64(entry + 8 * MB_TAG)):
+        return 0
+    granule = load64(entry + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+    return doubt(context, load64(entry + 8 * MB_CTA), granule, RACE)
 
 
 def initialise(context: int, entry: int) -> int:
@@ -186,8 +191,9 @@ def initialise(context: int, entry: int) -> int:
     return status
 
 
-def count_mbarriers(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
-    """Count the wavefronts of an access of eight bytes by each lane of a mask."""
+def mbarrier_instruction(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
+    """An instruction uses mbarriers: count the wavefronts of an access of eight bytes by each lane of a mask."""
+    current_instruction(context, pc)
     if load64(context + 8 * COUNTING) == 0:
         return
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -202,7 +208,7 @@ def count_mbarriers(context: int, registers: int, row: int, offset: int, mask: i
 def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -247,7 +253,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
     place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    mbarrier_instruction(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     while left != 0:
         entry = 0
         total = 0
@@ -275,11 +281,10 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             else:
                 total += many
         pending = load64(entry + 8 * MB_PENDING)
-        if total > pending or load64(entry + 8 * MB_BYTES) > _MOST:
-            return MBARRIER_RULE
-        if total == pending and load32(record + 4 * (OPERANDS + 8)):
-            return MBARRIER_RULE
         status = use_mbarrier(context, entry)
+        ends = total == pending and load32(record + 4 * (OPERANDS + 8))
+        if status == 0 and (total > pending or load64(entry + 8 * MB_BYTES) > _MOST or ends):
+            status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
         if load64(context + 8 * CHECKED) != 0:
@@ -289,8 +294,12 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             if expected <= 0:  # no phase would end any more
                 return MBARRIER_RULE
             store64(entry + 8 * MB_EXPECTED, expected)
-        store64(entry + 8 * MB_PENDING, pending - total)
-        settle(context, entry)
+        while total > 0:
+            here = min(total, load64(entry + 8 * MB_PENDING))
+            store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+            total -= here
+            if settle(context, entry) == 0:
+                break  # more arrivals than the phase has room for
     return 0
 
 
@@ -298,7 +307,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
     whether the phase is to wait for them (or they have come), and the pc."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -313,7 +322,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
             status = bytes_came(context, entry, many)
         elif status == 0:
             store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
-            status = MBARRIER_RULE if load64(entry + 8 * MB_BYTES) > _MOST else 0
+            status = broken_rule(context, MBARRIER_RULE) if load64(entry + 8 * MB_BYTES) > _MOST else 0
         if status != 0:
             return status
     return 0
@@ -322,7 +331,7 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
 def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -345,17 +354,17 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
 def bytes_came(context: int, entry: int, many: int) -> int:
     """Bytes have come that an mbarrier counts; a status."""
     left = load64(entry + 8 * MB_BYTES) - many
-    store64(entry + 8 * MB_BYTES, left)
-    if left < -_MOST or (left < 0 and load64(entry + 8 * MB_PENDING) == 0):
-        return MBARRIER_RULE
+    short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
+    store64(entry + 8 * MB_BYTES, 0 if short else left)
+    status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
     settle(context, entry)
-    return 0
+    return status
 
 
-def settle(context: int, entry: int) -> None:
-    """A complete phase ends, and lanes that wait for it go on."""
+def settle(context: int, entry: int) -> int:
+    """A complete phase ends, and lanes that wait for it go on; whether there is one."""
     if load64(entry + 8 * MB_PENDING) != 0 or load64(entry + 8 * MB_BYTES) != 0:
-        return
+        return 0
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
@@ -378,6 +387,7 @@ def settle(context: int, entry: int) -> None:
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
                 if checked:
                     pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
+    return 1
 
 
 def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
-from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.suspects import broken_rule
 from sdpalab.sim.native.words import load32, load64, store32
 
 __all__ = ["test_phase"]
@@ -17,7 +18,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
     asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
     result = registers + load32(record + 4 * (OPERANDS + 5))
     place, pc = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 6))
-    count_mbarriers(context, registers, place, shift, mask, pc)
+    mbarrier_instruction(context, registers, place, shift, mask, pc)
     passed = 0
     for lane in range(32):
         if mask >> lane & 1 == 0:
@@ -35,8 +36,11 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             phase = load64(asked + 8 * lane) >> 32 & 0xFFFFFFFF
         else:  # the present phase, or the one before
             phase = now if load32(asked + 4 * lane) & 1 == now & 1 else now - 1
-        if phase < now - 1 or phase > now:
+        if phase > now:
             return MBARRIER_RULE
+        status = broken_rule(context, MBARRIER_RULE) if phase < now - 1 else 0
+        if status != 0:
+            return status
         if phase == now:
             store32(result, load32(result) & ~(1 << lane))
             continue

@@ -9,13 +9,16 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import completed, operation_time, set_floors, warps_of_cluster
 from sdpalab.sim.native.flights import read_chunks, reads_complete
 from sdpalab.sim.native.layout import (
+    AT_UNIT,
     AT_WGMMA,
     BUSY,
     BUSY_SETS,
     CHECKED,
+    CURRENT_RECORD,
     CURRENT_STATE,
     EARLY,
     END_A,
+    END_PC,
     END_WGMMA,
     FENCED,
     FIRST_PART,
@@ -77,6 +80,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WGMMA_RULE,
 )
+from sdpalab.sim.native.suspects import broken_rule, current_instruction, suspect
 from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64, store32, store64
 
 __all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
@@ -100,6 +104,7 @@ def meet(context: int, state: int, block: int, part: int, end: int) -> int:
     for k in range(4):
         store64(waiting_part(context, first + k, block) + 8 * PART_STATUS, READY)
     if end == END_WGMMA:
+        current_instruction(context, load32(block + 4 * END_PC))
         return issue(context, first, load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_A))
     return wait(context, first, load32(block + 4 * END_A))
 
@@ -141,9 +146,10 @@ def _bits(address: int) -> int:
 def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
     """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may work on them."""
     state, sets = load64(context + 8 * CURRENT_STATE), _bits(record + 4 * OPERANDS)
-    if load64(state + 8 * BUSY_SETS) & sets:
-        return WGMMA_RULE
     store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
+    if load64(state + 8 * BUSY_SETS) & sets:
+        store64(context + 8 * CURRENT_RECORD, record)
+        return suspect(context, AT_UNIT, 0, WGMMA_RULE)
     return 0
 
 
@@ -232,10 +238,11 @@ def begin_sums(context: int, number: int, registers: int, words: int) -> int:
     """One product more works on a warp's registers: the first takes the accumulators' values along. A status."""
     state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
     if load64(context + 8 * CHECKED) != 0:
-        if load64(state + 8 * FENCED) == 0 or load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN):
-            return WGMMA_RULE
-        if load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
-            return WGMMA_RULE
+        touched = load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN)
+        if load64(state + 8 * FENCED) == 0 or touched or load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
+            status = broken_rule(context, WGMMA_RULE)
+            if status != 0:
+                return status
     hidden = registers + load32(words + 4 * L_HIDDEN)
     if begin_use(state, load32(words + 4 * L_SET)) == 1:
         for k in range(load32(words + 4 * L_MANY)):

@@ -6,8 +6,8 @@ order, and records what happens to them (:mod:`.trace`); the checks are given th
 So the rules, the texts and the conflicting accesses are those of :mod:`sdpalab.sim.checks`.
 
 Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
-run it, and blocks end behind each access to memory. Clusters run one after the other, whereas the reference engine has
-several in lockstep.
+run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other, whereas the
+reference engine has several in lockstep.
 
 What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
 bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, the
@@ -17,22 +17,23 @@ reference engine decides.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from sdpalab.sim.checks.scopes import synchronises
+from sdpalab.sim.checks.orders import is_memory_fence, memory_order
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.hazard_log import HazardLog
-from sdpalab.sim.ir import Entry, Instruction
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.communication import ctas_together
 from sdpalab.sim.native.engine import NativeCode, accesses_of
 from sdpalab.sim.native.replay import replay, replay_faults
+from sdpalab.sim.native.suspicions import Suspicions
+from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.selection import Array
@@ -41,51 +42,13 @@ from sdpalab.sim.touched import Touched
 
 __all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
 
-_GRANULES_OF_PLACE = 48
-"""Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
+_CHUNK = 16
 _CLUSTERS_OF_ARRIVALS = 8
 """Of the clusters in which a rule of barriers may be broken, those whose events are all recorded."""
-_WITHOUT_EVENTS = {"mbarrier", "wgmma", "tensormap", "setmaxnreg", "stmatrix", "discard"}
+_WITHOUT_EVENTS = {"tensormap", "discard"}
+_UNITS = ("wgmma", "cluster")
+"""Kinds of hazards of which it is not noted at which instruction they are suspected."""
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
-
-
-@dataclass(frozen=True)
-class Suspicions:
-    """Where a launch may have hazards besides illegal accesses.
-
-    Attributes
-    ----------
-    rows : ndarray of int64 [n, words]
-        By the words of :mod:`~sdpalab.sim.native.layout`.
-    places : dict of int to int
-        By the number of a record, the pc of its instruction.
-    status : int
-        0, or with which the run has ended: a trap, or nothing could run any more.
-    last : int
-        The last cluster that ran.
-    """
-
-    rows: Array
-    places: dict[int, int]
-    status: int
-    last: int
-
-    @property
-    def pcs(self) -> set[int]:
-        """The instructions whose accesses are suspicious."""
-        accesses = self.rows[self.rows[:, layout.SU_SPACE] != layout.AT_ARRIVAL]
-        return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing to report besides what has been noted."""
-        return not len(self.rows) and not self.status
-
-    @property
-    def clusters(self) -> Array:
-        """Clusters in which a rule of barriers may be broken."""
-        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
-        return np.unique(arrivals[:, layout.SU_CLUSTER])
 
 
 def note_suspicions(
@@ -114,7 +77,8 @@ def note_suspicions(
     """
     if why not in REPORTED or setup.counters or setup.watchers or setup.heap is not None:
         return None
-    followed = "race" in setup.checks and ctas_together(setup) == 1 and _has_events(setup.entry)
+    alone = ctas_together(setup) == setup.geometry.cluster_size  # clusters that take turns are traced in another order
+    followed = "race" in setup.checks and alone and _has_events(setup)
     if "memory" not in setup.checks or not (followed or why in _NOTED):
         return None
     fine, order = _in_order(setup)
@@ -127,7 +91,8 @@ def note_suspicions(
     records = len(code.decoded.records)
     suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
     arrivals = np.zeros(len(fine.program.blocks), np.int32)
-    counts, faults = np.zeros(records + 1, np.int32), np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    counts = np.zeros(records + len(setup.entry.instructions), np.int32)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     words = order | {layout.FAULTS: _address(faults)}
     if followed:
         words |= {
@@ -147,6 +112,10 @@ def note_suspicions(
     _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
     replay_faults(setup, space, log, faults, code.decoded)
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
+    in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
+    rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
+    if status == layout.STUCK and (rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL).any():
+        return None  # warps that come to a barrier together may be let through it where one after the other are not
     suspicions = Suspicions(rows, code.decoded.places, status, int(state.context[layout.CLUSTER]))
     return suspicions if log.hazards() or not suspicions.complete else None
 
@@ -186,12 +155,16 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
         granule = granule_of(setup.entry, (name,))
         marks[number], shifts[number] = np.zeros(size // granule + 16, np.uint8), granule.bit_length() - 1
     clusters[suspicions.clusters[:_CLUSTERS_OF_ARRIVALS]] = 2
+    clusters[suspicions.ruled] = 2
     if suspicions.status:
         clusters[suspicions.last] = 2
-    for row in _watched(suspicions):
+    for row in suspicions.watched():
         marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
         if row[layout.SU_SPACE] == layout.IN_SHARED:
             clusters[row[layout.SU_CLUSTER]] |= 1
+    if any(map(in_async_proxy, setup.entry.instructions)):  # which access whole chunks
+        for number, shift in shifts.items():
+            _widen(marks[number], _CHUNK >> shift)
     events = np.empty(layout.TRACE_WORDS, np.int64)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     words = {
@@ -210,13 +183,16 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     together = int(state.context[layout.ORDER]) == layout.TOGETHER
     try:
         with log.attach_to_errors():
-            replay(fine, space, log, events[:end], together=together, stuck=status == layout.STUCK)
+            watched = {"shared": marks[layout.IN_SHARED], "global": marks[layout.IN_GLOBAL]}
+            replay(fine, space, log, events[:end], watched, together=together, stuck=status == layout.STUCK)
     except NotNative:
         return False
     if status:  # threads wait for what is no barrier
         return False
     hazards = log.hazards()
     if len(suspicions.clusters) > _CLUSTERS_OF_ARRIVALS and not any(each.kind == "barrier" for each in hazards):
+        return False
+    if suspicions.beside and not any(each.kind in _UNITS for each in hazards):
         return False
     parties = {each.pc for each in hazards} | {each.other.pc for each in hazards if each.other is not None}
     return bool(hazards) and suspicions.pcs <= parties
@@ -243,17 +219,10 @@ def _address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-def _watched(suspicions: Suspicions) -> Iterable[Array]:
-    """Rows of the places to watch: of each instruction and space some, in the first cluster that has any."""
-    rows = suspicions.rows
-    for record in np.unique(rows[:, layout.SU_RECORD]):
-        for space in (layout.IN_SHARED, layout.IN_GLOBAL):
-            mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]
-            if space == layout.IN_SHARED:
-                mine = mine[mine[:, layout.SU_CLUSTER] == mine[:1, layout.SU_CLUSTER]]
-            _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
-            some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
-            yield from mine[firsts[some]]
+def _widen(marks: Array, many: int) -> None:
+    """Watch all of each ``many`` granules, aligned, of which one is watched."""
+    whole = marks[: len(marks) // many * many].reshape(-1, many)
+    whole |= whole.max(axis=1, keepdims=True)
 
 
 def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: int) -> None:
@@ -266,19 +235,20 @@ def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: 
     tally.steps += steps
 
 
-def _has_events(entry: Entry) -> bool:
-    """Whether all that orders the threads of an entry leaves an event: releases and acquires at places that are not
-    watched leave none."""
-    return not synchronises(entry) and not any(map(_is_without_events, entry.instructions))
+def _has_events(setup: Setup) -> bool:
+    """Whether all that orders the threads of a launch leaves an event, in an order that can be repeated: blocks that
+    pass something on through memory are traced in another order than the reference engine's."""
+    code = setup.entry.instructions
+    if setup.workspace or any(map(_is_without_events, code)):
+        return False
+    orders = [memory_order(each) for each in code if opcode_of(each).memory]
+    fences = any(map(is_memory_fence, code))
+    return not any(each.acquire or each.release or (fences and each.strong) for each in orders)
 
 
 def _is_without_events(instruction: Instruction) -> bool:
     opcode, mods = instruction.opcode, set(instruction.mods)
-    if opcode in _WITHOUT_EVENTS or mods & {"bulk", "mbarrier", "proxy"}:
-        return True
-    return (opcode, "cluster" in mods) == ("barrier", True) or any(
-        opcode == name and mod in mods for name, mod in (("st", "async"), ("red", "async"), ("wmma", "store"))
-    )
+    return opcode in _WITHOUT_EVENTS or (opcode == "wmma" and "store" in mods)
 
 
 _NOTED = {
@@ -290,6 +260,7 @@ REPORTED = {
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP),
+        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

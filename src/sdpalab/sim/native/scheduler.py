@@ -47,6 +47,7 @@ from sdpalab.sim.native.layout import (
     END_EXIT,
     END_GUARD,
     END_INDEXED,
+    END_INNER,
     END_NEXT,
     END_REDUCE,
     END_REFUSED,
@@ -94,6 +95,7 @@ from sdpalab.sim.native.layout import (
     TARGET,
     TOGETHER,
     TRAP,
+    TURN,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -187,8 +189,12 @@ def run_cluster(context: int) -> int:
 
 
 def run_together(context: int) -> int:
-    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status."""
+    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status.
+
+    Behind a block that ends only for the sake of lockstep the same lanes go on, even if a lower block could run.
+    """
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    within = -1
     while True:
         low = -1
         left = 0
@@ -197,7 +203,7 @@ def run_together(context: int) -> int:
             if load64(state + 8 * PARTS) != 0:
                 left += 1
                 at = lowest_ready(state)
-                if at >= 0 and (low < 0 or at < low):
+                if at >= 0 and (at == within or low < 0 or (at < low and low != within)):
                     low = at
         if left == 0:
             return drained(context)
@@ -206,6 +212,9 @@ def run_together(context: int) -> int:
             if status != 0:
                 return status
             continue
+        store64(context + 8 * TURN, load64(context + 8 * TURN) + 1)
+        block = load64(context + 8 * BLOCKS) + 4 * BLOCK_WORDS * low
+        within = low + 1 if load32(block + 4 * END) == END_INNER else -1
         for number in range(warps):
             state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
             if lowest_ready(state) == low:
@@ -362,7 +371,7 @@ def together(state: int, registers: int, block: int, mask: int) -> int:
 def end_block(context: int, state: int, registers: int, block: int, at: int, mask: int) -> int:
     """Where the lanes that reached the end of a block go on; a status."""
     end = load32(block + 4 * END)
-    if end == END_NEXT:
+    if end in (END_NEXT, END_INNER):
         add_part(state, at + 1, mask, READY)
         return 0
     taken = guarded(registers, load32(block + 4 * END_GUARD), mask)

@@ -137,6 +137,7 @@ class State:
         words = {
             layout.TABLE: self._keep(table),
             layout.RECORDS: self._keep(decoded.records),
+            layout.RECORD_COUNT: len(decoded.records),
             layout.BLOCKS: self._keep(decoded.blocks),
             layout.REGISTERS: self._room(decoded.register_bytes * warps * ctas),
             layout.REGISTER_BYTES: decoded.register_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sdpalab.sim.native.layout import (
     ARRIVALS_OF,
     AT_ARRIVAL,
+    AT_RULE,
     BARRIER_RULE,
     CLUSTER,
     CURRENT,
@@ -34,6 +35,7 @@ from sdpalab.sim.native.layout import (
     MOST_SUSPECTS,
     NEVER_SET,
     RACE,
+    RECORD_COUNT,
     RECORDS,
     SCRATCH,
     SCRATCH_FAULTS,
@@ -54,7 +56,13 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import copy, load32, load64, store32, store64
 
-__all__ = ["note_fault", "suspect", "suspect_arrival", "suspect_lanes"]
+__all__ = ["broken_rule", "current_instruction", "note_fault", "suspect", "suspect_arrival", "suspect_lanes"]
+
+
+def current_instruction(context: int, pc: int) -> None:
+    """Suspicions from now on are of what an instruction does that has no record of its own, or is behind its record."""
+    number = load64(context + 8 * RECORD_COUNT) + pc
+    store64(context + 8 * CURRENT_RECORD, load64(context + 8 * RECORDS) + (number << 6))
 
 
 def suspect(context: int, space: int, granule: int, status: int) -> int:
@@ -78,6 +86,12 @@ def suspect(context: int, space: int, granule: int, status: int) -> int:
     store64(row + 8 * SU_GRANULE, granule)
     store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
     return 0
+
+
+def broken_rule(context: int, status: int) -> int:
+    """The current instruction breaks a rule, and the launch may go on: as :func:`suspect`; where events are recorded it
+    does so."""
+    return suspect(context, AT_RULE, 0, status) if load64(context + 8 * TRACE) == 0 else 0
 
 
 def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:

@@ -1,18 +1,20 @@
 """Events of a launch that is run again to report its hazards: machine code (:mod:`~sdpalab.sim.native.translate`).
 
 Recorded are accesses to watched places, and everything that orders threads: arrivals at barriers, warps that meet,
-fences, copies that land, exits. Of an access to a watched place all lanes of its warp are recorded. The events of a
-cluster without such an access are dropped at its end. :mod:`~sdpalab.sim.native.replay` gives them to the checks.
+copies that land, exits, and instructions of :mod:`.steps` with what their registers hold. Of an access to a watched
+place all lanes of its warp are recorded. The events of a cluster without such an access are dropped at its end, unless
+places of its shared memory are watched. :mod:`~sdpalab.sim.native.replay` gives them to the checks.
 """
 
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
     ACCESS_WORDS,
+    BUSY_SETS,
     CLUSTER,
     COPY_COUNT,
     CURRENT,
-    CURRENT_SHARED,
+    CURRENT_STATE,
     END_ARRIVE,
     EV_CHANGES,
     EV_COPY,
@@ -23,9 +25,12 @@ from sdpalab.sim.native.layout import (
     EV_NAME,
     EV_NUMBER,
     EV_OFFSETS,
+    EV_OPERATION,
     EV_PLACE,
+    EV_ROWS,
     EV_SPACE,
     EV_THREADS,
+    EV_TURN,
     EV_VALUED,
     EV_VALUES,
     EV_WAITS,
@@ -37,39 +42,56 @@ from sdpalab.sim.native.layout import (
     GLOBAL_SHIFT,
     GRANULE_SHIFT,
     IN_SHARED,
+    LISTS,
+    MATRIX_ROWS,
     OPERANDS,
+    ORDER,
     SCRATCH,
     SCRATCH_PLACES,
+    SHARED,
+    SHARED_STRIDE,
+    TOGETHER,
+    TOUCHED_SETS,
     TRACE,
     TRACE_ACCESS,
+    TRACE_ADVANCE,
     TRACE_ARRIVAL,
     TRACE_BEGAN,
     TRACE_CLUSTER,
     TRACE_END,
     TRACE_EXIT,
-    TRACE_FENCE,
     TRACE_LANDING,
     TRACE_MEETING,
+    TRACE_REGISTERS,
+    TRACE_STEP,
     TRACE_TRAP,
     TRACE_WORDS,
     TRACED_ACCESSES,
+    TRANSFER_SERIAL,
+    TRANSPOSED_ROWS,
+    TURN,
     WARP_LINEAR,
     WARPS,
     WATCHED_CLUSTERS,
     WATCHED_GLOBAL,
     WATCHED_SHARED,
 )
+from sdpalab.sim.native.mbarriers import cta_of, offset_of
 from sdpalab.sim.native.words import copy, load8, load32, load64, store64
 
 __all__ = [
     "begin_trace",
     "end_trace",
+    "next_serial",
     "trace_access",
+    "trace_advance",
     "trace_arrival",
     "trace_exit",
-    "trace_fence",
+    "trace_global",
     "trace_landing",
     "trace_meeting",
+    "trace_registers",
+    "trace_step",
     "trace_trap",
 ]
 
@@ -80,7 +102,7 @@ def begin_trace(context: int, cluster: int) -> None:
     if load64(context + 8 * TRACE) == 0:
         return
     store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
-    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster) >> 1)
+    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster))
     linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
     new_event(context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
@@ -104,6 +126,7 @@ def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int
     store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
     store64(event + 8 * EV_MASK, mask)
     store64(event + 8 * EV_PLACE, place)
+    store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
     store64(event + 8 * EV_NAME, 0)
     store64(event + 8 * EV_THREADS, 0)
     return event
@@ -149,10 +172,59 @@ def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
     return 0
 
 
-def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes execute a fence; the operand is the pc."""
-    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+def next_serial(context: int) -> int:
+    """The number of what an instruction issues now: in lockstep, that of the turn in which all warps execute it."""
+    if load64(context + 8 * ORDER) == TOGETHER:
+        return load64(context + 8 * TURN)
+    return load64(context + 8 * TRANSFER_SERIAL) + 1
+
+
+def trace_step(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes execute an instruction (:mod:`.steps`); operands are the pc, where in the lists its registers are, as rows
+    and bits, how many there are, and whether it issues what lands by itself."""
+    many = load32(record + 4 * (OPERANDS + 2))
+    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, load32(record + 4 * OPERANDS))
+    if event == 0:
+        return 0
+    issues = load32(record + 4 * (OPERANDS + 3))
+    store64(event + 8 * EV_OPERATION, next_serial(context) if issues else -1)
+    pairs = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 1))
+    for k in range(many):
+        row, bits = registers + load32(pairs + 8 * k), load32(pairs + 8 * k + 4)
+        for lane in range(32):
+            value = load32(row) >> lane & 1 if bits == 1 else 0
+            for part in range(bits >> 3):
+                value |= load8(row + (bits >> 3) * lane + part) << 8 * part
+            store64(event + 8 * (EV_ROWS + 32 * k + lane), value)
     return 0
+
+
+def trace_advance(context: int, serial: int) -> None:
+    """Nothing else can run: operations that one instruction has issued land."""
+    if load64(context + 8 * TRACE) != 0:
+        event = new_event(context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
+        if event != 0:
+            store64(event + 8 * EV_OPERATION, serial)
+
+
+def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. That matters if products in
+    flight work on them, and if it is the first time since the last fence."""
+    state = load64(context + 8 * CURRENT_STATE)
+    sets = load32(record + 4 * OPERANDS) & 0xFFFFFFFF | load32(record + 4 * (OPERANDS + 1)) << 32
+    touched = load64(state + 8 * TOUCHED_SETS)
+    if load64(state + 8 * BUSY_SETS) & sets or touched & sets != sets:
+        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, load32(record + 4 * (OPERANDS + 2)))
+        store64(state + 8 * TOUCHED_SETS, touched | sets)
+    return 0
+
+
+def trace_global(context: int, begin: int, end: int) -> None:
+    """A bulk copy accesses a stretch of global memory: if any of it is watched, the events of the cluster matter."""
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    for k in range(begin >> shift, (end - 1 >> shift) + 1):
+        if load8(load64(context + 8 * WATCHED_GLOBAL) + k):
+            store64(context + 8 * TRACED_ACCESSES, 1)
 
 
 # ---- accesses --------------------------------------------------------------------------------------------------------
@@ -168,11 +240,34 @@ def watched(context: int, mask: int, space: int, width: int) -> int:
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            place = load64(places + 8 * lane)
+            granule = (offset_of(place) if space == IN_SHARED else place) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 if load8(marks + k):
                     return 1
     return 0
+
+
+def memory_at(context: int, space: int, place: int) -> int:
+    """Where a place is in this process; in shared memory it may have the rank of its CTA."""
+    if space != IN_SHARED:
+        return load64(context + 8 * GLOBAL) + place
+    stretch = load64(context + 8 * SHARED) + cta_of(context, place) * load64(context + 8 * SHARED_STRIDE)
+    return stretch + offset_of(place)
+
+
+def put_value(registers: int, record: int, value: int, lane: int, element: int, many: int) -> None:
+    """Copy what a lane writes."""
+    if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
+        row, line = registers + load32(record + 4 * (OPERANDS + 4 + (lane >> 3))), lane & 7
+        if element == MATRIX_ROWS:
+            copy(value, row + 16 * line, 16)
+        for k in range(8 if element == TRANSPOSED_ROWS else 0):
+            copy(value + 2 * k, row + 2 * (8 * k + line), 2)
+        return
+    for k in range(many):
+        row = registers + load32(record + 4 * (OPERANDS + 4 + k))
+        copy(value + element * k, row + element * lane, element)
 
 
 def trace_access(
@@ -183,20 +278,18 @@ def trace_access(
     space: int,
     width: int,
     does: int,
-    always: int,
     element: int,
     many: int,
 ) -> int:
     """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
     written, ``many`` elements of so many bytes for each lane. A status."""
-    if mask == 0 or (always == 0 and watched(context, mask, space, width) == 0):
+    if mask == 0 or watched(context, mask, space, width) == 0:
         return 0
     event = new_event(context, TRACE_ACCESS, ACCESS_WORDS, mask, load32(record + 4 * (OPERANDS + 3)))
     if event == 0:
         return 0
     store64(context + 8 * TRACED_ACCESSES, 1)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    base = load64(context + 8 * CURRENT_SHARED) if space == IN_SHARED else load64(context + 8 * GLOBAL)
     store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
     store64(event + 8 * EV_SPACE, space)
     store64(event + 8 * EV_DOES, does)
@@ -207,10 +300,8 @@ def trace_access(
     for lane in range(32 if many > 0 else 0):
         if mask >> lane & 1:
             value = event + 8 * EV_VALUES + 16 * lane
-            for k in range(many):
-                row = registers + load32(record + 4 * (OPERANDS + 4 + k))
-                copy(value + element * k, row + element * lane, element)
-            before = base + load64(places + 8 * lane)
+            put_value(registers, record, value, lane, element, many)
+            before = memory_at(context, space, load64(places + 8 * lane))
             for j in range(width):
                 if load8(value + j) != load8(before + j):
                     changes |= 1 << lane

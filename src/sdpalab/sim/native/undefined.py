@@ -51,6 +51,9 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
         return
     asm.begin(instruction)
     if instruction.guard is not None and instruction.guard.register.name in reads:
+        if asm.tracking and computes(instruction):
+            _compute_or_not(asm, instruction, instruction.guard.register, reads, targets)
+            return
         guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
         _use(asm, instruction.guard.register, "pred", "as a predicate")
         asm.guard = guard
@@ -66,6 +69,23 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
         return
     for name in targets:
         _set(asm, name, 0)
+
+
+def _compute_or_not(
+    asm: Assembler, instruction: Instruction, condition: Register, reads: frozenset[str], targets: Sequence[str]
+) -> None:
+    """What lanes compute under a condition that may be undefined is undefined then, and does not matter yet."""
+    others = reads - {condition.name}
+    if others and targets:
+        _propagate(asm, instruction, others, targets)
+    else:
+        for name in targets:
+            _set(asm, name, 0)
+    asm.guard = 0
+    flag = asm.source(Register(_SHADOW + condition.name), "pred")
+    for name in targets:
+        type_, row = _bits(asm, name), asm.rows[_SHADOW + name]
+        asm.lanewise(f"undefined.where.{type_}", _ones_where, [row], [flag, row], [type_], ["pred", type_])
 
 
 def _track(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> bool:

@@ -63,7 +63,8 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
-from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
@@ -88,6 +89,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
     if entry == 0:
         return MBARRIER_RULE
+    current_instruction(context, load32(block + 4 * END_PC))
     status = use_mbarrier(context, entry)
     if status != 0:
         return status
@@ -95,13 +97,16 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     if apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0):
         return APART
     row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
-    count_mbarriers(context, registers, row, offset, mask, load32(block + 4 * END_PC))
+    mbarrier_instruction(context, registers, row, offset, mask, load32(block + 4 * END_PC))
     passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
     now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
     if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
-    if asked < now - 1 or asked > now:
+    if asked > now:
         return MBARRIER_RULE
+    status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
+    if status != 0:
+        return status
     if asked < now:
         store32(result, load32(result) | mask)
         if apart:

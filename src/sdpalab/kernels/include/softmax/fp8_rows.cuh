@@ -1,66 +1,55 @@
-// The softmax of softmax/fp8.cuh for a warp's two rows a lane, with tile and reference compared in base 2: what a tile's
-// maximum exceeds the reference by is at once what is tested and the exponent of the factor on its sums.
+// The softmax of a warp's two rows a lane over tiles of e4m3 numbers, with the maximum out of most turns.
 //
-// NOTES: a maximum to base 2 is rounded, by 2^-14 at most where it is within FUSED_LOG2. Offset and factor of a tile come
-// of the same rounded number, so that their product is off by the rounding of the reference alone, which all tiles
-// share. Beyond FUSED_LOG2, and where the reference moves, all is computed from differences of the scores themselves.
+// A tile's weights are 2^(4 + scale * log2(e) * (q k - the row's reference)), and the reference is a maximum of earlier
+// tiles. They are computed before the tile's own maximum is known, and their sums say whether that was right: a sum of
+// at most 448 has no weight above 448, the largest number of e4m3. Otherwise the references move to the true maxima, and
+// the weights are computed once more. So most turns have neither the maximum of a tile nor its exchange between lanes,
+// and all products join O with the same factor. A lane has 16 weights of a row in a tile: where all are alike, they are
+// 2^4 each, and their sum is within the limit.
+//
+// e4m3 has all its bits from 2^-6 on, and so have weights of 2^-10 of the reference's, less where it lags behind.
+//
+// NOTES: an exponent is one multiply-add of the raw score, as in FusedExponents. References beyond FUSED_LOG2, whose
+// rounding would matter, make NaN of the first weights, so that a look at the sums finds those tiles too.
 #pragma once
 
 #include "softmax/fp8.cuh"
 
+constexpr float REFERENCE_EXPONENT = 4.0f;  // probability_scale of the declared numerics is 2 to that
+constexpr float REFERENCE_UNIT = 1.0f / 16.0f;
+
 struct Fp8Rows {
-    SoftmaxRow rows[2];
-    float reference[2];  // that of rows, to base 2
-    float slope;         // of the tile: its weights are 2^(slope * raw score + offset)
-    float offset[2];
-    float above[2];  // log2 of the factor on sums of the tile
+    SoftmaxRow rows[2];                                  // max: the reference
+    float offset[2] = {NOT_A_NUMBER, NOT_A_NUMBER};  // of either row's exponents, in all tiles until references move
 
-    __device__ __forceinline__ explicit Fp8Rows(float scale_log2) { refer(scale_log2); }
-
-    // Takes in a tile's largest raw scores, which are finite also if a row sees none. True, in all lanes, if that was
-    // all; otherwise move() has to follow.
-    __device__ __forceinline__ bool advance(const float (&raw_max)[2], const TileScale& tile) {
-        const float top[2] = {raw_max[0] * tile.slope, raw_max[1] * tile.slope};
-        slope = tile.slope;
-#pragma unroll
-        for (int row = 0; row < 2; ++row) {
-            offset[row] = WEIGHT_EXPONENT - top[row];
-            above[row] = top[row] - reference[row];
-        }
-        const bool in_range = fmaxf(fabsf(top[0]), fabsf(top[1])) <= FUSED_LOG2;
-        const bool reached = fmaxf(above[0], above[1]) <= REFERENCE_LAG_LOG2;
-        return __all_sync(0xffffffffu, in_range && reached);
+    // Whether weights with these sums over a lane's columns may stay, in all lanes.
+    static __device__ __forceinline__ bool fit(const float (&sum)[2]) {
+        return __all_sync(0xffffffffu, sum[0] <= E4M3_MAX && sum[1] <= E4M3_MAX);
     }
 
-    // Moves the references to the tile's maxima, and returns in `rescale` the factors on what was accumulated. True, in
-    // all lanes, if the caller has to subtract raw_max from the raw scores.
-    __device__ __forceinline__ bool move(float (&rescale)[2], const float (&raw_max)[2], const TileScale& tile,
-                                         float scale_log2) {
+    // Moves the references to the tile's maxima, where those are larger. Returns in `rescale` the factors on what was
+    // accumulated, and in `now` the offsets of this tile. True, in all lanes, if the caller has to subtract raw_max from
+    // the raw scores first. raw_max: finite, also if a row sees no key.
+    __device__ __forceinline__ bool move(float (&rescale)[2], float (&now)[2], const float (&raw_max)[2],
+                                         const TileScale& tile, float scale_log2) {
         const float score_max[2] = {raw_max[0] * tile.unit, raw_max[1] * tile.unit};
-        const bool in_range = fmaxf(fabsf(raw_max[0] * slope), fabsf(raw_max[1] * slope)) <= FUSED_LOG2;
+        bool in_range = true;
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             rescale[row] = rows[row].advance(score_max[row], scale_log2);
-            above[row] = (score_max[row] - rows[row].max) * scale_log2;
+            const float reference = rows[row].max * scale_log2;
+            const bool fused = fabsf(reference) <= FUSED_LOG2;
+            now[row] = REFERENCE_EXPONENT - reference;
+            offset[row] = fused ? now[row] : NOT_A_NUMBER;
+            in_range = in_range && fused;
         }
-        refer(scale_log2);
         const bool subtract = __any_sync(0xffffffffu, !in_range);
         if (subtract) {
-            offset[0] = offset[1] = WEIGHT_EXPONENT;
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                now[row] = REFERENCE_EXPONENT + (score_max[row] - rows[row].max) * scale_log2;
+            }
         }
         return subtract;
-    }
-
-    __device__ __forceinline__ float weight(float raw_score, int row) const {
-        return ptx::ex2_approx_ftz_f32(fmaf(raw_score, slope, offset[row]));
-    }
-
-    // Factor on the sums of the tile's weights and of their products with V.
-    __device__ __forceinline__ float factor(int row) const { return ptx::ex2_approx_ftz_f32(above[row]); }
-
-private:
-    __device__ __forceinline__ void refer(float scale_log2) {
-        reference[0] = rows[0].max * scale_log2;
-        reference[1] = rows[1].max * scale_log2;
     }
 };

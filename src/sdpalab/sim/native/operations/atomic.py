@@ -95,9 +95,10 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     is_read = target >= 0
+    form, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
     operation = NativeOperation(
-        f"{'atom' if is_read else 'red'}.{space}.{bits}.{name}.{type_.name}",
-        lambda code: _update(code, space, bits, name, type_, returns=is_read),
+        f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}",
+        lambda code: _update(code, space, bits, name, type_, returns=is_read, ring=ring),
     )
     asm.record(operation, [row, offset, target, *sources])
     finish()
@@ -110,7 +111,16 @@ def _is_read(asm: Assembler, result: Operand) -> bool:
     return isinstance(result, Register) and result.name in asm.read
 
 
-def _update(code: OperationCode, space: str, bits: int, name: str, type_: PtxType, *, returns: bool) -> None:
+def _update(
+    code: OperationCode,
+    space: str,
+    bits: int,
+    name: str,
+    type_: PtxType,
+    *,
+    returns: bool,
+    ring: tuple[str, Compute] | None,
+) -> None:
     """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
@@ -123,7 +133,7 @@ def _update(code: OperationCode, space: str, bits: int, name: str, type_: PtxTyp
             return where(code.all_or_none(in_shared, plain.count), plain, without)
         return without if space == "global" else plain
 
-    held, function = update_of(name, type_, flushes)
+    held, function = ring or update_of(name, type_, flushes)
     with code.loop(WORD64(WARP)) as lane:
         here = b.and_(b.lshr(code.mask, b.trunc(lane, WORD32)), WORD32(1))
         with b.if_then(b.icmp_signed("!=", here, WORD32(0))):

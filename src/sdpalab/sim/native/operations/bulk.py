@@ -20,7 +20,6 @@ from sdpalab.sim.native.mbarriers import acquire_observed, arrive_at, begin_mbar
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.phases import test_phase
-from sdpalab.sim.native.trace import trace_fence
 from sdpalab.sim.native.transfers import (
     arrive_behind_copies,
     commit_transfers,
@@ -75,8 +74,6 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
-    if asm.traced and "proxy" not in instruction.mods:
-        _handed(asm, "trace.fence", trace_fence, [instruction.pc])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":

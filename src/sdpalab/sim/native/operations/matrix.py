@@ -103,7 +103,8 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number)
+        written = (layout.TRANSPOSED_ROWS if trans else layout.MATRIX_ROWS, sources)
+        watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number, written=written)
 
     def build(code: OperationCode) -> None:
         b = code.builder

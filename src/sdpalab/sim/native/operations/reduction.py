@@ -29,20 +29,22 @@ def _exists(name: str, type_: PtxType) -> bool:
     return type_.lanes == 1 and type_.bytes > 1 and (name == "add" or not type_.is_float)
 
 
-def _combination(name: str, type_: PtxType) -> NativeOperation:
+def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
     """The operation that combines elements: its registers are their place in global memory, its record is where the
     others are, and its mask is their number."""
 
+    ring = asm.float_sum(type_) if type_.is_float else None
+
     def build(code: OperationCode) -> None:
         b = code.builder
-        held, function = update_of(name, type_, lambda without, plain: without)
+        held, function = ring or update_of(name, type_, lambda without, plain: without)
         with code.loop(b.zext(code.mask, WORD64)) as number:
             offset = b.mul(number, WORD64(type_.bytes))
             place, other = code.at(code.registers, offset), code.at(code.record, offset)
             old, given = (code.load(each, held, 1, align=type_.bytes) for each in (place, other))
             b.store(function(old, given).value, place, align=type_.bytes)
 
-    return NativeOperation(f"combine.{name}.{type_.name}", build)
+    return NativeOperation(f"combine.{name}.{type_.name}{asm.suffix if ring else ''}", build)
 
 
 @native("cp.reduce.async.bulk")
@@ -65,8 +67,8 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if not _exists(name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
         raise NotNative(instruction.text)
     if within and asm.counted:
-        raise NotNative("counters of asynchronous reductions")
-    combine = type_.bytes << 16 | asm.number_of(_combination(name, type_)) + 1
+        raise NotNative("counters of bulk reductions within a cluster")
+    combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
     asm.record(NativeOperation(operation, lambda code: code.hand_over(function)), words)
@@ -83,12 +85,10 @@ def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, SHARED_REDUCTIONS[name])
     mods.done()
-    if asm.counted:
-        raise NotNative("counters of asynchronous reductions")
     source = asm.source(instruction.operands[1], f"b{type_.bits}")
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
-    combine = type_.bytes << 16 | asm.number_of(_combination(name, type_)) + 1
+    combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = [*place, *mbarrier, type_.bytes, 1, instruction.pc, combine, source]
     asm.record(NativeOperation("red.shared::cluster.async", lambda code: code.hand_over(store_words)), words)
 
@@ -113,7 +113,7 @@ def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if bits != 64:
         raise NotNative("a tensor map at an address of 32 bits")
     kinds = [TYPES[each] for each in layout.COMBINED]
-    numbers = [asm.number_of(_combination(name, each)) + 1 if _exists(name, each) else 0 for each in kinds]
+    numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(name, each) else 0 for each in kinds]
     begin = len(asm.lists)
     asm.lists += numbers
     shared = shared_address(asm, operands[1], "shared")

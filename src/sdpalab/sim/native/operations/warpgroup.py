@@ -22,7 +22,7 @@ from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, st
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "sets_used"]
+__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "set_words", "sets_used"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 EIGHT_BITS = ("e4m3", "e5m2")
@@ -209,8 +209,8 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
     mine = [words[place] for place in (layout.L_SET, layout.L_SET_A) if words[place] >= 0]
-    words[layout.L_OWN : layout.L_OWN + 2] = _two_words(sum(1 << number for number in mine))
-    words[layout.L_OTHERS : layout.L_OTHERS + 2] = _two_words(_sharing(asm, mine))
+    words[layout.L_OWN : layout.L_OWN + 2] = set_words(sum(1 << number for number in mine))
+    words[layout.L_OTHERS : layout.L_OTHERS + 2] = set_words(_sharing(asm, mine))
     return words + [asm.rows[name] for name in names]
 
 
@@ -234,7 +234,7 @@ def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
     return asm.product_sets
 
 
-def _two_words(bits: int) -> list[int]:
+def set_words(bits: int) -> list[int]:
     """Up to 64 bits as signed 32-bit words, the low one first."""
     return [(word ^ 1 << 31) - (1 << 31) for word in (bits & 0xFFFFFFFF, bits >> 32)]
 
@@ -269,7 +269,7 @@ def sets_used(asm: Assembler, instruction: Instruction) -> int:
 def look_at_sets(asm: Assembler, sets: int) -> None:
     """Append the record in front of instructions that use registers of these sets."""
     if sets:
-        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), _two_words(sets))
+        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), set_words(sets))
 
 
 def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
@@ -288,5 +288,5 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("sync", "aligned")
     if action == "commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
-    elif asm.checked:
+    elif asm.checked or asm.traced:
         asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

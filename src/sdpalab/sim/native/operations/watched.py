@@ -10,7 +10,6 @@ from typing import Any
 from llvmlite import ir
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
-from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import loads_shared
@@ -25,6 +24,7 @@ from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.homes import keep_in_buffer
+from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.native.suspects import suspect_lanes
 from sdpalab.sim.native.trace import trace_access
 from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
@@ -261,26 +261,25 @@ _DOES = {
 def _trace(
     asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
 ) -> None:
-    """Append the record that records an access to watched places; a strong one that may order threads, always."""
+    """Append the record that records an access to watched places."""
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"events of accesses to .{place.space}")
+    if is_step(asm.entry, instruction):  # that is an event by itself
+        return
     if does == "store" and not rows:
         raise NotNative("events of stores whose values are not in registers of the lanes")
-    always = memory_order(instruction).strong and synchronises(asm.entry)
 
     def act(code: OperationCode, space: str, places: Lanes) -> Any:
-        if space == "shared::cluster":
-            return WORD64(layout.SPREAD)
         b = code.builder
         registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
-        where_it_is = layout.IN_SHARED if space == "shared" else layout.IN_GLOBAL
-        words = (where_it_is, place.width, _DOES[does], int(always), element, len(rows))
+        where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
+        words = (where_it_is, place.width, _DOES[does], element, len(rows))
         return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
 
     def build(code: OperationCode) -> None:
         place.in_space(code, place.put(code, whole=True), act)
 
-    name = f"trace.{does}{'.always' * always}.{element}x{len(rows)}.{place.name}"
+    name = f"trace.{does}.{element}x{len(rows)}.{place.name}"
     asm.record(NativeOperation(name, build), [*place.operands, instruction.pc, *rows])
 
 

@@ -350,9 +350,10 @@ def _move(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     return True
 
 
-@algebraic("atom", "red", "redux")
+@algebraic("atom", "red", "cp.reduce", "redux")
 def _atomic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    """Atomic additions of floating point are not in the ring."""
-    if any(name in TYPES and TYPES[name].is_float for name in mods.left):
+    """Sums in memory are the ring's; those of float64, and maxima, are not."""
+    types = [TYPES[name] for name in mods.left if name in TYPES and TYPES[name].is_float]
+    if types and (instruction.opcode == "redux" or types[0].name == "f64" or "add" not in mods.left):
         return asm.ends(instruction)
     return False

@@ -14,9 +14,11 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.floating import base_of, is_half
 from sdpalab.sim.native.ring.flow import CodeFlow, flow_of
 from sdpalab.sim.native.ring.words import RingWords
 from sdpalab.sim.ring import LARGE, Ring
+from sdpalab.sim.types import PtxType
 
 __all__ = ["RING_HANDLERS", "RingAssembler", "algebraic"]
 
@@ -85,6 +87,18 @@ class RingAssembler(Assembler):
             if handler(self, instruction, Mods(instruction)):
                 return
         super().instruction(instruction)
+
+    @property
+    def suffix(self) -> str:
+        """The name of the ring."""
+        return f".{self.ring.name}"
+
+    def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
+        """The ring's sum of two words, of 32 bits or of 16."""
+        words, base = self.words, base_of(type_)
+        if is_half(type_):
+            return "u16", lambda a, b: words.narrowed(words.add(words.widened(a, base), words.widened(b, base)), base)
+        return ("u32", words.add) if type_.name == "f32" else None
 
     def ends(self, instruction: Instruction) -> bool:
         """Append a record that ends the run: the instruction is not algebraic."""

@@ -44,15 +44,16 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.mbarriers import (
     actor_of,
-    count_mbarriers,
     cta_of,
     is_far,
     mbarrier_at,
+    mbarrier_instruction,
     offset_of,
     settle,
     use_mbarrier,
     vectors_of,
 )
+from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.transfers.entries import lane_address, new_entry
 from sdpalab.sim.native.watch.shared_memory import mark_flying
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
@@ -65,7 +66,8 @@ _MOST = (1 << 20) - 1
 def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
     """Operands are the address's row and offset, whether the phase expects these arrivals, and the pc; a status."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
-    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     left = mask
     while left != 0:
         mbarrier = 0
@@ -89,7 +91,6 @@ def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -
             if pending > _MOST:
                 return MBARRIER_RULE
             store64(mbarrier + 8 * MB_PENDING, pending)
-        store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
         entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
         if entry < 64:
             return entry

@@ -14,6 +14,8 @@ from sdpalab.sim.native.layout import (
     CURRENT_CTA,
     EVERY_LANE,
     GLOBAL,
+    GLOBAL_SHIFT,
+    IN_GLOBAL,
     LOADS,
     MAP_AXES,
     MAP_BEGIN,
@@ -46,8 +48,11 @@ from sdpalab.sim.native.layout import (
     TR_PC,
     TR_SOURCE,
     TR_WARP,
+    TRACE,
     WITHIN,
 )
+from sdpalab.sim.native.suspects import current_instruction, suspect
+from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
 from sdpalab.sim.native.watch import read_global, write_global, write_strong, written_nearby
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
@@ -59,9 +64,10 @@ __all__ = ["global_lines", "move_box", "put"]
 def global_lines(context: int, entry: int, kind: int) -> int:
     """What the checks and the counters make of the lines of a box in global memory, which the warp that issued the copy
     reads (1) or writes (2), or combines with others (3); a status."""
-    checked, counting = load64(context + 8 * CHECKED), load64(context + 8 * COUNTING)
+    checked, counting = load64(context + 8 * CHECKED) | load64(context + 8 * TRACE), load64(context + 8 * COUNTING)
     if (checked | counting) == 0:
         return 0
+    current_instruction(context, load64(entry + 8 * TR_PC))
     store64(context + 8 * CURRENT, load64(entry + 8 * TR_WARP))
     store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
     tensor = load64(entry + 8 * TR_MAP)
@@ -150,8 +156,13 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
 
     In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
     """
+    if load64(context + 8 * TRACE) != 0:
+        trace_global(context, begin, end)
+        return 0
     if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
-        return RACE
+        status = suspect(context, IN_GLOBAL, begin >> load64(context + 8 * GLOBAL_SHIFT), RACE)
+        if status != 0:
+            return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     first, last = 0, 32
     if load64(context + 8 * STRICT) != 0:

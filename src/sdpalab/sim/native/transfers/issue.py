@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdpalab.sim.native.clocks import comes_before, first_of_cluster, operation_time, warps_of_cluster
-from sdpalab.sim.native.flights import copy_issued, read_range
+from sdpalab.sim.native.flights import copy_issued, doubt, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
     COPY_CASTS,
@@ -13,12 +13,14 @@ from sdpalab.sim.native.layout import (
     COUNTING,
     CURRENT_STATE,
     FULL,
+    GRANULE_SHIFT,
     ILLEGAL,
     LANDED,
     LISTS,
     LOADS,
     MAP_ITEM,
     MAP_KIND,
+    MB_CTA,
     MB_OFFSET,
     MB_TAG,
     MB_UNFENCED,
@@ -53,6 +55,8 @@ from sdpalab.sim.native.layout import (
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
+from sdpalab.sim.native.suspects import current_instruction
+from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
 from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
@@ -92,7 +96,8 @@ def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other; a status."""
     if several(context, mask):
         return SPREAD
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -176,7 +181,8 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
     """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
     element, how many of them, the pc, how they are combined with what is there (0: they overwrite it), and their
     rows."""
-    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    current_instruction(context, load32(record + 4 * (OPERANDS + 6)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
     size = element * many
     if load64(context + 8 * COUNTING) != 0:
@@ -207,6 +213,7 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
             return entry
         store64(entry + 8 * TR_MBARRIER, mbarrier)
         store64(entry + 8 * TR_COMBINE, load32(record + 4 * (OPERANDS + 7)))
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
         for k in range(many):
             row = registers + load32(record + 4 * (OPERANDS + 8 + k))
             copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
@@ -245,10 +252,15 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     if load64(context + 8 * CHECKED) == 0:
         return 0
     warp, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+    status = 0
     if comes_before(context, warp, load64(mbarrier + 8 * MB_TAG)) == 0:
-        return RACE
-    if load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
-        return MBARRIER_RULE
+        granule = load64(mbarrier + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
+    if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
+        granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # what it writes is watched
+    if status != 0:
+        return status
     if load64(entry + 8 * TR_KIND) == WITHIN:
         status = announce_origin(context, entry)
         if status != 0:

@@ -27,6 +27,8 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FULL,
     LANDED,
+    MB_PHASE,
+    MBARRIER_RULE,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -43,6 +45,7 @@ from sdpalab.sim.native.layout import (
     TR_OFFSET,
     TR_ORIGIN,
     TR_ORIGIN_CTA,
+    TR_PC,
     TR_READ_TIME,
     TR_SERIAL,
     TR_SOURCE,
@@ -62,6 +65,8 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, is_far, vectors_of
 from sdpalab.sim.native.reset import draw
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
+from sdpalab.sim.native.trace import trace_advance
 from sdpalab.sim.native.transfers.arrivals import land_arrivals
 from sdpalab.sim.native.transfers.boxes import global_lines, move_box, put
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
@@ -191,6 +196,7 @@ def land_next(context: int) -> int:
             serial = load64(entry + 8 * TR_SERIAL)
     if serial < 0:
         return -1
+    trace_advance(context, serial)
     for k in range(first, count):
         entry = base + 8 * TRANSFER_WORDS * k
         if in_flight(entry) and load64(entry + 8 * TR_SERIAL) == serial:
@@ -210,7 +216,9 @@ def land(context: int, entry: int) -> int:
             store64(entry + 8 * TR_KIND, LANDED)
         return status
     if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
-        return ASYNC
+        status = breaks_rule(context, entry)
+        if status != 0:
+            return status
     if load64(entry + 8 * TR_KIND) == WITHIN:
         status = origin_read(context, entry)
         if status != 0:
@@ -229,14 +237,36 @@ def land(context: int, entry: int) -> int:
         far = is_far(context, load64(entry + 8 * TR_WARP), mbarrier)
         place = vectors_of(context, mbarrier, far) + 8 * actor_of(context, mbarrier)
         store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
-    return bytes_came(context, load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES))
+    return signal(context, entry)
+
+
+def signal(context: int, entry: int) -> int:
+    """The mbarrier of a copy that has landed counts its bytes; a status.
+
+    The reference engine counts those of all copies of one instruction together. Where a phase ends before the last of
+    them, it is left to that.
+    """
+    mbarrier = load64(entry + 8 * TR_MBARRIER)
+    phase = load64(mbarrier + 8 * MB_PHASE)
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    status = bytes_came(context, mbarrier, load64(entry + 8 * TR_BYTES))
+    if status != 0 or load64(mbarrier + 8 * MB_PHASE) == phase:
+        return status
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        other = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        same = load64(other + 8 * TR_SERIAL) == load64(entry + 8 * TR_SERIAL)
+        if same and in_flight(other) and load64(other + 8 * TR_MBARRIER) == mbarrier:
+            return MBARRIER_RULE
+    return 0
 
 
 def origin_read(context: int, entry: int) -> int:
     """A copy within the cluster has read its source; those who wait for its mbarrier come after that. A status."""
     cta = load64(entry + 8 * TR_ORIGIN_CTA)
     if cta_alive(context, cta) == 0:
-        return ASYNC
+        status = breaks_rule(context, entry)
+        if status != 0:
+            return status
     if load64(context + 8 * CHECKED) != 0:
         reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
         twin, mbarrier = warps_of_cluster(context) + load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
@@ -255,6 +285,7 @@ def combine_words(context: int, entry: int) -> int:
     if load64(context + 8 * CHECKED) != 0:
         store64(context + 8 * CURRENT, warp)
         store64(context + 8 * CURRENT_STATE, load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp)
+        current_instruction(context, load64(entry + 8 * TR_PC))
         place = load64(context + 8 * SCRATCH) + SCRATCH_PLACES + 8 * lane
         width = min(size, 16)
         for k in range(size // width):
@@ -264,7 +295,13 @@ def combine_words(context: int, entry: int) -> int:
                 return status
         release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
     put(context, entry, shared_place(context, entry), source, size)
-    return bytes_came(context, mbarrier, size)
+    return signal(context, entry)
+
+
+def breaks_rule(context: int, entry: int) -> int:
+    """A copy is in flight when a block exits whose shared memory it uses; a status."""
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    return broken_rule(context, ASYNC)
 
 
 def drained(context: int) -> int:
@@ -278,6 +315,8 @@ def drained(context: int) -> int:
     if status > 0:
         return status
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * k + TR_KIND)) != LANDED:
-            return ASYNC
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0
+        if status != 0:
+            return status
     return others_know(context)

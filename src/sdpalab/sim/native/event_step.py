@@ -1,0 +1,67 @@
+"""Events of several warps that are one step of a machine (:mod:`.replay`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.native import layout
+from sdpalab.sim.observer import Access
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, subset
+
+__all__ = ["EventStep", "TracedAccess", "lanes_of"]
+
+
+@dataclass(slots=True)
+class TracedAccess(Access):
+    """An access that has been made: which writes changed anything is part of it."""
+
+    changed: Mask
+
+    def changes(self, words: Array) -> Mask:
+        """Of writes of ``words``, which changed anything."""
+        return self.changed
+
+
+def lanes_of(slot: int, mask: int) -> Indices:
+    """Lanes of a machine: of the warps in the order of the machine, one."""
+    return WARP * slot + np.flatnonzero(mask >> np.arange(WARP) & 1)
+
+
+@dataclass(frozen=True)
+class EventStep:
+    """Events of several warps at one place, and their lanes in the machine, in order."""
+
+    events: list[Array]
+    lanes: Indices
+    warp_of: Indices
+    """For each lane, the number of its event."""
+    sel: Selection
+
+    @staticmethod
+    def of(machine: Machine, events: Sequence[tuple[int, Array]], size: int) -> EventStep:
+        """``events``, each of a warp, with the numbers of their clusters of so many CTAs in the machine."""
+
+        def slot(each: tuple[int, Array]) -> int:
+            rank, warp = divmod(int(each[1][layout.EV_WARP]), machine.warps)
+            return warp * machine.n_cta + each[0] * size + rank
+
+        in_order = sorted(events, key=slot)
+        parts = [lanes_of(slot(each), int(each[1][layout.EV_MASK])) for each in in_order]
+        lanes = np.concatenate(parts)
+        numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        sel = subset(lanes, np.ones(len(lanes), np.bool_))
+        return EventStep([event for _, event in in_order], lanes, numbers, sel)
+
+    @property
+    def first(self) -> Array:
+        """The first event."""
+        return self.events[0]
+
+    def each_lane(self, rows: Callable[[Array], Array]) -> Array:
+        """What each lane has, from what the 32 lanes of each event have."""
+        whole: Array = np.stack([rows(event) for event in self.events])
+        return whole[self.warp_of, self.lanes % WARP]

@@ -1,0 +1,154 @@
+"""A machine that stands in for one that has run: it moves no data, and executes no more than the instructions of
+:mod:`.steps`, whose events native code has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.checks.shadow import granule_of
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.decode import HANDLERS, Decoder, find_handler
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.flow import ENDS
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import AsyncUnit, Machine
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.steps import is_step, step_registers
+from sdpalab.sim.program import instructions_of
+from sdpalab.sim.selection import Array, Indices, Selection
+from sdpalab.sim.warpgroups import Warpgroups
+
+__all__ = ["StillFlow", "still_machine"]
+
+
+class _StillSpace(Space):
+    """Memory that keeps what it holds."""
+
+    def store(self, index: Indices, width: int, values: Array) -> None:
+        """Writes have been made already."""
+
+    def fill(self, index: Indices, width: int, byte: int = 0) -> None:
+        """So has the poison of copies in flight."""
+
+
+def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, Array] | None = None) -> Machine:
+    """A machine of so many CTAs, with the launch's global memory as it is in the end.
+
+    ``watched`` says which granules of a space are watched. What asynchronous operations do elsewhere is left out: who
+    else was there is not recorded.
+    """
+    still = _StillSpace("global", len(space.data), space.limit, space.extents, space.data)
+    machine = Machine(
+        *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, still, setup.params),
+        async_mode=setup.async_mode,
+    )
+    machine.moves_data = False
+    if watched is not None:
+        granules = {name: granule_of(setup.entry, (name,)) for name in watched}
+        machine.follows = lambda name, offsets: watched[name][offsets // granules[name]] != 0
+    shared = machine.spaces["shared"]
+    machine.spaces["shared"] = _StillSpace("shared", 0, shared.limit, data=shared.data)
+    return machine
+
+
+class StillFlow:
+    """Executes the instructions of :mod:`.steps` on a still machine, by their handlers.
+
+    Parameters
+    ----------
+    machine : Machine
+        With its observers.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.decoder, self.barriers = machine, Decoder(machine), Barriers(machine)
+        machine.units["bar"] = self.barriers
+        entry = machine.entry
+        self._products = Warpgroups.of(machine) if any(each.opcode == "wgmma" for each in entry.instructions) else None
+        self._steps: dict[int, Callable[[Selection], object]] = {}
+        self._looks: dict[int, Callable[[Selection], None]] = {}
+        self._flying: dict[tuple[int, int], list[tuple[AsyncUnit, int]]] = {}
+        """By cluster and number, the operations in flight that native code has under that number."""
+        for block in machine.program.blocks:
+            items = [each for item in block.items for each in instructions_of(item)]
+            for instruction in filter(lambda each: is_step(entry, each), items):
+                self._decode(instruction, ends=False)
+            if block.end is not None and is_step(entry, block.end):
+                self._decode(block.end, ends=True)
+
+    def _decode(self, instruction: Instruction, *, ends: bool) -> None:
+        """What an instruction does, without its guard; nothing if it is not modelled: then no lane has reached it."""
+        try:
+            if ends:
+                end = find_handler(ENDS, instruction)
+                if end is not None:
+                    self._steps[instruction.pc] = end(self, instruction, 0)
+            else:
+                step = find_handler(HANDLERS, instruction)
+                if step is not None:
+                    self._steps[instruction.pc] = step(self.decoder, instruction)
+        except (UnsupportedInstruction, IndexError):
+            pass
+
+    def reset(self, ctas: Indices) -> None:
+        """Begin with these CTAs."""
+        self.machine.reset(ctas)
+        self._flying.clear()
+
+    def execute(
+        self, instruction: Instruction, sel: Selection, lanes: Indices, values: Array, cluster: int, operation: int
+    ) -> None:
+        """Lanes execute an instruction.
+
+        Parameters
+        ----------
+        instruction : Instruction
+        sel, lanes : Selection, ndarray of int64
+            The lanes, twice.
+        values : ndarray of int64 [registers, lanes]
+            What its registers hold.
+        cluster, operation : int
+            The cluster of the lanes, and the number of what the instruction issues, or -1.
+        """
+        machine = self.machine
+        step = self._steps.get(instruction.pc)
+        if step is None:
+            raise NotNative(instruction.text)
+        for name, mine in zip(step_registers(machine.entry, instruction), values, strict=True):
+            row = machine.row(name)
+            assert row is not None
+            row[0][lanes] = mine.astype(row[0].dtype)
+        before = {unit: unit.issued for unit in machine.units.values()}
+        step(sel)
+        machine.woken.clear()
+        issued = [(unit, number) for unit, first in before.items() for number in range(first, unit.issued)]
+        if operation >= 0:
+            self._flying.setdefault((cluster, operation), []).extend(issued)
+
+    def land(self, cluster: int, operation: int) -> None:
+        """What an instruction has issued lands."""
+        for unit, number in self._flying.pop((cluster, operation), ()):
+            unit.land(number)
+        self.machine.woken.clear()
+
+    def use_registers(self, instruction: Instruction, sel: Selection) -> None:
+        """Lanes use registers that products work on."""
+        assert self._products is not None
+        if instruction.pc not in self._looks:
+            self._looks[instruction.pc] = self._products.watched((instruction,), lambda sel: None)
+        self._looks[instruction.pc](sel)
+
+    def leave(self, sel: Selection) -> None:
+        """Lanes exit."""
+        self.machine.live[sel] = False
+        for unit in self.machine.units.values():
+            unit.exited()
+
+    def finish(self, *, stuck: bool) -> None:
+        """The launch has come to its end, or nothing can run any more."""
+        for unit in self.machine.units.values():
+            unit.check_drained()
+        for observer in () if stuck else self.machine.observers:
+            observer.finish()

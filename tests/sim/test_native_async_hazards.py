@@ -1,0 +1,161 @@
+"""Hazards of mbarriers, bulk copies, wgmma and clusters that the native engine reports itself, as the reference engine
+does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import test_bulk_copy as bulk
+import test_mbarrier as mbarriers
+import test_tensor_copy as tensors
+import test_wgmma as products
+from hopper_snippets import CTA_WAIT, kernel
+
+from sdpalab import sim
+from sdpalab.bugs import replace_once
+from two_engines import agreement, engine
+
+pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
+
+Edit = tuple[str, str]
+Launch = Callable[[], sim.Report]
+
+
+def outcome(launch: Launch) -> tuple[str, object]:
+    """The exception of a launch, or nothing, and what another engine must report alike."""
+    try:
+        return "", agreement(launch().hazards)
+    except sim.SimError as error:
+        return f"{type(error).__name__}: {error}".split("; before that")[0], agreement(error.hazards)
+
+
+def check(launch: Launch) -> None:
+    """Both engines report the same, and native code needs no help."""
+    with engine("reference"):
+        expected = outcome(launch)
+    assert expected != ("", set())
+    with engine("native", alone=True):
+        assert outcome(launch) == expected
+
+
+def launched(body: str, args: Callable[[], list[Any]], params: str, grid: Any = 1, **options: Any) -> Launch:
+    """A launch of a body of :mod:`hopper_snippets`, with new arrays each time."""
+    return lambda: sim.launch(kernel(body, params), "k", grid, 64, args(), **options)
+
+
+# ---- mbarriers -------------------------------------------------------------------------------------------------------
+
+HAND_OVER: dict[str, Edit] = {
+    "no wait": (mbarriers.WAIT, ""),
+    "a wait for the phase before": (mbarriers.WAIT, CTA_WAIT.format(0, "%r2", 1)),
+    "an arrival too few": ("[%r2], 64", "[%r2], 65"),
+    "no barrier behind the initialisation": ("bar.sync 0;\n", ""),
+    "a relaxed arrival": (".shared::cta.b64 %rd5", ".relaxed.cta.shared::cta.b64 %rd5"),
+    "a relaxed wait": ("try_wait.parity.shared", "try_wait.parity.relaxed.cta.shared"),
+    "a wait before the arrival": (mbarriers.ARRIVE + mbarriers.WAIT, mbarriers.WAIT + mbarriers.ARRIVE),
+    "a write behind the arrival": (mbarriers.ARRIVE, mbarriers.ARRIVE + "st.shared.u32 [%r4], 7;\n"),
+    "a write to the mbarrier": (mbarriers.LOAD, mbarriers.LOAD + "st.shared.u32 [%r2], 7;\n"),
+    "more arrivals than expected": ("[%r2], 64", "[%r2], 33"),
+    "an arrival that must not be the last": (
+        "arrive.shared::cta.b64 %rd5, [%r2]",
+        "arrive.noComplete.shared::cta.b64 %rd5, [%r2], 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", HAND_OVER.values(), ids=HAND_OVER)
+def test_hazards_of_threads_that_hand_over_through_an_mbarrier(edit: Edit) -> None:
+    body = replace_once(mbarriers.GOOD, edit)
+    check(launched(body, lambda: [np.zeros(64, np.uint32)], ".param .u64 p"))
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("arrives", ["cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2];\n", mbarriers.ARRIVE])
+def test_hazards_of_copies_that_arrive_when_they_have_landed(arrives: str, mode: str) -> None:
+    """The right arrival without a wait; and the arrival of the thread, which does not wait for its copies."""
+    right = arrives.startswith("cp")
+    body = mbarriers.INIT + mbarriers.ADDRESSES + mbarriers.COPY + arrives
+    body += ("" if right else mbarriers.WAIT) + mbarriers.LOOK
+    check(launched(body, lambda: [np.arange(1024, dtype=np.uint32)], ".param .u64 p", async_mode=mode))
+
+
+# ---- bulk copies and tensor copies -----------------------------------------------------------------------------------
+
+THERE_AND_BACK: dict[str, Edit] = {
+    "no wait": (bulk.WAIT, ""),
+    "fewer bytes expected": ("_, [%r2], %r20", "_, [%r2], 32"),
+    "more bytes expected": ("_, [%r2], %r20", "_, [%r2], 8192"),
+    "no wait for the store": ("wait_group 0", "wait_group 1"),
+    "no commit": ("cp.async.bulk.commit_group;\n", ""),
+    "a write without a fence": (bulk.WAIT, bulk.WAIT + "st.shared.u32 [%r1], 7;\nbar.sync 0;\n"),
+    "a write before the copy has landed": (bulk.WAIT, "st.shared.u32 [%r1], 7;\n" + bulk.WAIT),
+    "a write before the store has read": (
+        "cp.async.bulk.commit_group;\n",
+        "st.shared.u32 [%r1], 7;\ncp.async.bulk.commit_group;\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("edit", THERE_AND_BACK.values(), ids=THERE_AND_BACK)
+def test_hazards_of_bulk_copies(edit: Edit, mode: str) -> None:
+    body = replace_once(bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE, edit)
+    arrays = lambda: [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]  # noqa: E731
+    check(launched(body, arrays, bulk.PARAMS, async_mode=mode))
+
+
+def test_an_mbarrier_without_the_fence_that_the_strict_check_needs() -> None:
+    body = bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE
+    arrays = lambda: [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]  # noqa: E731
+    check(launched(body, arrays, bulk.PARAMS, checks=(*sim.CHECKS, "strict")))
+
+
+PIPELINE: dict[str, Edit] = {
+    "the producer does not wait": (CTA_WAIT.format(1, "%r17", "%r14"), ""),
+    "the consumer does not wait": (CTA_WAIT.format(2, "%r16", "%r13"), ""),
+    "the producer waits for the wrong phase": (
+        CTA_WAIT.format(1, "%r17", "%r14"),
+        CTA_WAIT.format(1, "%r17", "%r13"),
+    ),
+    "the consumer waits for the wrong phase": (
+        CTA_WAIT.format(2, "%r16", "%r13"),
+        CTA_WAIT.format(2, "%r16", "%r14"),
+    ),
+    "fewer bytes expected": ("_, [%r16], 2048", "_, [%r16], 1024"),
+    "more bytes expected": ("_, [%r16], 2048", "_, [%r16], 4096"),
+    "no barrier behind the initialisation": ("bar.sync 0;\n", ""),
+    "stages are not released": ("mbarrier.arrive.shared::cta.b64 _, [%r17];\n", ""),
+    "the consumer waits for the first stage": ("%p2, [%r16]", "%p2, [%r2]"),
+    "stages are released too early": (
+        "mov.u32 %r25, 0;\n",
+        "mov.u32 %r25, 0;\nmbarrier.arrive.shared::cta.b64 _, [%r17];\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("edit", PIPELINE.values(), ids=PIPELINE)
+def test_hazards_of_a_pipeline_of_tensor_copies(edit: Edit, mode: str) -> None:
+    body = replace_once(tensors.PIPELINE, edit)
+    array = np.random.default_rng(1).integers(0, 1 << 20, (3, 16 * tensors.TILES, 32), dtype=np.int32)
+    tensor = sim.TensorMap(array, (1, 16, 32))
+    out = lambda: [tensor, np.zeros((3, tensors.TILES, 32), np.uint32), 0, 0, 0]  # noqa: E731
+    check(launched(body, out, tensors.PARAMS, grid=3, async_mode=mode))
+
+
+# ---- wgmma -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("name", products.MUTATIONS)
+def test_hazards_of_products_in_flight(name: str, mode: str) -> None:
+    body = products.chained(**products.MUTATIONS[name])
+    check(lambda: products.run_chained(body, async_mode=mode)[0])
+
+
+def test_operands_that_are_overwritten_while_a_product_reads_them() -> None:
+    overwrite = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(products.AT_B[0, 0])}], %t;\n"
+    check(lambda: products.run_chained(products.chained(**{"wait for one": overwrite + products.WAIT}))[0])
