@@ -35,7 +35,7 @@ def why_not(program: dict[str, Any], root: Path) -> str:
         return "there is no nvcc"
     if "python" in program and find_spec("triton") is None:
         return "Triton is not installed"
-    missing = [name for name in program["needs"] if not place(name, SOURCES[name], root).is_dir()]
+    missing = [name for name in program["needs"] if not place(SOURCES[name], root).is_dir()]
     return f"{', '.join(missing)} not in {root}: gallery.py {root} --fetch" if missing else ""
 
 
@@ -50,7 +50,7 @@ def expanded(words: list[str]) -> list[str]:
 def filled(word: str, root: Path) -> str:
     """A word of ``gallery.json`` with folders in place of ``{name}``."""
     for name, source in SOURCES.items():
-        word = word.replace(f"{{{name}}}", str(place(name, source, root)))
+        word = word.replace(f"{{{name}}}", str(place(source, root)))
     return word.replace("{programs}", str(HERE / "programs"))
 
 
@@ -124,9 +124,9 @@ def fetch_all(programs: list[dict[str, Any]], root: Path) -> int:
     bad = 0
     for name in sorted({name for program in programs for name in program["needs"]}):
         try:
-            fetch(name, SOURCES[name], root)
-            print(f"{name}: {place(name, SOURCES[name], root)}", flush=True)
-        except (SourceError, subprocess.CalledProcessError) as error:
+            fetch(SOURCES[name], root)
+            print(f"{name}: {place(SOURCES[name], root)}", flush=True)
+        except SourceError as error:
             bad += 1
             print(f"{name}: {error}", flush=True)
     return 1 if bad else 0

@@ -1,4 +1,4 @@
-"""The sources of the gallery's programs: archives of the package index, and git repositories.
+"""The sources of the gallery's programs: archives of the package index.
 
 An archive comes from the index that pip is configured for, is compared with its SHA-256, and is unpacked: the folders
 that ``gallery.json`` names, and no path outside of the place. Nothing of it is installed or executed.
@@ -26,14 +26,12 @@ class SourceError(Exception):
     """A source that cannot be had: one sentence."""
 
 
-def place(name: str, source: Source, root: Path) -> Path:
+def place(source: Source, root: Path) -> Path:
     """Where a source lies: what ``{name}`` stands for in the options of a build."""
-    if "package" in source:
-        return root / f"{source['package']}-{source['version']}" / source["root"]
-    return root / name
+    return root / f"{source['package']}-{source['version']}" / source["root"]
 
 
-def fetch(name: str, source: Source, root: Path) -> None:
+def fetch(source: Source, root: Path) -> None:
     """Bring a source that is not there yet.
 
     Raises
@@ -42,18 +40,12 @@ def fetch(name: str, source: Source, root: Path) -> None:
         If the index has no such archive, its digest is another one, or a path in it leads out of the folder.
     """
     root.mkdir(parents=True, exist_ok=True)
-    if place(name, source, root).is_dir():
+    if place(source, root).is_dir():
         return
-    if "package" in source:
-        archive = root / source["archive"]
-        if not archive.is_file() or _digest(archive.read_bytes()) != source["sha256"]:
-            archive.write_bytes(_downloaded(source))
-        _unpack(archive, source, root)
-        return
-    target = place(name, source, root)
-    command = ["git", "clone", "--filter=blob:none", "--no-checkout", source["repository"], str(target)]
-    subprocess.run(command, check=True)
-    subprocess.run(["git", "-C", str(target), "checkout", source["commit"]], check=True)
+    archive = root / source["archive"]
+    if not archive.is_file() or _digest(archive.read_bytes()) != source["sha256"]:
+        archive.write_bytes(_downloaded(source))
+    _unpack(archive, source, root)
 
 
 def index_url() -> str:

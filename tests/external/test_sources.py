@@ -56,29 +56,29 @@ def publish(index: Path, archive: str, files: dict[str, str]) -> dict[str, Any]:
 def test_the_named_folders_of_an_archive_are_unpacked(index: Path, tmp_path: Path, archive: str) -> None:
     files = {"top/src/a.cu": "kernel", "top/srcs/b.cu": "", "top/setup.py": "raise SystemExit", "else/src/c": ""}
     source = publish(index, archive, files) | {"folders": ["src"]}
-    sources.fetch("pack", source, tmp_path / "root")
-    place = sources.place("pack", source, tmp_path / "root")
+    sources.fetch(source, tmp_path / "root")
+    place = sources.place(source, tmp_path / "root")
     unpacked = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
     assert unpacked == {"src/a.cu": "kernel"}
     (index / archive).unlink()
-    sources.fetch("pack", source, tmp_path / "root")  # is there: nothing is downloaded
+    sources.fetch(source, tmp_path / "root")  # is there: nothing is downloaded
 
 
 def test_another_archive_than_the_named_one_is_refused(index: Path, tmp_path: Path) -> None:
     source = publish(index, "pack-1.tar.gz", {"top/a": "1"})
     with pytest.raises(sources.SourceError, match="has the SHA-256"):
-        sources.fetch("pack", source | {"sha256": "0" * 64}, tmp_path / "root")
+        sources.fetch(source | {"sha256": "0" * 64}, tmp_path / "root")
     with pytest.raises(sources.SourceError, match=r"has no pack-2\.tar\.gz"):
-        sources.fetch("pack", source | {"archive": "pack-2.tar.gz"}, tmp_path / "root")
+        sources.fetch(source | {"archive": "pack-2.tar.gz"}, tmp_path / "root")
     with pytest.raises(sources.SourceError, match="none of the folders"):
-        sources.fetch("pack", source | {"root": "else"}, tmp_path / "root")
-    assert not sources.place("pack", source, tmp_path / "root").exists()
+        sources.fetch(source | {"root": "else"}, tmp_path / "root")
+    assert not sources.place(source, tmp_path / "root").exists()
 
 
 def test_a_path_that_leads_out_is_refused(index: Path, tmp_path: Path) -> None:
     source = publish(index, "pack-1.tar.gz", {"top/a": "1", "top/../../../outside": "2"})
     with pytest.raises(sources.SourceError, match="refused"):
-        sources.fetch("pack", source, tmp_path / "root")
+        sources.fetch(source, tmp_path / "root")
     assert not list(tmp_path.rglob("outside"))
 
 
