@@ -39,6 +39,8 @@ class MemoryCheck(TrafficObserver):
     def fault(self, kind: str, access: Access) -> None:
         """Record an access that the machine suppressed."""
         space, width, instruction = access.space, access.width, access.instruction
+        if self.log.seen(kind, instruction):
+            return
         first, where = int(access.offset[0]), f"{space.name} memory"
         lane, usually = int(indices(access.sel)[0]), _USUALLY_BOUND
         if kind == "misaligned":
