@@ -99,18 +99,21 @@ THERE_AND_BACK: dict[str, Edit] = {
 }
 
 
+def buffers() -> list[Any]:
+    """Fresh arguments of a copy there and back."""
+    return [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]
+
+
 @pytest.mark.parametrize("mode", ["late", "early"])
 @pytest.mark.parametrize("edit", THERE_AND_BACK.values(), ids=THERE_AND_BACK)
 def test_hazards_of_bulk_copies(edit: Edit, mode: str) -> None:
     body = replace_once(bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE, edit)
-    arrays = lambda: [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]  # noqa: E731
-    check(launched(body, arrays, bulk.PARAMS, async_mode=mode))
+    check(launched(body, buffers, bulk.PARAMS, async_mode=mode))
 
 
 def test_an_mbarrier_without_the_fence_that_the_strict_check_needs() -> None:
     body = bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE
-    arrays = lambda: [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]  # noqa: E731
-    check(launched(body, arrays, bulk.PARAMS, checks=(*sim.CHECKS, "strict")))
+    check(launched(body, buffers, bulk.PARAMS, checks=(*sim.CHECKS, "strict")))
 
 
 PIPELINE: dict[str, Edit] = {
@@ -142,8 +145,11 @@ def test_hazards_of_a_pipeline_of_tensor_copies(edit: Edit, mode: str) -> None:
     body = replace_once(tensors.PIPELINE, edit)
     array = np.random.default_rng(1).integers(0, 1 << 20, (3, 16 * tensors.TILES, 32), dtype=np.int32)
     tensor = sim.TensorMap(array, (1, 16, 32))
-    out = lambda: [tensor, np.zeros((3, tensors.TILES, 32), np.uint32), 0, 0, 0]  # noqa: E731
-    check(launched(body, out, tensors.PARAMS, grid=3, async_mode=mode))
+
+    def arguments() -> list[Any]:
+        return [tensor, np.zeros((3, tensors.TILES, 32), np.uint32), 0, 0, 0]
+
+    check(launched(body, arguments, tensors.PARAMS, grid=3, async_mode=mode))
 
 
 # ---- wgmma -----------------------------------------------------------------------------------------------------------

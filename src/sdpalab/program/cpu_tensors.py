@@ -34,6 +34,7 @@ class CpuTensors(TorchFunctionMode):
     def in_backward(self) -> None:
         """Be active in the program's backward functions, too: torch disables a mode while it handles a call, and
         ``backward`` is one."""
+        # torch has no public hook here. mypy sees neither this name nor that modules and classes may be given others.
         run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def run_with_mode(*args: Any, **kwargs: Any) -> Any:
