@@ -11,8 +11,8 @@ trap 'rm -f "$log"' EXIT
 PYTHON="$VENV_PYTHON" scripts/lint.sh >"$log" 2>&1 &
 lint=$!
 code=0
-# A file's tests stay on one worker, so that the fixtures of its module run once.
-"$VENV_PYTHON" -m pytest -n auto --dist loadfile "$@" || code=$?
+# A file's tests stay on one worker, so that the fixtures of its module run once; the files' order is that of conftest.py.
+"$VENV_PYTHON" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@" || code=$?
 if ! wait "$lint"; then
     [ "$code" -ne 0 ] || code=1
 fi

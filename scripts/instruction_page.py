@@ -22,7 +22,6 @@ from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.linking import link
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.decoded import decode
-from sdpalab.sim.native.engine import LEFT_TO_THE_REFERENCE
 from sdpalab.sim.native.reporting import REPORTED
 from sdpalab.sim.opcodes import OPCODES
 from sdpalab.sim.parser import parse
@@ -297,9 +296,7 @@ def engines() -> str:
         for number, sample in enumerate(samples):
             text = sample if sample.startswith(("{", "ts", "call", "mov")) else sample.split()[0].rstrip(";")
             lines.append(f"| {'' if number else family} | `{text}` | {engine_of(sample)} |")
-    whole, while_running = ", ".join(LEFT_TO_THE_REFERENCE), ", ".join(layout.WHY)
-    lines.append(f"\nWhat leaves a launch to the reference engine whatever its code is: {whole}.\n")
-    lines.append(f"What makes native code give a launch up while it runs: {while_running}.\n")
+    lines.append(f"\nWhat makes native code give a launch up while it runs: {', '.join(layout.WHY)}.\n")
     again = ", ".join(why for why in layout.WHY if why in REPORTED)
     lines.append(
         f"Of these, native code may report itself, in further runs ([the simulator](simulator.md)): {again}.\n"

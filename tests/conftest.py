@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Inductor's own compile processes would outlive the test that compiles, and be taken for leftovers of another test.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     _configure_hypothesis(_is_full(config))
+    _leave_the_lab_as_it_is(config)
     config.stash[LEFT_OUT] = {}
     if "standin_torch" in sys.modules:  # by sitecustomize: this process has the stand-in for a GPU
         sys.modules["standin_torch"].apply()
@@ -62,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from sdpalab.compile import Cache
 
         Cache().prune(MOST_CACHE_BYTES)
+
+
+def _leave_the_lab_as_it_is(config: pytest.Config) -> None:
+    """Keep pytest from rewriting the lab's own asserts, as it does for every distribution with a plugin: rewriting 600
+    modules takes each worker ten seconds where nothing is compiled yet."""
+    hook = config.pluginmanager.rewrite_hook
+    getattr(hook, "_must_rewrite", set()).discard("sdpalab")
 
 
 def _configure_hypothesis(full: bool) -> None:
@@ -101,7 +109,8 @@ def _is_full(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect ``gpu`` where there is no GPU; in the fast suite ``slow``, and what is not in a test's ``sample``."""
+    """Deselect ``gpu`` where there is no GPU; in the fast suite ``slow``, and what is not in a test's ``sample``. Files
+    that are marked ``first`` go first."""
     from sdpalab.run import gpu_problem
 
     no_gpu, slow = gpu_problem(), "slow: --full runs them"
@@ -115,7 +124,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.setdefault(slow, []).append(item)
         else:
             selected.append(item)
-    items[:] = selected
+    # One worker runs a whole file: with the longest last, the others would wait for it.
+    items[:] = sorted(selected, key=lambda item: item.get_closest_marker("first") is None)
     for reason, tests in left_out.items():
         config.stash[LEFT_OUT][reason] = len(tests)
         config.hook.pytest_deselected(items=tests)

@@ -35,6 +35,7 @@ def entries(cache: Path) -> set[str]:
     return {path.parent.name for path in cache.glob("*/SHA256SUMS")}
 
 
+@pytest.mark.slow
 def test_what_an_architecture_does_not_suit_is_skipped_and_a_second_call_compiles_nothing(
     two_kernels: None, fresh_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_failing_kernel_leaves_a_bundle_with_its_source_and_the_reason(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,9 +54,11 @@ def test_a_class_of_the_glossary_exists_once(texts: dict[Path, str], name: str) 
 @pytest.mark.parametrize("word", [word for row in _rows("Words that are not used") for word in row[0].split(", ")])
 def test_a_word_that_is_ruled_out_is_nowhere(texts: dict[Path, str], word: str) -> None:
     spaced = re.compile(rf"(?<![a-z]){re.escape(word)}(s|es)?(?![a-z])".replace(r"\ ", r"[\s_]+"), re.I)
+    first = re.split(r"[ _]", word.lower())[0]
     wrong = [
         f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
         for path, text in texts.items()
+        if first in text.lower()  # most texts are done with, and the pattern is slow
         for match in spaced.finditer(text)
     ]
     assert not wrong, f"{word}: {wrong[:20]}"

@@ -97,6 +97,7 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [spec.name for spec in left] == result["unjudged"]
 
 
+@pytest.mark.slow
 def test_an_endless_loop_ends_by_its_steps_and_after_two_of_them(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     record = tmp_path / "v.json"

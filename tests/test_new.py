@@ -28,6 +28,7 @@ def judged(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> int
     return main(["judge", str(tmp_path / "my_attention.py"), "--shape", "1,1,40,32", "--causal", "--only", "seed"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_kernel_passes(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert judged(kind, tmp_path, capsys) == 0, capsys.readouterr().out

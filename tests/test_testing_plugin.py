@@ -85,6 +85,7 @@ def test_a_failure_has_reasons_worst_row_map_and_likely_bug(quickly: None) -> No
     assert "likely: rows of the output hold other rows (140 of 140 rows hold the row 1 further back)" in text
 
 
+@pytest.mark.slow
 def test_what_has_no_output_has_no_map(quickly: None) -> None:
     with pytest.raises(AssertionError, match="CRASHED: the candidate raised ValueError: tiles do not divide") as caught:
         assert_attention(raises, PROBLEM)
@@ -141,6 +142,7 @@ def test_the_fixture_takes_level_and_device_from_the_command_line_or_the_ini_fil
     pytester.runpytest_inprocess("-p", "sdpalab.testing", *arguments).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_failure_points_to_the_users_own_line(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quickly: None
 ) -> None:

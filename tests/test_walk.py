@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.first
+
 STEPS = ("barrier", "slot", "return", "bounds", "mask", "tail", "scale")
 
 

@@ -39,6 +39,7 @@ def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
     assert "flash: PASSED, 3 of 3 cases" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BUGS["wmma: rescale of O lost"]
     monkeypatch.setattr(verdicts, "full_cases", lambda: quick_cases([broken.problem])[:1])

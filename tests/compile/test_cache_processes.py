@@ -77,6 +77,7 @@ def test_sixteen_processes_make_it_once(cache: Cache) -> None:
     assert (cache.root.parent / "made").read_bytes() == b"x"
 
 
+@pytest.mark.slow
 def test_sixteen_processes_build_a_kernel_once(scale: Module, cache: Cache) -> None:
     script = (
         "import sys\nfrom sdpalab.compile import Cache, build\nfrom sdpalab.kernels.plan import Module\n"

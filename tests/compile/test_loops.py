@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sdpalab.compile.loops import natural_loops
+from random import Random
+
+from sdpalab.compile.loops import natural_loops, reached
 
 
 def test_straight_code_and_forward_branches_have_none() -> None:
@@ -21,3 +23,20 @@ def test_a_way_around_the_target_makes_it_no_header() -> None:
 
 def test_a_loop_onto_itself_and_one_that_nothing_leads_to() -> None:
     assert natural_loops([[0, 1], [], [3], [2]]) == [(0,), (2, 3)]
+
+
+def test_they_are_those_of_the_definition() -> None:
+    generator = Random(3)
+    for _ in range(300):
+        size = generator.randint(1, 9)
+        graph = [
+            generator.sample(range(size), k=min(size, generator.choice((0, 1, 1, 1, 2)))) for _ in range(size - 1)
+        ] + [[]]
+        backwards = [[node for node in range(size) if one in graph[node]] for one in range(size)]
+        expected = [
+            (header, *sorted(reached(backwards, node, without=header) - {header}))
+            for node in range(size)
+            for header in graph[node]
+            if header <= node and node not in reached(graph, 0, without=header)
+        ]
+        assert natural_loops(graph) == expected, graph

@@ -135,6 +135,7 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     numerics = (
         Numerics(),
         Numerics(accumulate="float16"),
+        Numerics(accumulate="float16", accumulate_terms=16),
         Numerics(quantised=Quantisation(rows=7)),
         Numerics(products="tf32", tanh="approx"),
     )
@@ -174,6 +175,8 @@ DECLARED = (
     Numerics(probabilities=FLOAT8),
     Numerics(probabilities=FLOAT8, probability_scale=448.0),
     Numerics(accumulate="float16"),
+    Numerics(accumulate="float16", accumulate_terms=4),
+    Numerics(accumulate="float16", accumulate_terms=16),
     Numerics(probabilities=FLOAT8, probability_scale=256.0, quantised=Quantisation()),
     Numerics(quantised=Quantisation(rows=7)),
     Numerics(normalise="before"),
@@ -212,6 +215,9 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         {"quantised": {"dtype": FLOAT8, "rows": True}},
         {"normalise": "either"},
         {"normalise": "first"},
+        {"accumulate_terms": 8},
+        {"accumulate": "float16", "accumulate_terms": 2},
+        {"accumulate": "float16", "accumulate_terms": True},
         {"products": "bfloat16"},
         {"tanh": "fast"},
     ],
@@ -278,11 +284,11 @@ FORMAT_3 = {
     "digests ptx_sha256 lse_refusal",
 }
 """The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
-format number. Formats 4 and 6 added fields that a record lacks while they are empty."""
+format number. Formats 4, 6 and 7 added fields that a record lacks while they are empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 6
+    assert verify.FORMAT == 7
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always

@@ -230,6 +230,7 @@ def test_halves(machine: Machine) -> None:
     assert any("bench" in each for each in asked)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_judged_wrong_is_dropped_and_the_others_are_timed(machine: Machine) -> None:
     code, printed, asked = machine("measure", **{"--kernel flash": "wrong"})
     assert code == 0

@@ -50,6 +50,7 @@ def local() -> Iterator[LocalExecutor]:
     executor.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor) -> None:
     jobs = [_job("flash"), _planted("crash"), _planted("hang", seconds=5.0), _job("flash")]
     good, crashed, hung, last = run_jobs(local, jobs, attempts=2)

@@ -148,6 +148,7 @@ def test_cases_that_suit_no_kernel_are_bad_input() -> None:
         judge_by_jobs(InlineExecutor(), "flash", [])
 
 
+@pytest.mark.slow
 def test_each_job_stops_at_its_first_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "CASES_OF_A_JOB", 2)
     path = tmp_path / "zeros.py"

@@ -26,6 +26,7 @@ def racy(tmp_path_factory: pytest.TempPathFactory, root: Path) -> str:
     return str(folder / "my_kernel.py")
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_the_outcome_is_that_of_one_piece(racy: str, seed: int | None) -> None:

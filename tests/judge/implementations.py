@@ -7,7 +7,7 @@ a limit a rounding too many is. Arrays are float16 or bfloat16 throughout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from tiled_attention import (
 )
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
@@ -122,7 +122,7 @@ def rounded_once(problem: Problem, inputs: Inputs) -> Array:
 
 
 HALF = Rounding(accumulator=np.float16, accumulate_every=8)
-"""The tensor cores of sm_75 to sm_89; those of sm_90 round half as often."""
+"""The tensor cores of sm_75 to sm_89; those of sm_70 round twice, and those of sm_90 half as often."""
 BEFORE = Numerics(normalise="before")
 P32 = Numerics(probabilities="float32")
 P8 = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0)
@@ -158,6 +158,15 @@ DECLARED_LESS: tuple[Implementation, ...] = (
         "P in bfloat16", partial(online, rounding=Rounding(p_type=ml_dtypes.bfloat16)), Numerics("float32", "bfloat16")
     ),
     Implementation("float16 accumulator", partial(online, rounding=HALF), Numerics("float16"), ("huge",)),
+    *(
+        Implementation(
+            f"float16 accumulator, {arch}",
+            partial(online, rounding=replace(HALF, accumulate_every=terms)),
+            on_architecture(Numerics("float16"), arch),
+            ("huge",),
+        )
+        for arch, terms in (("sm_70", 4), ("sm_90", 16))
+    ),
     Implementation(
         "float8, a scale a head",
         partial(online_float8, rows=0),

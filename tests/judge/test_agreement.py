@@ -105,6 +105,7 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     assert f"agrees best with torch math; the witnesses are up to {compared.apart:.1e} apart" in text
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_after_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from sdpalab.evidence.verifier.algebra import drawn_codes, ring_outputs
 from sdpalab.judge.algebra.attention import compare, expected_factor
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.judge.algebra.running import run_in_ring
-from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn
+from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn, reordered
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status, Verdict
@@ -38,9 +38,13 @@ def digest(array: np.ndarray) -> str:
 
 
 def in_ring(
-    kernel: CudaKernel, problem: Problem, knobs: Mapping[str, Any] | None = None, mutate: tuple[str, str] | None = None
+    kernel: CudaKernel,
+    problem: Problem,
+    knobs: Mapping[str, Any] | None = None,
+    mutate: tuple[str, str] | None = None,
+    order: bool = False,
 ) -> AlgebraCase:
-    """The stage's record of a kernel, perhaps with one edit of its PTX."""
+    """The stage's record of a kernel, perhaps with one edit of its PTX, or in the second order of the codes."""
     config = kernel.default_config.but(**(knobs or {}))
     plan = kernel.launch_plan(problem, config, lse=kernel.lse)
     arch = kernel.default_arch
@@ -50,7 +54,7 @@ def in_ring(
         text, count = re.subn(old, new, builds[-1].ptx.decode(), count=1)
         assert count == 1, f"{old} is not in the PTX"
         builds[-1] = replace(builds[-1], ptx=text.encode())
-    reply, outputs = run_in_ring(plan, builds, drawn(problem), arch=arch)
+    reply, outputs = run_in_ring(plan, builds, drawn(problem), arch=arch, reordered=order)
     return algebra_case(problem, reply, outputs, digest)
 
 
@@ -117,7 +121,7 @@ def test_the_judge_runs_the_stage_with_and_without_the_mask() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_shipped_kernel_is_equal(name: str, dtype: str) -> None:
     for problem in algebra_problems(Problem(1, 4, 512, 64, kv_heads=2, dtype=dtype)):
-        case = in_ring(CUDA_KERNELS[name], problem)
+        case = in_ring(CUDA_KERNELS[name], problem, order=reordered(problem))
         assert case.status is AlgebraStatus.EQUAL, case.reason
         assert case.scale_explained
         assert case.lse_unequal == 0
@@ -148,6 +152,39 @@ def test_a_lost_rescale_is_unequal() -> None:
     wrong = BUGS["flash: rescale of O lost"].candidate
     assert isinstance(wrong, CudaKernel)
     assert in_ring(wrong, MHA, {"SCHEDULE": "tiles"}).status is AlgebraStatus.UNEQUAL
+
+
+@pytest.mark.parametrize("what", ["no maximum but the tile's", "rescale of O lost"])
+def test_references_that_move_behind_a_threshold_are_seen_in_the_second_order(what: str) -> None:
+    """In the first all sums of weights of fp8 are below 448, so that its references stay those of the first tile."""
+    wrong, right = BUGS[f"fp8: {what}"].candidate, CUDA_KERNELS["fp8"]
+    assert isinstance(wrong, CudaKernel)
+    problem = Problem(1, 1, 173, 64, causal=True, scale=0.125)
+    statuses = [in_ring(kernel, problem, order=order).status for kernel in (right, wrong) for order in (False, True)]
+    assert statuses == [AlgebraStatus.EQUAL, AlgebraStatus.EQUAL, AlgebraStatus.EQUAL, AlgebraStatus.UNEQUAL]
+    assert [reordered(each) for each in algebra_problems(problem)] == [True, False]
+
+
+def test_lengths_of_batch_entries_are_asked() -> None:
+    problem, _ = algebra_problems(Problem(2, 2, 512, 64, kv_lengths=(512, 100)))
+    assert (problem.batch, problem.kv_lengths) == (2, (173, 69))
+    assert in_ring(CUDA_KERNELS["flash"], problem, {"SCHEDULE": "tiles"}).status is AlgebraStatus.EQUAL
+    wrong = BUGS["flash: unasked: one key too many of each batch entry"].candidate
+    assert isinstance(wrong, CudaKernel)
+    assert in_ring(wrong, problem, {"SCHEDULE": "tiles"}).status is AlgebraStatus.UNEQUAL
+    none = problem.with_(kv_lengths=(0, 40))
+    codes = {name: BIG.elements(drawn(none)[name]) for name in "qkv"}
+    out, sums, _ = ring_outputs(codes["q"], codes["k"], codes["v"], vars_of(none), BIG.prime, 37)
+    assert (sums[0] == 0).all()
+    found = compare(BIG, none, codes, BIG.encoded(out, np.float16), None)
+    assert (found.unequal, found.factor, found.left_out) == (0, 37, int((sums[1] == 0).sum()))
+
+
+@pytest.mark.parametrize(
+    "extra", [{"softcap": 15.0}, {"attn_mask": "bool:1,1"}, {"sinks": True}, {"dtype": "float32"}], ids=str
+)
+def test_what_has_no_meaning_in_a_ring_is_not_asked(extra: dict[str, Any]) -> None:
+    assert list(algebra_problems(Problem(1, 1, 64, 64, **extra))) == []
 
 
 def test_a_maximum_cancels() -> None:

@@ -134,6 +134,7 @@ def kernel(q, k, v, *, scale, causal):
 """
 
 
+@pytest.mark.slow
 def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -> None:
     file = tmp_path / "liar.py"
     file.write_text('ABOUT = {"device": "NVIDIA H200"}\n' + LIAR)

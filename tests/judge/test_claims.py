@@ -94,6 +94,7 @@ def without_a_mask() -> Verdict:
     return judge_candidate(with_nothing, specs, workers=1)
 
 
+@pytest.mark.slow
 def test_what_is_not_claimed_is_not_judged_and_not_covered(without_a_mask: Verdict) -> None:
     assert without_a_mask.passed, without_a_mask.reason
     assert without_a_mask.covers == ["not causal", "float16", "D 32"]
@@ -134,6 +135,7 @@ def test_a_kernel_that_does_not_say_what_it_supports_claims_no_more_than_is_aske
     assert [case.run.get("claim") for case in verdict.cases] == [None, "softcap"]  # flash takes that
 
 
+@pytest.mark.slow
 def test_a_record_without_what_it_covers_is_read_and_a_wrong_one_is_not(without_a_mask: Verdict) -> None:
     record = without_a_mask.to_dict()
     assert Verdict.from_dict({name: value for name, value in record.items() if name != "covers"}) == without_a_mask

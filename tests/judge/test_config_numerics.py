@@ -53,6 +53,7 @@ def rounding_kernel() -> CudaKernel:
 kernel = rounding_kernel()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("p_dtype", "expected"), [("fp16", FINE), ("e4m3", COARSE)])
 def test_each_configuration_is_judged_by_its_own(p_dtype: str, expected: Numerics) -> None:
@@ -72,6 +73,7 @@ def test_the_numerics_of_another_configuration_are_no_excuse() -> None:
     assert Numerics.from_dict(case.run["numerics"]) == FINE
 
 
+@pytest.mark.slow
 def test_the_first_configuration_is_the_one_that_is_judged_by_default(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     folder = Path(__file__).parent

@@ -141,6 +141,7 @@ def test_without_an_error_of_quantisation_the_limits_are_those_of_p() -> None:
     assert limits["normal_e4m3"] < 1e-3 < 0.03 < limits["normal"]
 
 
+@pytest.mark.slow
 def test_only_kernels_that_quantise_get_them() -> None:
     specs = [CaseSpec(kind, Problem(1, 1, 40, 64), kind, derived=True) for kind in ("normal", *E4M3_KINDS)]
     for name, kinds in (("flash", {"normal"}), ("fp8", {"normal", *E4M3_KINDS})):
@@ -162,6 +163,7 @@ def _judged(bug: Bug, spec: CaseSpec) -> Judged:
     return judge_output(spec.problem, inputs, out, kernel.numerics_of())
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("bug", SHOWN_BY_EXACT_PROBES, ids=lambda bug: bug.id)
 def test_the_tolerance_lets_the_bug_pass_and_these_probes_do_not(bug: Bug) -> None:

@@ -23,6 +23,7 @@ def test_a_kill_is_no_verdict_and_leaves_nothing() -> None:
     assert faults.repeat(calm, 3) == {"candidate": "scalar", "times": 3, "same": 3, "ok": True}
 
 
+@pytest.mark.slow
 def test_without_a_compiler_there_is_no_verdict() -> None:
     fault = faults.no_compiler()
     assert fault["ok"], fault

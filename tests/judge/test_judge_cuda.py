@@ -75,6 +75,7 @@ def test_a_wrong_kernel_has_its_status(name: str, status: Status, words: str) ->
     assert re.search(words, verdict.reason)
 
 
+@pytest.mark.slow
 def test_knobs_reach_the_build() -> None:
     verdict = judge_candidate(f"{FILE}:right", [CaseSpec("one", PROBLEM)], config={"GAIN": "2"})
     assert verdict.config == "GAIN=2"
@@ -87,6 +88,7 @@ def test_source_that_does_not_compile_is_bad_input_with_the_compilers_line() -> 
         judge_candidate(f"{FILE}:does_not_compile", [CaseSpec("one", PROBLEM)])
 
 
+@pytest.mark.slow
 def test_what_a_kernel_does_not_support_is_bad_input_unless_the_judge_chose_it() -> None:
     with pytest.raises(UserError, match="head_dim must be 32, not 64"):
         judge_candidate(f"{FILE}:right", [CaseSpec("one", PROBLEM.with_(head_dim=64))])

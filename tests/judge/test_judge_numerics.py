@@ -95,8 +95,8 @@ def test_quantised_blocks_hold_their_largest_and_nothing_out_of_nothing() -> Non
     assert numbers[0, 0, 4, 1] == pytest.approx(float(array[0, 0, 4, 1]))
 
 
-def test_a_half_accumulator_rounds_every_sixteen_terms() -> None:
-    """2048 and ones: past it float16 counts in twos, and of 16 ones each, all are seen; one at a time, none."""
+def test_a_half_accumulator_rounds_every_eight_terms() -> None:
+    """2033 and ones: past 2048 float16 counts in twos, and of 8 ones each, all are seen; one at a time, none."""
     problem = Problem(1, 1, 1, 16, seq_kv=32, scale=0.0)
     inputs = make_inputs(problem, "normal", 0)
     inputs.v[...] = 1.0
@@ -141,6 +141,8 @@ def test_the_order_of_normalising_is_a_declaration_like_any_other() -> None:
         (Numerics(probability_scale=2.0), "must be 1 for 'problem'"),
         (Numerics(probabilities=FLOAT8, probability_scale=0.0), "a positive number of float8_e4m3fn"),
         (Numerics(probabilities=FLOAT8, probability_scale=512.0), "at most 448, not 512"),
+        (Numerics(accumulate="float16", accumulate_terms=6), "accumulate_terms must be 4, 8 or 16, not 6"),
+        (Numerics(accumulate_terms=8), "for an accumulator in float16, not in float32"),
         (Numerics(normalise="first"), "normalise must be after or before, not 'first'"),
         (Numerics(quantised=Quantisation("int8")), "quantised.dtype must be float8_e4m3fn, not 'int8'"),
         (Numerics(quantised=Quantisation(rows=-1)), "quantised.rows must be a number of rows"),

@@ -18,6 +18,8 @@ from candidates import CATALOGUE, FIRST_SEQ
 from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
 from sdpalab.problem import Problem
 
+pytestmark = pytest.mark.first
+
 FILE = Path(__file__).parent / "candidates.py"
 NAMES = [function.__name__ for function in CATALOGUE]
 

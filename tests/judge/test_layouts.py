@@ -131,6 +131,7 @@ def test_quick_cases_have_each_layout_once_on_a_small_problem() -> None:
     assert alone == [Layout.PADDED]  # one head's rows follow each other in either order
 
 
+@pytest.mark.slow
 def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
     specs = [CaseSpec(layout.value, Problem(1, 1, 5, 32), layout=layout) for layout in Layout]
     verdict = judge_candidate("scalar", specs, workers=1)

@@ -104,12 +104,18 @@ SAMPLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("bug", SAMPLE)
 def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
     (result,) = self_test([BUGS[bug]], InlineExecutor()).mutants
     assert result.as_it_should, (result.status, result.reason)
     assert result.harmless is (Status.PASSED if BUGS[bug].harmless else None)
+
+
+def test_a_hazard_of_the_run_without_the_log_sum_exp_alone_is_found_in_the_whole_judge() -> None:
+    (result,) = self_test([BUGS["scalar: log-sum-exp written to a null pointer"]], InlineExecutor()).mutants
+    assert result.as_it_should, (result.status, result.reason)
 
 
 def test_the_output_of_the_call_before_is_found_in_the_whole_judge() -> None:

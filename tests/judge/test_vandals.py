@@ -111,6 +111,7 @@ def test_without_namespaces_remaining_processes_are_killed(unconfined: None) -> 
     assert nothing_left(), left_behind()
 
 
+@pytest.mark.slow
 def test_the_descriptors_of_the_guard_are_not_inherited(tmp_path: Path) -> None:
     file = tmp_path / "lists.py"
     file.write_text(

@@ -91,7 +91,7 @@ def label(value: object) -> str:
     return str(getattr(value, "label", value))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("problem", "config"), SHAPES, ids=label)
 def test_computes_attention(problem: Problem, config: Config) -> None:
     assert_computes(HOPPER, problem, config)

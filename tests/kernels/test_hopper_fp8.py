@@ -16,14 +16,11 @@ from checking import (
     assert_nothing_past_the_end_is_used,
     assert_same_bits_in_every_order,
     assert_shared_memory,
-    judged,
     run,
 )
 from refusals import Refusal, assert_refused
 
 from sdpalab import sim
-from sdpalab.bugs import Bug, SourceEdit
-from sdpalab.bugs.source import in_source
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.reference import attention_float64
@@ -66,13 +63,13 @@ def label(value: object) -> str:
     return str(getattr(value, "label", value))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("problem", "config"), SHAPES, ids=label)
 def test_computes_attention(problem: Problem, config: Config) -> None:
     assert_computes(HOPPER_FP8, problem, config)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kind",
     ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "outlier", "negative", "equal", "huge", "tiny"],
@@ -114,7 +111,7 @@ def test_what_is_given_is_not_chosen() -> None:
     ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("block_m", "block_n"), list(product(VALUES["BLOCK_M"], VALUES["BLOCK_N"])))
 def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
     assert_computes(HOPPER_FP8, RAGGED, WIDE.but(BLOCK_M=block_m, BLOCK_N=block_n))
@@ -187,31 +184,6 @@ def test_the_plan_quantises_first() -> None:
     assert attention.dynamic_smem == smem_bytes(MISSION, resolve(MISSION, AUTO))
 
 
-PART_ROWS = "        v += byte_row_step<KEYS>(part * PART_COLUMNS);\n"
-PANELS = "step / PER_PANEL * ROWS * BYTE_PANEL_COLUMNS + "
-PART_WAIT = "            ptx::wgmma_wait_group<1>();\n            hold(product"
-PART_FENCE = "                ptx::wgmma_fence();\n            }\n            issue_part"
-OF_256 = [
-    *in_source("hopper_fp8", "each part has the first columns of V", (PART_ROWS, "")),
-    *in_source("hopper_fp8", "the second panel is the first", (PANELS, "")),
-    *in_source("hopper_fp8", "a part joins too early", (PART_WAIT, "            hold(product"), hazard="wgmma"),
-    *in_source("hopper_fp8", "no fence", (PART_FENCE, "            }\n            issue_part"), hazard="wgmma"),
-]
-"""Bugs that can be planted in the code of head_dim 256 alone."""
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("bug", OF_256, ids=lambda bug: bug.id)
-def test_bugs_in_the_parts_of_a_product_are_found(bug: Bug) -> None:
-    assert isinstance(bug.edit, SourceEdit)
-    kernel, problem = bug.edit.apply(), Problem(1, 1, 60, 256, seq_kv=64)
-    result = run(kernel, problem, SMALL)
-    status = judged(kernel, problem, result, SMALL).status
-    assert status in bug.statuses
-    assert bool(result.hazards) == bool(bug.cause)
-    assert all(bug.cause in hazard for hazard in result.hazards if bug.cause), result.hazards
-
-
 REFUSALS = [
     Refusal({"BLOCK_M": 32}, "BLOCK_M must be one of 0, 64, 128, not 32", "BLOCK_M is 64 or 128"),
     Refusal({"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 128, not 96", "BLOCK_N is 64 or 128"),
@@ -244,6 +216,7 @@ def test_the_search_space_is_what_fits() -> None:
     assert counts == [36, 27, 19]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [WIDE, SMALL, CLUSTER_2], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(config: Config) -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)

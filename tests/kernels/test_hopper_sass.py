@@ -93,7 +93,7 @@ def macros_of(kernel: CudaKernel, problem: Problem, config: Config) -> dict[str,
     return {name: int(value) for name, value in kernel.module(problem, resolved).defines.items()}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @EACH_CODE
 def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     assert_gate(kernel, problem, config)
@@ -103,7 +103,7 @@ def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> No
     assert "injected" not in log
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @EACH_CODE
 def test_warpgroups_use_the_registers_that_they_keep_or_take(
     kernel: CudaKernel, problem: Problem, config: Config
@@ -125,7 +125,7 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
     assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @EACH_CODE
 def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     # What hides the one behind the other: a turn issues all products, waits for the scores, computes the weights, and
@@ -151,7 +151,7 @@ def test_a_turn_leaves_the_tensor_cores_room(causal: bool) -> None:
     problem = Problem(4, 16, 4096, 64, causal=causal)
     clocks = turn_clocks(sass_of(HOPPER, problem, AUTO), problem.head_dim, gpu_named("H200"))
     assert clocks is not None
-    assert clocks.share("issue") < 0.785
+    assert clocks.share("issue") <= 0.75
     assert clocks.share("special") < 0.8
 
 
@@ -175,7 +175,7 @@ def _event(instruction: SassInstruction) -> str:
     return next((name for opcode, name in names.items() if instruction.opcode.startswith(opcode)), "")
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @EACH_CODE
 def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     count = count_of(kernel, problem, config)
@@ -196,7 +196,7 @@ def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: P
     assert not {"LDSM", "LDL", "STL"} & set(count)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("problem", "config"), HOPPER_CODES, ids=label)
 def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
     count, macros = count_of(HOPPER, problem, config), macros_of(HOPPER, problem, config)
@@ -217,8 +217,9 @@ def test_what_hopper_fp8_loads_and_what_a_cluster_sends(problem: Problem, config
     count, macros = count_of(HOPPER_FP8, problem, config), macros_of(HOPPER_FP8, problem, config)
     # Q, the tiles that are under way before all else, and those as a place is free.
     assert count["UTMALDG"] == macros["BLOCK_M"] // 64 + 2 + 2
-    # The scale of Q, and the first scales of K and V; those of a tile.
-    assert count["LDG"] == (2 if in_steps(HOPPER_FP8, problem.head_dim) else 3)
+    # The scale of Q, and the first scales of K and V; those of the next tile, in the first turn and in the loop.
+    same = macros["BLOCK_N"] < SCALE_ROWS and macros["SPLIT"] == 1  # those of the second tile are those of the first
+    assert count["LDG"] == (3 if in_steps(HOPPER_FP8, problem.head_dim) else 4 - same)
     partial, split = problem.head_dim // 8 + 1, macros["SPLIT"]
     assert count["LDS"] == (split - 1) * partial
     assert count["STAS"] == (partial if split > 1 else 0)
@@ -271,4 +272,5 @@ def test_the_algorithm_of_hopper_fp8_is_in_the_ptx(head_dim: int) -> None:
     )
     assert ptx.count("cvt.rn.satfinite.e4m3x2.f32") == 2 * SCALE_ROWS // 4  # the first tile's weights, and in the loop
     assert not re.search(r"\bdiv\.\w+\.f", ptx)
-    assert ptx.count("shfl.sync.idx") == 1  # the number of the warpgroup: no weight moves
+    # The number of the warpgroup, and the scales of a tile, in the first turn and in the loop: no weight moves.
+    assert ptx.count("shfl.sync.idx") == 1 + 2 * 2

@@ -38,7 +38,7 @@ def gated() -> Iterator[object]:
                 yield pytest.param(kernel, config, problem, id=f"{kernel.name}-{config}-{problem.label}")
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("kernel", "config", "problem"), list(gated()))
 def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
     reason = kernel.reject_reason(problem, config)
@@ -50,7 +50,7 @@ def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
         assert any(why in reason for why in TILE_DOES_NOT_FIT), reason
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kernel", ladder_kernels("cublas", "hopper", "hopper_fp8"))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
 def test_no_architecture_spills(kernel: Kernel, arch: str) -> None:

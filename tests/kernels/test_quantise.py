@@ -12,7 +12,7 @@ import pytest
 
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
-from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs import Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.numerics import dequantised
 from sdpalab.kernels.kernel import CudaKernel, Quantisation
 from sdpalab.kernels.plan import LaunchPlan
@@ -105,27 +105,47 @@ def test_large_small_and_equal_numbers(kind: str, dtype: str) -> None:
     assert_declared(problem, make_inputs(problem, kind), 64)
 
 
-def test_every_pattern_of_float16_is_rounded_as_declared() -> None:
-    # All finite float16 in one block of rows after the other, so that ties, subnormals and saturation are all there.
-    patterns = np.arange(0x7C00, dtype=np.uint16).view(np.float16)
+@pytest.mark.parametrize(("dtype", "infinity"), [("float16", 0x7C00), ("bfloat16", 0x7F80)])
+def test_every_pattern_is_rounded_as_declared(dtype: str, infinity: int) -> None:
+    # All finite numbers in one block of rows after the other, so that ties, subnormals and saturation are all there,
+    # and of bfloat16 scales whose reciprocal has no two accurate terms.
+    patterns = np.arange(infinity, dtype=np.uint16).view(dtype_of(dtype))
     signed = np.concatenate([patterns, -patterns])
-    problem = Problem(1, 1, signed.size // 128, 128)
+    problem = Problem(1, 1, signed.size // 128, 128, dtype=dtype)
     array = signed.reshape(problem.q_shape)
     assert_declared(problem, Inputs(array, array, array), 64)
     shuffled = np.random.default_rng(5).permutation(signed).reshape(problem.q_shape)
     assert_declared(problem, Inputs(shuffled, shuffled, shuffled), 64)
 
 
-def test_a_product_with_the_reciprocal_would_not_do() -> None:
-    # The reason for a division: numbers of float16 whose quotient is a tie of e4m3, and whose product is not.
-    different = 0
-    for pattern in range(0x3C00, 0x4000):
-        scale = np.array(pattern, np.uint16).view(np.float16).astype(np.float32) / np.float32(448)
-        x = np.arange(0x2000, 0x3C00, dtype=np.uint16).view(np.float16).astype(np.float32)
-        quotient, product = x / scale, x * (np.float32(1) / scale)
-        e4m3 = ml_dtypes.float8_e4m3fn
-        different += int(np.count_nonzero(quotient.astype(e4m3) != product.astype(e4m3)))
-    assert different > 0
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_every_significand_over_every_scale_is_rounded_as_declared(dtype: str, bits: int) -> None:
+    # A head has one block of 1,024 numbers: its largest has the head's significand, the others have all that there are.
+    significands = 1 + np.arange(1 << (bits - 1)) / (1 << (bits - 1))
+    heads = significands.size
+    numbers = np.resize(significands, (heads, 1024)) * 2.0 ** -(1 + (np.arange(1024) + np.arange(heads)[:, None]) % 5)
+    numbers[:, 0] = significands
+    problem = Problem(1, heads, 32, 32, kv_heads=1, dtype=dtype)
+    inputs = make_inputs(problem, "normal")
+    inputs.q[...] = numbers.reshape(problem.q_shape).astype(inputs.q.dtype)
+    assert_declared(problem, inputs, 32)
+
+
+@pytest.mark.parametrize("bits", [11, 8])
+def test_no_quotient_is_near_where_its_rounding_changes(bits: int) -> None:
+    """What ``Quotient`` rests on: its two terms are off by 2**-44, and one term by 2**-23.
+
+    A quotient that float32 rounds to a tie of e4m3 is rounded to even; one beside it is not. So a result can be another
+    one only where the exact quotient is as near to where float32 begins to round to a tie, or ends.
+    """
+    odd = np.arange(1, 32, 2)
+    ties = np.sort(odd / 2.0 ** np.floor(np.log2(odd)))  # significands, those of subnormal numbers too
+    edges = np.concatenate([ties + 2.0**-24, ties[1:] - 2.0**-24, [2.0 - 2.0**-24]])
+    numbers = 1 + np.arange(1 << (bits - 1)) / (1 << (bits - 1))
+    scales = 2.0 * np.frexp(numbers.astype(np.float32) / np.float32(448))[0].astype(np.float64)
+    x = np.where(numbers < scales[:, None], 2 * numbers, numbers)  # the quotient is from 1 to 2
+    nearest = min(float((np.abs(x - edge * scales[:, None]) / x).min()) for edge in edges)  # exact: at most 49 bits
+    assert 2.0**-35 <= nearest < 2.0**-23
 
 
 def test_a_head_of_nothing_has_scale_one_and_nan_stays_in_its_place() -> None:

@@ -41,6 +41,7 @@ def split() -> CriticalPath:
     return path_of(WHOLE.but(SPLIT=2))
 
 
+@pytest.mark.slow
 def test_a_tile_of_keys_is_products_and_a_softmax(whole: CriticalPath) -> None:
     names = [phase.name for phase in whole.phases]
     assert names[:4] == ["start", "first copies", "products", "softmax"]

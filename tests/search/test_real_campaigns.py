@@ -13,6 +13,8 @@ from sdpalab import Problem
 from sdpalab.jobs.local import LocalExecutor
 from sdpalab.search import Standing, TuneResult, tune
 
+pytestmark = pytest.mark.first
+
 KERNEL = f"{Path(__file__).with_name('tunable_kernel.py')}:TUNABLE"
 PROBLEM = Problem(1, 1, 70, 32)
 

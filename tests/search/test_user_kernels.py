@@ -67,6 +67,7 @@ def inputs(file: Path, kernel: SandboxedKernel, **config: int) -> dict[str, obje
     }
 
 
+@pytest.mark.slow
 def test_space_and_build_gate_ask_its_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with searched_kernel(str(file), [file.parent / "headers"]) as kernel:
         assert isinstance(kernel, SandboxedKernel)
@@ -89,6 +90,7 @@ def test_space_and_build_gate_ask_its_process(file: Path, monkeypatch: pytest.Mo
     assert "loaded_by_a_search" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_the_process_until_a_source_changes_or_it_ends(file: Path) -> None:
     holder = KernelHolder()
     try:

@@ -258,7 +258,8 @@ def test_a_block_that_never_waits_for_a_multicast_may_be_gone_when_it_comes():
 def test_two_multicasts_to_one_place_race(mode, schedule):
     body = replace_once(MULTICAST, ("[%r6], [%rd4", "[%r1], [%rd4"))
     what, _ = multicast(body, async_mode=mode, schedule=schedule)
-    assert "race" in what
+    # The blocks issue them in one step only in lockstep; else the first may still be in flight.
+    assert "race" in what or (schedule != "lockstep" and "async" in what)
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)

@@ -306,16 +306,18 @@ def test_a_kernel_edits_a_tensor_map():
     out, place = gpu.empty(256, np.uint32), gpu.empty(128, np.uint8)
     text = kernel(REPLACE + CTA_WAIT.format(0, "%r2", 0) + OUT, PARAMS).replace(".version 8.0", ".version 8.5")
     with differential() as outcomes:
-        report = gpu.module(text)["k"].launch(1, 32, [sim.TensorMap(first, (16, 32)), out, second, place])
-    assert outcomes == [""]
-    assert report.hazards == []
+        for checks in (sim.CHECKS, ()):
+            out[...] = 0
+            arguments = [sim.TensorMap(first, (16, 32)), out, second, place]
+            assert gpu.module(text)["k"].launch(1, 32, arguments, checks=checks).hazards == []
+    assert outcomes == ["tensor map", ""]
     got, want = out.view(np.float16).reshape(16, 32), np.full((16, 32), np.nan, np.float16)
     want[:8] = second[8:24:2]
     np.testing.assert_array_equal(got, want)
     old = gpu.module(text.replace(".version 8.5", ".version 8.4").replace("[%r8], 0, 128", "[%r8], 0, 8"))["k"]
     out[...] = 0
     with differential() as outcomes:
-        assert old.launch(1, 32, [sim.TensorMap(first, (16, 32)), out, second, place]).hazards == []
+        old.launch(1, 32, [sim.TensorMap(first, (16, 32)), out, second, place], checks=())
     assert outcomes == [""]
     np.testing.assert_array_equal(out.view(np.float16).reshape(16, 32), want)
 

@@ -56,6 +56,7 @@ FLOATS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("kind_a", "kind_b", "depth"), FLOATS)
 def test_floats_with_f32_accumulator(kind_a, kind_b, depth):
     a, b = random(kind_a, 16, depth), random(kind_b, 8, depth)
@@ -64,6 +65,7 @@ def test_floats_with_f32_accumulator(kind_a, kind_b, depth):
     np.testing.assert_allclose(got, c_fragment(a @ b.T + c), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("kind_a", "kind_b", "depth"), [item for item in FLOATS if item[0] != "tf32"])
 def test_8_bit_floats_with_f16_accumulator(kind_a, kind_b, depth):
     a, b = random(kind_a, 16, depth), random(kind_b, 8, depth)
@@ -74,6 +76,7 @@ def test_8_bit_floats_with_f16_accumulator(kind_a, kind_b, depth):
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2.0**-10, atol=2.0**-10)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("kind_a", "kind_b", "depth"),
     [

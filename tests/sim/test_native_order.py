@@ -84,7 +84,8 @@ def test_blocks_take_turns_by_a_flag(read: str, write: str) -> None:
     assert (array[128 : 128 + THREADS] == sum(range(BLOCKS))).all()
 
 
-def test_a_block_that_waits_for_a_later_one_is_left_to_the_reference_engine() -> None:
+def test_a_block_that_waits_for_a_later_one_runs_in_vain_at_first() -> None:
+    """Then all take turns."""
     assert outcome_of(IN_VAIN, threads=32)[:2] == ("nothing can run", [])
     assert outcome_of(TURNS.replace("READ", "acquire").replace("WRITE", "release"), schedule="reverse")[:2] == (
         "nothing can run",

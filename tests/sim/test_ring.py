@@ -171,6 +171,27 @@ def test_eight_bits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ring", "threshold", "above"),
+    [(SMALL, 448.0, 156), (RINGS["ring-13-far"], 448.0, 8), (BIG, 8.0, 9), (RINGS["ring-251-near"], 8.0, 62_750)],
+    ids=lambda value: value.name if isinstance(value, Ring) else "",
+)
+def test_the_second_order_puts_codes_on_the_other_side_of_a_threshold(ring: Ring, threshold: float, above: int) -> None:
+    """Codes from ``above`` on exceed it. The order among codes stays, and so does which are equal."""
+    number = f"0f{int(np.float32(threshold).view(np.uint32)):08X}"
+    body = f"setp.gt.f32 %p, %a, {number}; setp.eq.f32 %q, %a, 0f3F800000; setp.lt.f32 %r, %a, %b;"
+    body += "setp.neu.f32 %s, %a, 0f00000000;"
+    x, y = codes(ring), codes(ring, seed=5)
+    x[:12] = range(12)
+    outputs = dict.fromkeys("pqrs", "pred")
+    p, q, r, s = run(ring, body, outputs, a=("b32", x), b=("b32", y))
+    np.testing.assert_array_equal(p, x >= above)
+    np.testing.assert_array_equal(q, x == 1)
+    np.testing.assert_array_equal(r, x < y)
+    np.testing.assert_array_equal(s, x != 0)
+    assert ring_of("ring", eight_bits=ring.prime == 13, reordered=ring.spacing != 1.0) is ring
+
+
+@pytest.mark.parametrize(
     ("kinds", "shape", "ring"),
     [("f16.f16", "m16n8k16", BIG), ("bf16.bf16", "m16n8k16", BIG), ("e4m3.e4m3", "m16n8k32", SMALL)],
 )

@@ -8,7 +8,9 @@ from differential import differential
 
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
+from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.run_queue import SCHEDULES
+from two_engines import agreement, engine
 
 PRINTING = r"""
 extern "C" __global__ void kernel(int n) {
@@ -85,7 +87,7 @@ def test_a_failed_assertion_says_what_where_and_who(schedule):
     assert (x == -1).all()
     x = np.arange(64, dtype=np.int32)
     what = r"^calls\.cu:5: kernel: block \(0, 0, 0\), thread \(61, 0, 0\): assertion `x\[threadIdx\.x\] < limit` failed"
-    with pytest.raises(sim.DeviceAssertion, match=what):
+    with pytest.raises(sim.DeviceAssertion, match=what), engine("native", alone=True):
         sim.launch(compiled(ASSERTING), "kernel", 1, 64, [x, 61], schedule=schedule)
 
 
@@ -109,3 +111,35 @@ def test_other_forms_are_refused(call):
     )
     with pytest.raises(sim.UnsupportedInstruction, match="line 7"):
         sim.launch(text, "k", 1, 32, [])
+
+
+RACING = r"""
+extern "C" __global__ void kernel(int *x, int n) {
+  __shared__ int all[64];
+  const int t = threadIdx.x;
+  int *mine = (int *)malloc(8);
+  *mine = t + n;
+  all[t] = *mine;
+  free(mine);
+  if (t % 32 == 3) printf("%d\n", t);
+  x[t] = all[63 - t];
+}
+"""
+"""Without a barrier between the write and the read of shared memory."""
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "random"])
+def test_a_race_beside_calls_counters_and_recorders_is_reported_by_native_code(schedule):
+    reports = {}
+    for name in ("native", "reference"):
+        recorder = AccessRecorder("calls.cu:10")
+        options = {"schedule": schedule, "counters": True, "watchers": [recorder]}
+        with engine(name, alone=name == "native"):
+            reports[name] = sim.launch(compiled(RACING), "kernel", 1, 64, [np.zeros(64, np.int32), 4], **options)
+        assert sorted(reports[name].printed) == ["3\n", "35\n"]
+        assert {each.space for each in recorder.records} == {"global", "shared"}
+    mine, other = reports["native"], reports["reference"]
+    assert {each.kind for each in mine.hazards} == {"race"}
+    assert agreement(mine.hazards) == agreement(other.hazards)
+    assert mine.counters.total("wavefronts") == other.counters.total("wavefronts")
+    assert mine.counters.by_warp == other.counters.by_warp

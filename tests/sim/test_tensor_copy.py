@@ -250,6 +250,9 @@ FENCE = "fence.proxy.async.shared::cta;\n"
         (FENCE, ["race"]),
         ("bar.sync 0;\nfence.proxy.async.global;\n", ["proxy"]),
         ("bar.sync 0;\nfence.acq_rel.cta;\n", ["proxy"]),
+        ("fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;\nbar.sync 0;\n", []),
+        ("fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;\nbar.sync 0;\n", ["proxy"]),
+        ("fence.proxy.alias;\nbar.sync 0;\n", ["proxy"]),
     ],
 )
 def test_what_a_store_reads_needs_a_fence_between_the_proxies(middle, expected):

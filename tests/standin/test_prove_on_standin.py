@@ -110,6 +110,7 @@ def call(gpu: StandIn, data: Path, *, before: str = "", **env: str) -> dict[str,
     return {**reply, "launches": sum("flash" in entry["launch"] for entry in gpu.launches())}
 
 
+@pytest.mark.slow
 def test_without_a_proof_it_is_torch(l4: StandIn, tmp_path: Path) -> None:
     answer = call(l4, tmp_path / "data")
     assert (answer["kernel"], answer["launches"]) == (None, 0)
@@ -180,6 +181,7 @@ def test_a_comment_in_the_source_changes_nothing(l4: StandIn, judged: Path, tmp_
     assert (answer["kernel"], answer["launches"]) == ("flash", 1)
 
 
+@pytest.mark.slow
 def test_after_the_source_changed_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     changed = with_source(tmp_path, "o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f;")
     answer = call(l4, timed(judged, tmp_path, FASTER), **changed)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from standin_gpu import StandIn
 
+pytestmark = pytest.mark.first
+
 WRONG = '''
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Launch

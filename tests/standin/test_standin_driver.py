@@ -40,7 +40,8 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("gpu", [pytest.param("h200", marks=pytest.mark.slow), "l4"])
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["h200", "l4"])
 def test_every_kernel_gives_the_simulators_bits_without_a_hazard(standin: StandIn, gpu: str) -> None:
     from sdpalab.kernels.registry import KERNELS, needs
 
@@ -97,7 +98,8 @@ def test_what_a_driver_refuses_is_refused(standin: StandIn) -> None:
     assert "cuGraphCreate" in refusals["missing"]
 
 
-@pytest.mark.parametrize("file", ["test_gpu_executor.py", pytest.param("test_gpu_plans.py", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["test_gpu_executor.py", "test_gpu_plans.py"])
 def test_the_tests_for_a_gpu_pass(standin: StandIn, file: str) -> None:
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/{file}")
     done = standin.process(*command, timeout=900)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from standin_gpu import StandIn
 
+pytestmark = pytest.mark.first
+
 SWEEP = """
 import json, sys, traceback
 import numpy as np
@@ -160,6 +162,7 @@ def test_a_fault_at_synchronise_is_the_kernels(standin: StandIn) -> None:
     assert "only a new process can use it" in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_and_judge_say_in_one_line_that_the_driver_does_not_start(standin: StandIn) -> None:
     standin.fail({"function": "cuInit", "result": 100})
     done = standin.cli("judge", "scalar", "--device", "gpu", "--shape", "1,1,9,32")

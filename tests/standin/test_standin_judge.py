@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from standin_gpu import StandIn, complaints
 
+pytestmark = pytest.mark.first
+
 KERNELS = Path(__file__).parents[1] / "judge" / "cuda_candidates.py"
 
 JUDGE = """

@@ -64,6 +64,7 @@ print(sdpalab.explain(q, k, v))
 """
 
 
+@pytest.mark.slow
 def test_the_op_launches_a_proven_kernel_on_torchs_tensors(standin: StandIn) -> None:
     done = standin.run(OP)
     assert done.returncode == 0, done.stderr

@@ -17,12 +17,16 @@ __all__ = ["BUGS", "SHOWN_BY_EXACT_PROBES"]
 _BOTH = "fp8_simulated fp8"
 _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
 """Plants where the weights of ``fp8`` are float16, and V is widened for them."""
-_MMA_ORDER = ("const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch")
+_MMA_ORDER = ("QuantisePatch<RowOrder::mma> patch", "QuantisePatch<RowOrder::natural> patch")
 _TILE_MAXIMUM = ("return softmax_weight(tile_max[row], rows[row].max, scale_log2)", "return 1.0f")
 _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
 _in_hopper = partial(
     in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1}
 )
+_WIDE = Problem(1, 1, 60, 256, seq_kv=64)
+"""The product with V is made in parts of some columns, and Q and K are two panels."""
+_PART_WAIT = "            ptx::wgmma_wait_group<1>();\n            hold(product"
+_PART_FENCE = "                ptx::wgmma_fence();\n            }\n            issue_part"
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
 _ONE_BLOCK = RAGGED.with_(seq_q=60, seq_kv=60)
 _NORMALISER = "return row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum);"
@@ -52,7 +56,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of V in bfloat16",
-        ("score_scale.log2, scales.y);", f"score_scale.log2, {_cut('scales.y')});"),
+        ("score_scale.log2, scales.y, first);", f"score_scale.log2, {_cut('scales.y')}, first);"),
     ),
     *_in_hopper(
         "the scale of V in bfloat16",
@@ -73,7 +77,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "the scale of the next tile's V",
-        ("score_scale.log2, scales.y);", "score_scale.log2, next_scales.y);"),
+        ("score_scale.log2, scales.y, first);", "score_scale.log2, next_scales.y, first);"),
         problem=SEVERAL_TILES,
         harmless=_ONE_BLOCK,
     ),
@@ -119,7 +123,7 @@ BUGS: tuple[Bug, ...] = (
         "fp8", "keys in their own order, where the weights have another", _MMA_ORDER, harmless=EVEN.with_(scale=0.0)
     ),
     *in_source(
-        "fp8", "the log-sum-exp of 2^8 times the weights", ("row_sum * REFERENCE_UNIT", "row_sum"), family=Family.LSE
+        "fp8", "the log-sum-exp of 2^4 times the weights", ("row_sum * REFERENCE_UNIT", "row_sum"), family=Family.LSE
     ),
     *_in_widened(
         "keys widened in the wrong order",
@@ -181,7 +185,33 @@ BUGS: tuple[Bug, ...] = (
     ),
     *_in_hopper(
         "the scales of a head's first rows for all of it",
-        ("scales[number / (SCALE_ROWS / KEYS)];", "scales[0];"),
+        ("scales[2 * min(number / (SCALE_ROWS / KEYS), last_block)];", "scales[0];"),
         harmless=_BLOCKS.with_(seq_kv=60),
+    ),
+    *_in_hopper(
+        "each part of the product has the first columns of V",
+        ("        v += byte_row_step<KEYS>(part * PART_COLUMNS);\n", ""),
+        problem=_WIDE,
+        harmless=_BLOCKS,
+    ),
+    *_in_hopper(
+        "the second panel is the first",
+        ("step / PER_PANEL * ROWS * BYTE_PANEL_COLUMNS + ", ""),
+        problem=_WIDE,
+        harmless=_BLOCKS,
+    ),
+    *_in_hopper(
+        "a part of the product joins too early", (_PART_WAIT, "            hold(product"), problem=_WIDE, hazard="wgmma"
+    ),
+    *_in_hopper(
+        "no fence before the registers of a part",
+        (_PART_FENCE, "            }\n            issue_part"),
+        problem=_WIDE,
+        hazard="wgmma",
+    ),
+    *_in_hopper(
+        "no wait for the kernel that quantises",
+        ("        ptx::griddepcontrol_wait();\n        ptx::fence_mbarrier", "        ptx::fence_mbarrier"),
+        hazard="race",
     ),
 )

@@ -23,6 +23,7 @@ _TWO: Mapping[str, Knob] = {
 _ONE_BLOCK = {**_TWO, "SCHEDULE": "persistent", "NUM_CTAS": 1}
 _CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
 _GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2, "NUM_STAGES": 4}
+_PACKED = {**_TWO, "BLOCK_M": 64, "PACK_GQA": 4}
 _RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
 """One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
 _SHARED = Problem(1, 1, 40, 64, seq_kv=313)
@@ -31,6 +32,9 @@ _LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)
 """Three tiles of queries, the last one ragged; one block computes them all."""
 _ONE_KEY = Problem(1, 1, 33, 64, seq_kv=1)
 """Rank 1 has no keys."""
+_GROUPED = Problem(1, 8, 40, 64, kv_heads=2, seq_kv=150)
+"""Of each K/V head, three tiles of 16 queries of four heads each, the last one ragged."""
+_ONE_TILE = _GROUPED.with_(seq_q=16)
 
 
 def _bug(
@@ -50,6 +54,7 @@ def _bug(
 
 _cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
 _groups = partial(_bug, problem=_SHARED, knobs=_GROUPS)
+_packed = partial(_bug, problem=_GROUPED, knobs=_PACKED)
 _next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
 
 _ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
@@ -67,6 +72,12 @@ _STORE_ROW = "block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS)"
 _CLUSTER_BARRIER = (
     "            ptx::barrier_cluster_arrive_relaxed();\n            ptx::barrier_cluster_wait_acquire();\n"
 )
+_WAIT_BEFORE = "        ptx::griddepcontrol_wait();\n        ptx::fence_mbarrier"
+_NO_WAIT_BEFORE = (_WAIT_BEFORE, "        ptx::fence_mbarrier")
+_FIRST_COPIES = "            load_round(tensors, work, tile, at, ring, false);\n        }\n"
+_CONSUMERS_BEGIN = "        ptx::setmaxnreg_inc<Budget::CONSUMER>();\n"
+_ROW_SEES = "visible_keys(row / HEADS, seq_kv) - before"
+_NEXT_ROW_SEES = "visible_keys((row + 8) / HEADS, seq_kv) - before"
 _O_THERE = "ptx::smem_address(&partial.o[0][lane]), rank)"
 
 BUGS: tuple[Bug, ...] = (
@@ -79,11 +90,12 @@ BUGS: tuple[Bug, ...] = (
         "deadlock",
         ("        mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);\n", ""),
     ),
-    *_bug("the parity never flips", "deadlock", ("        parity ^= stage == 0;\n", "")),
+    *_bug("the parity never flips", "deadlock", ("        parity ^= wraps;\n", "")),
     *_bug(
         "a consumer waits for the first phase",
         "async",
-        ("barriers.full[at.stage][operand], at.parity", "barriers.full[at.stage][operand], 0"),
+        ("<FULL>(stage_barriers(at), at.parity", "<FULL>(stage_barriers(at), 0"),
+        ("<FULL + EACH>(stage_barriers(at), at.parity", "<FULL + EACH>(stage_barriers(at), 0"),
     ),
     *_bug(
         "no wait for Q",
@@ -178,6 +190,55 @@ BUGS: tuple[Bug, ...] = (
             "            if (work.tiles == 0) return;\n            if (!Epilogue::gather",
         ),
         problem=_ONE_KEY,
+    ),
+    # The kernel before, in programmatic dependent launch.
+    *_bug("no wait for the kernel before", "race", _NO_WAIT_BEFORE),
+    *_bug(
+        "the first copies do not wait for the kernel before",
+        "race",
+        _NO_WAIT_BEFORE,
+        (_FIRST_COPIES, _FIRST_COPIES + "        ptx::griddepcontrol_wait();\n"),
+    ),
+    *_bug(
+        "only the consumers wait for the kernel before",
+        "race",
+        _NO_WAIT_BEFORE,
+        (_CONSUMERS_BEGIN, _CONSUMERS_BEGIN + "        ptx::griddepcontrol_wait();\n"),
+    ),
+    # Heads that share a tile of queries.
+    *_packed(
+        "Q of a packed tile is loaded from its row in place of its query",
+        "",
+        ("0, 0, row / HEADS, 0, work.q_head, full", "0, 0, row, 0, work.q_head, full"),
+        harmless=_ONE_TILE,
+    ),
+    *_packed(
+        "O of a packed tile is stored at its row in place of its query",
+        "",
+        ("o, 0, 0, row / HEADS, 0, q_head", "o, 0, 0, row, 0, q_head"),
+        harmless=_GROUPED.with_(seq_q=4),
+    ),
+    *_packed(
+        "a packed row sees the keys of the query with its number",
+        "",
+        (_ROW_SEES, _ROW_SEES.replace("row / HEADS", "row")),
+        (_NEXT_ROW_SEES, _NEXT_ROW_SEES.replace("(row + 8) / HEADS", "row + 8")),
+        problem=_GROUPED.with_(causal=True),
+        harmless=_GROUPED,
+    ),
+    *_packed(
+        "packed heads have the K and V of a later group",
+        "",
+        ("int kv_head = tile.q_head;", "int kv_head = tile.q_head * HEADS;"),
+        harmless=_GROUPED.with_(heads=4, kv_heads=1),
+    ),
+    *in_source(
+        "hopper",
+        "the log-sum-exp of a packed row is another head's",
+        ("q_head * HEADS + lse_row % HEADS", "q_head * HEADS + (lse_row + 1) % HEADS"),
+        problem=_GROUPED,
+        family=Family.LSE,
+        knobs=_PACKED,
     ),
     # Groups of consumers with the same rows.
     *_groups(

@@ -2,34 +2,25 @@
 
 Each kernel runs in the ring of :mod:`sdpalab.sim.ring` as the judge's stage runs it, on one small causal problem. Then
 each floating-point instruction is replaced by a wrong one in turn (:mod:`.float_mutants`): the outputs must be unequal,
-or there is a reason. The planted bugs are those of the self-test whose cause is the data flow, on the judge's own two
-problems and on the bug's own.
+or there is a reason. The planted bugs are those of the self-test whose cause is the data flow (:mod:`.algebra_bugs`).
 """
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from sdpalab.bugs import Bug
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.bugs.edit import SourceEdit
+from sdpalab.campaigns.algebra_bugs import bug_entry
 from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 from sdpalab.campaigns.float_mutants import FloatSite, float_sites, probes, reaches_only, target_of
-from sdpalab.compile import Build, build
+from sdpalab.campaigns.ring_subject import RingSubject, outcome_of
 from sdpalab.errors import UserError
-from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
-from sdpalab.judge.algebra.running import run_in_ring
-from sdpalab.judge.algebra.stage import SCALE, algebra_case, algebra_problems, drawn
-from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
-from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.judge.algebra.outcome import AlgebraCase
+from sdpalab.judge.algebra.stage import SCALE
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.problem import Problem
 from sdpalab.sim import KernelTrap, SimError
@@ -52,54 +43,6 @@ _SUBJECTS: Mapping[str, Sequence[tuple[Mapping[str, str], Changes]]] = {
 }
 """Knobs and changes of the problem of kernels that have more than one data flow: a source of its own for windows,
 weights in another type, keys that the blocks of a cluster share. In none does a block wait for one that comes later."""
-_ANOTHER_SCALE = "the kernel divides and multiplies by one and the same other scale: what is lost is precision"
-_NOT_DATA_FLOW = {
-    "the maximum starts at 0": "a maximum cancels",
-    "the maximum of the first part": "a maximum cancels",
-    "maxima without the unit": "a maximum cancels",
-    "in bfloat16": "precision",
-    "in float16": "precision",
-    "eight times too small": "saturation: nothing is too large for a code",
-    "240 for the largest number of e4m3": _ANOTHER_SCALE,
-    "fp8_simulated: the scale of the first head for all": _ANOTHER_SCALE,
-    "fp8_simulated: the scale of a head's first rows": _ANOTHER_SCALE,
-}
-"""Bugs of the catalogue that are not of the data flow, by words of their ids, and why."""
-_DATA_FLOW = frozenset({Status.INCORRECT, Status.NOT_FINITE})
-
-
-class RingSubject:
-    """A kernel with its plan and its builds, to run in the ring with other PTX."""
-
-    def __init__(self, kernel: Kernel, config: Config, problem: Problem) -> None:
-        self.kernel, self.config, self.problem = kernel, config, problem
-        self.plan: LaunchPlan = kernel.launch_plan(problem, config, lse=kernel.lse)
-        self.arch = kernel.default_arch
-        self.builds = [build(step.module, self.arch) for step in self.plan.launches if step.module is not None]
-        self.draws = drawn(problem)
-
-    def run(self, number: int = 0, ptx: str | None = None, max_steps: int | None = None) -> AlgebraCase:
-        """The stage's record, with the PTX of one of its builds replaced.
-
-        Raises
-        ------
-        sdpalab.sim.SimError
-            If the launch does not come to its end.
-        """
-        builds: list[Build] = list(self.builds)
-        if ptx is not None:
-            builds[number] = replace(builds[number], ptx=ptx.encode())
-        plan = self.plan
-        reply, outputs = run_in_ring(plan, builds, self.draws, arch=self.arch, max_steps=max_steps)
-        if reply.get("not_algebraic") and "lse" in {buffer.name for buffer in plan.buffers}:
-            bare, refusal = plan.without("lse"), reply["not_algebraic"]
-            reply, outputs = run_in_ring(bare, builds, self.draws, arch=self.arch, max_steps=max_steps)
-            reply["lse_refusal"] = refusal
-        return algebra_case(self.problem, reply, outputs, _digest)
-
-
-def _digest(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def subjects(kernel: Kernel) -> Iterator[RingSubject]:
@@ -116,15 +59,6 @@ def subject(kernel: Kernel, knobs: Mapping[str, str], changes: Changes) -> RingS
         if kernel.supports(problem) is None and kernel.reject_reason(problem, config) is None:
             return RingSubject(kernel, config, problem)
     raise UserError(f"{kernel.name} computes none of the small problems")
-
-
-def outcome_of(case: AlgebraCase) -> str:
-    """What a run in the ring says: ``equal``, ``unequal``, ``log-sum-exp``, ``factor`` or ``not algebraic``."""
-    if case.status is AlgebraStatus.UNEQUAL:
-        return "unequal" if case.unequal else "log-sum-exp"
-    if case.status is AlgebraStatus.EQUAL:
-        return "equal" if case.scale_explained else "factor"
-    return "not algebraic" if case.status is AlgebraStatus.NOT_ALGEBRAIC else "not run"
 
 
 def mutant_entry(of: RingSubject, number: int, site: FloatSite, right: AlgebraCase) -> dict[str, str]:
@@ -156,11 +90,21 @@ def reason_of(of: RingSubject, number: int, site: FloatSite, ptx: str, right: Al
         return reason
     if opcode[0] == "div" and right.prime == 13:
         return "mod 12 every unit is its own inverse, so that a product with a scale of Q or K is the quotient"
+    if opcode[0] == "selp" and _either(of, number, site, ptx):
+        return "either of its two values gives the same outputs"
     if opcode[0] == "setp":
         larger = opcode[1] in ("lt", "le", "gt", "ge")
         return "a threshold: either answer is right" if larger else "both ways of the branch give the same"
     code = link(parse(ptx), of.builds[number].entry)
     return reaches_only(code, site) or _dead(of, number, site, ptx)
+
+
+def _either(of: RingSubject, number: int, site: FloatSite, ptx: str) -> bool:
+    """Whether a selection may take the first of its values everywhere, and the second one, too."""
+    target = str(target_of(site.statement))
+    values = re.findall(r"[^\s,;]+", site.statement.partition(target)[2])[:2]
+    statements = [f"mov.b32 {target}, {value};" for value in values]
+    return all(outcome_of(of.run(number, site.apply(ptx, statement))) == "equal" for statement in statements)
 
 
 def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
@@ -202,42 +146,6 @@ def kernel_entry(of: RingSubject, copies: int, say: Say) -> dict[str, Any]:
         "reasons": dict(Counter(each["reason"] for each in mutants if each["outcome"] == "equal")),
         "mutants": mutants,
     }
-
-
-def excluded(bug: Bug) -> str:
-    """Why a planted bug is none of the data flow that one small problem with a positive scale shows; empty if it is."""
-    if bug.equivalent:
-        return "the edit changes nothing"
-    if not bug.statuses & _DATA_FLOW:
-        return "a hazard: the values may be right"
-    if bug.problem.scale <= 0:
-        return "it shows only where the scale is not positive, and the codes have no sign"
-    return next((reason for words, reason in _NOT_DATA_FLOW.items() if words in bug.id), "")
-
-
-def bug_entry(bug: Bug) -> dict[str, str]:
-    """Run a planted bug on the stage's two problems: what became of the worse one."""
-    kernel = bug.candidate
-    assert isinstance(kernel, CudaKernel)
-    assert isinstance(bug.edit, SourceEdit)
-    free = {name: value for name, value in kernel.algebraic.items() if name not in bug.edit.knobs}
-    config = kernel.default_config.but(**free)
-    entry = {"bug": bug.id, "family": bug.family.value}
-    if reason := excluded(bug):
-        return {**entry, "outcome": "left out", "reason": reason}
-    worst = {"outcome": "not run", "reason": "it computes neither problem"}
-    order = ("not run", "equal", "not algebraic", "stopped", "log-sum-exp", "factor", "unequal")
-    for problem in (*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)):
-        if kernel.supports(problem) is not None or kernel.reject_reason(problem, config) is not None:
-            continue
-        try:
-            case = RingSubject(kernel, config, problem).run(max_steps=400_000)
-            result = {"outcome": outcome_of(case), "reason": case.reason}
-        except SimError as error:
-            result = {"outcome": "stopped", "reason": str(error)}
-        if order.index(result["outcome"]) >= order.index(worst["outcome"]):
-            worst = result
-    return {**entry, **worst}
 
 
 def run(names: Sequence[str], copies: int, say: Say, keep: Any = None) -> CampaignResult:

@@ -123,16 +123,17 @@ def sample(
     """Launch a large problem once and check rows of it; None, with a line that says why, where that cannot be done."""
     from sdpalab.evidence.kept import SampledRecord
     from sdpalab.inputs import make_inputs
+    from sdpalab.judge.rule.numerics import on_architecture
     from sdpalab.measure.outputs import Outputs
     from sdpalab.run import KernelFault
 
     seed = int.from_bytes(os.urandom(6), "little")
     inputs = make_inputs(problem, "normal", seed)
-    outputs = Outputs(problem, inputs, seed)
+    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(), executor.arch)
     try:
         result = executor.run(kernel.launch_plan(problem, sms=executor.sms), inputs.arrays)
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
-        wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
+        wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], numerics)
     except KernelFault as error:
         wrong = str(error)
     except MachineError as error:

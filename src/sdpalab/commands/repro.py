@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,12 @@ from sdpalab.commands.options import (
     checked_numerics,
     include_dirs_of,
 )
+from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel, one_ahead
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
-from sdpalab.gpus import default_sms
-from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
-from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -43,16 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["repro"]
 
 RULE_WIDTH = 78
-
-
-@dataclass(frozen=True)
-class _JudgedKernel:
-    """What is judged: how the command line calls it, its name and idea, and the kernel; None for a callable."""
-
-    spec: str
-    name: str
-    idea: str
-    kernel: Kernel | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ def repro(
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
         subjects = [
-            _subject(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
+            judged_kernel(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
         ]
         refused = {
             each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
@@ -158,11 +147,11 @@ def repro(
                 raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
             attempts: list[_KernelRun] = []
             interrupted = False
-            for subject in subjects:
+            for subject, prepared in one_ahead(subjects, gpu, large):
                 _headline(console, f"Kernel {subject.name}")
                 console.print(subject.idea, soft_wrap=True)
                 try:
-                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds, sums, folders))
+                    attempts.append(_attempt(console, bundle, subject, prepared, device, case_seconds, sums, folders))
                     interrupted = attempts[-1].interrupted
                 except KeyboardInterrupt:
                     if not attempts:
@@ -198,20 +187,6 @@ def repro(
     return code
 
 
-def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None, include_dirs: Sequence[Path]) -> _JudgedKernel:
-    """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
-    from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
-
-    try:
-        arch = gpu.arch if gpu else None
-        loaded = processes.enter_context(
-            kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build", include_dirs=include_dirs)
-        )
-        return _JudgedKernel(spec, loaded.name, loaded.idea, loaded)
-    except NotBuilt as error:
-        return _JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
-
-
 def _open_gpu() -> GpuExecutor:
     """The GPU that kernels are built for and judged on; raises UserError where there is none."""
     from sdpalab.run import GpuExecutor, gpu_problem
@@ -224,55 +199,39 @@ def _open_gpu() -> GpuExecutor:
 def _attempt(
     console: Console,
     bundle: BundleWriter,
-    subject: _JudgedKernel,
+    subject: JudgedKernel,
+    preparation: Future[PreparedKernel],
     device: str,
-    gpu: GpuExecutor | None,
-    large: Sequence[Problem],
     case_seconds: float | None,
     numerics: str,
     include_dirs: Sequence[Path],
 ) -> _KernelRun:
-    """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
-
-    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones. A callable has
-    no builds.
-    """
-    from sdpalab.commands.building import build_kernel
+    """Gate and judge one kernel, and add the outcome to the bundle, good or bad."""
     from sdpalab.evidence import built_module
     from sdpalab.evidence.executed import ExecutedPlans
     from sdpalab.evidence.user_source import user_files
     from sdpalab.judge import judge_candidate
-    from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.covering import covering_cases
     from sdpalab.judge.session import JudgingInterrupted
 
     start = time.monotonic()
-    kernel, specs, arch = subject.kernel, cases_for("quick"), gpu.arch if gpu else None
+    kernel = subject.kernel
     steps: tuple[BuiltStep, ...] = ()
     verdict, failure, interrupted = None, "", False
     executed = ExecutedPlans()
     try:
-        if kernel is not None:
-            arch = arch or kernel.default_arch
-            sms = gpu.sms if gpu else default_sms(arch)
-            covering = covering_cases(kernel, None, large, sms=sms)
-            for reason in covering.missing.values():
-                console.print(f"not judged: {reason}", soft_wrap=True)
-            specs = (*specs, *covering.specs)
-            # What it claims beyond them is judged, and neither shown nor held against the static gate.
-            asked = {spec.problem for spec in specs if not spec.claim}
-            problems = sorted(asked, key=lambda problem: -problem.scores)
-            taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
-            steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
-            for step in steps:
-                _print_build(console, step)
+        prepared = preparation.result()
+        steps = prepared.steps
+        for reason in prepared.missing:
+            console.print(f"not judged: {reason}", soft_wrap=True)
+        for step in steps:
+            _print_build(console, step)
         with CaseProgress(f"judging {subject.name}", lines=console, seconds=case_seconds) as progress:
             try:
                 verdict = judge_candidate(
                     subject.spec,
-                    specs,
+                    prepared.specs,
                     device=device,
-                    arch=arch,
+                    arch=prepared.arch,
                     store=bundle.arrays,
                     progress=progress.finished,
                     on_start=progress.started,

@@ -24,17 +24,47 @@ def natural_loops(successors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         The header first, then the other nodes, of which the last in order of numbers need not be the one that goes
         back. Loops with one header are listed apart.
     """
+    chains = _chains(successors)
+    chain_of = {node: number for number, chain in enumerate(chains) for node in chain}
+    edges = [[chain_of[following] for following in successors[chain[-1]]] for chain in chains]
+    back = _predecessors(edges)
+    entry = chain_of.get(0, 0)
+    loops = []
+    for number in sorted(range(len(chains)), key=lambda number: chains[number][-1]):
+        for header in edges[number]:
+            if chains[header][0] > chains[number][-1] or number in reached(edges, entry, without=header):
+                continue
+            body = reached(back, number, without=header)
+            first, *others = chains[header]
+            inside = [node for each in body for node in chains[each]]
+            if number == header or not body.isdisjoint(edges[header]):  # else it leads out of what comes back to it
+                inside += others
+            loops.append((first, *sorted(inside)))
+    return loops
+
+
+def _chains(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The nodes in chains that are entered at their first and left at their last, as basic blocks are."""
+    predecessors = _predecessors(successors)
+    heads = {0} if successors else set[int]()
+    for node, before in enumerate(predecessors):
+        if len(before) != 1 or len(successors[before[0]]) != 1 or before[0] >= node:
+            heads.add(node)
+    chains = []
+    for head in sorted(heads):
+        chain = [head]
+        while len(following := successors[chain[-1]]) == 1 and following[0] not in heads:
+            chain.append(following[0])
+        chains.append(chain)
+    return chains
+
+
+def _predecessors(successors: Sequence[Sequence[int]]) -> list[list[int]]:
     predecessors: list[list[int]] = [[] for _ in successors]
     for node, following in enumerate(successors):
         for successor in following:
             predecessors[successor].append(node)
-    loops = []
-    for node, following in enumerate(successors):
-        for header in following:
-            if header <= node and node not in reached(successors, 0, without=header):
-                body = reached(predecessors, node, without=header) - {header}
-                loops.append((header, *sorted(body)))
-    return loops
+    return predecessors
 
 
 def reached(edges: Sequence[Sequence[int]], start: int, *, without: int | None = None) -> set[int]:

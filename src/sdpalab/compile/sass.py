@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache, key_of
@@ -171,10 +171,30 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
     return stored.files["kernel.sass"].decode()
 
 
+@dataclass
+class _Line:
+    """An instruction as it stands in the text, whose label and control fields come later."""
+
+    address: int
+    opcode: str
+    label: str
+    guarded: bool
+    operands: str
+    source: str
+    frames: tuple[str, ...]
+    control: Control | None = None
+
+    def instruction(self, labels: Mapping[str, int]) -> SassInstruction:
+        target = labels.get(self.label) if self.label else None
+        return SassInstruction(
+            *(self.address, self.opcode, target, self.guarded, self.operands, self.control, self.source, self.frames)
+        )
+
+
 def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
     """Functions of a disassembly: name to instructions in the order of addresses."""
     functions: dict[str, tuple[SassInstruction, ...]] = {}
-    current: list[tuple[SassInstruction, str | None]] = []
+    current: list[_Line] = []
     labels: dict[str, int] = {}
     pending: list[str] = []
     frames: tuple[str, ...] = ()
@@ -182,9 +202,7 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
 
     def close() -> None:
         if name:
-            functions[name] = tuple(
-                replace(instruction, target=labels.get(label) if label else None) for instruction, label in current
-            )
+            functions[name] = tuple(line.instruction(labels) for line in current)
 
     for line in text.splitlines():
         section = _SECTION.match(line)
@@ -200,8 +218,7 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
             continue
         upper = _UPPER_WORD.match(line)
         if upper and current:
-            read, label = current[-1]
-            current[-1] = replace(read, control=Control.decode(int(upper[1], 16))), label
+            current[-1].control = Control.decode(int(upper[1], 16))
             continue
         named = _LABEL.match(line)
         if named:
@@ -215,9 +232,9 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
             named_target = _TARGET.search(match[4])
             guarded, operands = match[2] is not None, match[4].strip()
             source = frames[0].rpartition(":")[0] if frames else ""
-            read = SassInstruction(address, match[3], guarded=guarded, operands=operands, source=source, frames=frames)
+            label = named_target[1] if named_target else ""
+            current.append(_Line(address, match[3], label, guarded, operands, source, frames))
             caller = ""
-            current.append((read, named_target[1] if named_target else None))
     close()
     return functions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sdpalab.compile import build, resources
+from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule, built_module
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
@@ -27,8 +27,9 @@ class ExecutedPlans:
                 self._steps.append((step, arch))
 
     def builds(self, verdict: Verdict, known: Iterable[BuiltModule] = ()) -> tuple[BuiltModule, ...]:
-        """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic, with its
-        resources.
+        """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic.
+
+        Of a further one the cubin is kept, and its resources are not read: no gate asks for them.
 
         Raises
         ------
@@ -45,8 +46,7 @@ class ExecutedPlans:
                 built = build(step.module, arch)
             except UserError:
                 continue  # what does not compile did not run, and the verdict says so
-            launch = step.launch()
-            builds.setdefault(built.ptx_sha256, built_module(step.module, built, resources(built, launch)))
+            builds.setdefault(built.ptx_sha256, built_module(step.module, built))
         if not ran <= builds.keys():
             raise MachineError(
                 f"the code of {verdict.kernel} that was judged differs from its build in this process: "

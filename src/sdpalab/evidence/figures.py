@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -26,6 +27,8 @@ _MOST_SHARE = 1e3
 _MOST_BINS = 128
 """Columns of a strip: of more rows each column has the worst of several."""
 _WIDTH = 7.2
+_LABEL_WIDTH = 40
+"""Characters of a line of a label: a variant may name a dozen macros."""
 
 _SHARES = LogNorm(1 / 20, 20)
 _HEAT = LinearSegmentedColormap.from_list(
@@ -166,7 +169,8 @@ def instruction_mix(views: Sequence[KernelView]) -> str:
             about += [label.problems[0].label] if label.problems else []
             about += [] if read.main_loop else ["whole kernel"]
             about += [f"{read.tensor_share:.0%} tensor"] if read.tensor_share else []
-            bars.append((", ".join([view.title, *about]), dict(read.main_loop or read.sass)))
+            title = textwrap.fill(", ".join([view.title, *about]), _LABEL_WIDTH)
+            bars.append((title, dict(read.main_loop or read.sass)))
     if not bars:
         return ""
     totals: dict[str, float] = {}
@@ -177,7 +181,8 @@ def instruction_mix(views: Sequence[KernelView]) -> str:
     order = sorted(totals, key=lambda group: (group not in TENSOR_CLASSES, -totals[group], group))
     head, tail = order[: len(SERIES) - 1], order[len(SERIES) - 1 :]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(_WIDTH, 1.2 + 0.3 * len(bars)), layout="constrained")
+        lines = max(title.count("\n") for title, _ in bars) + 1
+        figure = Figure(figsize=(_WIDTH, 1.2 + (0.15 + 0.15 * lines) * len(bars)), layout="constrained")
         panel = figure.subplots()
         for row, (_, counts) in enumerate(bars):
             whole_count, left = sum(counts.values()), 0.0

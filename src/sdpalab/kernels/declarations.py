@@ -93,8 +93,8 @@ class Numerics:
     ----------
     accumulate : str
         Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
-        after every 8 terms, as by the tensor cores of sm_75 to sm_89 (by later ones after 16), for a problem in
-        float16. The softmax statistics (maximum and sum) are float32 in either case.
+        after every few terms, as the tensor cores do it, for a problem in float16. The softmax statistics (maximum and
+        sum) are float32 in either case.
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
         ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.
@@ -112,6 +112,10 @@ class Numerics:
     tanh : str
         How exactly the tanh of a soft cap is computed: ``float32``, within a few roundings; or ``approx``, as
         ``tanh.approx.f32``, whose relative error is up to 2**-11.
+    accumulate_terms : int, optional
+        How many terms are added to a float16 accumulator before it is rounded: 4, 8 or 16. None: as many as the tensor
+        cores of the architecture that the kernel is built for add in one step. A kernel whose instructions have a
+        smaller K declares that: 8 for ``mma.m16n8k8`` on sm_90.
     """
 
     accumulate: str = "float32"
@@ -121,10 +125,11 @@ class Numerics:
     normalise: str = "after"
     products: str = "problem"
     tanh: str = "float32"
+    accumulate_terms: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values, without ``products`` and ``tanh`` where those have their default."""
-        usual = {"products": "problem", "tanh": "float32"}
+        """The fields as plain JSON values; the last three only where they differ from their default."""
+        usual = {"products": "problem", "tanh": "float32", "accumulate_terms": None}
         return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
 
     @classmethod

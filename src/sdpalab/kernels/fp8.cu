@@ -161,24 +161,30 @@ __device__ __forceinline__ void weigh(TileWeights<WeightType::P_DTYPE>& weights,
 
 // Folds one tile's raw scores into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
 //
-// v_smem: this lane's ldmatrix address in the tile.
+// first: there is no reference yet, and nothing to rescale. v_smem: this lane's ldmatrix address in the tile.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows& softmax,
                                        float (&s_frag)[TILE_N / 8][4], unsigned v_smem, const TileScale& tile_scale,
-                                       float scale_log2, float v_scale) {
+                                       float scale_log2, float v_scale, bool first) {
     TileWeights<WeightType::P_DTYPE> weights;
     float sum[2];
-    weigh(weights, sum, s_frag, tile_scale.slope, softmax.offset);
-    if (!Fp8Rows::fit(sum)) {
+    bool fit = false;
+    if (!first) {
+        weigh(weights, sum, s_frag, tile_scale.slope, softmax.offset);
+        fit = softmax.fit(sum);
+    }
+    if (!fit) {
         float raw_max[2];
         largest_scores(raw_max, s_frag);
         float rescale[2];
         float offset[2];
         const bool subtract = softmax.move(rescale, offset, raw_max, tile_scale, scale_log2);
+        if (!first) {
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+            for (int d = 0; d < HEAD_DIM / 8; ++d) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                o_frag[d][i] *= rescale[i / 2];
+                for (int i = 0; i < 4; ++i) {
+                    o_frag[d][i] *= rescale[i / 2];
+                }
             }
         }
         if (subtract) {
@@ -308,8 +314,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const unsigned k_smem = smem_base + col_block_offset<ROW_PAIRS>(lane);
     const unsigned v_smem = smem_base + TILE_BYTES + col_block_offset<COLUMN_PAIRS>(lane);
     unsigned stage = 0;
-#pragma unroll 1
-    do {  // there is a tile: every row sees key 0
+    const auto compute_tile = [&](bool first) {
         ptx::cp_async_wait_group<NUM_STAGES - 2>();
         __syncthreads();
         load(NUM_STAGES - 1);
@@ -328,9 +333,14 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
             mask_raw_scores(s_frag, keys_left);
         }
         const TileScale tile_scale(q_scale, scales.x, score_scale.log2);
-        attend(o_frag, softmax, s_frag, v_smem + stage, tile_scale, score_scale.log2, scales.y);
+        attend(o_frag, softmax, s_frag, v_smem + stage, tile_scale, score_scale.log2, scales.y, first);
         stage = after(stage);
-    } while (--left > 0);
+    };
+    compute_tile(true);  // there is one: every row sees key 0
+#pragma unroll 1
+    while (--left > 0) {
+        compute_tile(false);
+    }
 
     const int warp_row = q_tile_of_block() * BLOCK_M + static_cast<int>(threadIdx.x) / 32 * WARP_M;
     const int rows_left = RAGGED_Q ? seq_q - warp_row : WARP_M;

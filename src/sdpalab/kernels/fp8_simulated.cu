@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     if (block.rows_left() <= 0) {
         return;
     }
-    const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
+    QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
     const float* maxima = block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;
     float largest = 0.0f;
 #pragma unroll 1
@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
         largest = fmaxf(largest, maxima[i]);
     }
     const float scale = quantisation_scale(block_max<QUANTISE_THREADS<ROWS>>(largest));
-    patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(), scale);
+    patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(),
+                     patch.quotient(scale));
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         block.of(q_scales, k_scales, v_scales)[block.head] = scale;
     }

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
+from sdpalab.judge.rule.numerics import on_architecture
 from sdpalab.judge.tensors import buffer_tensors, from_torch
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
@@ -105,7 +106,7 @@ def kernel_subject(
 
     device = torch_gpu.device(executor.gpu.ordinal)
     plan = kernel.launch_plan(outputs.problem, config, sms=executor.sms)
-    check = OutputCheck(outputs, kernel.numerics_of(config))
+    check = OutputCheck(outputs, on_architecture(kernel.numerics_of(config), executor.arch))
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
         first = rotated[0]

@@ -68,6 +68,8 @@ class Setup:
     watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
+    resident: bool = False
+    """Whether the native engine runs all blocks of a chunk at once, by turns, so that one may wait for another."""
     prerequisites: Indices | None = None
     """Of a launch with programmatic stream serialization, what the kernel before it accesses
     (:class:`~sdpalab.sim.checks.prerequisites.PrerequisiteCheck`)."""

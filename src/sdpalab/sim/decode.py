@@ -54,9 +54,10 @@ _Entry = TypeVar("_Entry")
 
 def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
     """What a table has for the longest beginning of an instruction's text."""
-    parts = [instruction.opcode, *instruction.mods]
-    keys = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((table[key] for key in keys if key in table), None)
+    key = instruction.text
+    while key and key not in table:
+        key = key.rpartition(".")[0]
+    return table.get(key)
 
 
 class Mods:

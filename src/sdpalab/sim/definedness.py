@@ -65,7 +65,7 @@ def is_followed(instruction: Instruction) -> bool:
     return opcode_of(instruction).undefined == "followed"
 
 
-def writes(entry: Entry, instruction: Instruction) -> list[str]:
+def writes(entry: Entry, instruction: Instruction) -> tuple[str, ...]:
     """The registers that are written when an instruction has been executed, or the function that it calls."""
     if instruction.opcode != "call":
         return registers_written(instruction)
@@ -73,7 +73,7 @@ def writes(entry: Entry, instruction: Instruction) -> list[str]:
     names = entry.targets if is_indirect(instruction) else (callee(instruction),)
     formal = [param for name in names if name in entry.functions for param in entry.functions[name].params]
     places = [*(results.items if isinstance(results, Vector) else ()), *formal]
-    return [place.name for place in places if isinstance(place, Register)]
+    return tuple(place.name for place in places if isinstance(place, Register))
 
 
 def loads_shared(instruction: Instruction) -> bool:

@@ -9,14 +9,19 @@ import numpy as np
 
 from sdpalab.sim.barriers import Barriers, Reduction
 from sdpalab.sim.decode import Decoder, Mods, find_handler
-from sdpalab.sim.errors import IllegalAccess, KernelTrap, UnsupportedInstruction
+from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.machine import Machine, Resume
 from sdpalab.sim.selection import Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto", "trapped"]
+__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto", "polls_in_vain", "trapped"]
+
+_MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
+_USUALLY_PROGRESS = (
+    "use a cooperative launch, or let blocks take their work by an atomic counter and wait only for those before them"
+)
 
 End = Callable[[Selection], list[Resume]]
 """Given the lanes that reached the end of a block, where they (and lanes that they release) go on."""
@@ -157,6 +162,25 @@ def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap
         f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
         f"by block {block}, thread {thread}"
     )
+
+
+def too_many_steps(most: int, line: int) -> StepLimit:
+    """The exception for a launch that takes more than ``most`` vector steps, in front of a block at a line."""
+    return StepLimit(
+        f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
+    )
+
+
+def polls_in_vain(machine: Machine, instruction: Instruction, sel: Selection) -> Deadlock:
+    """The exception for lanes that wait by ``instruction``, as all others do that could run; a hazard, too, if blocks
+    have not begun that might help."""
+    where, thread = machine.where(int(indices(sel)[0]))
+    what = "polls for what no thread that has begun can write any more"
+    if machine.geometry.ctas > machine.n_cta:
+        for observer in machine.observers:
+            observer.misuse("progress", sel, instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
+    place = f"thread {thread} of block {where}"
+    return Deadlock(f"{place} {what} (PTX line {instruction.line}), and so does every other that could run")
 
 
 @block_end("bar", "barrier")

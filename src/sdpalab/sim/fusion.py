@@ -166,19 +166,27 @@ def registers_in(operand: Operand) -> list[str]:
     return names
 
 
-def registers_written(instruction: Instruction) -> list[str]:
+def registers_written(instruction: Instruction) -> tuple[str, ...]:
     """Registers an instruction writes: its first operand, where that is a register or several."""
-    if not opcode_of(instruction).writes and "red" not in instruction.mods:
-        return []
-    first = instruction.operands[:1]
-    return [name for operand in first if not isinstance(operand, Address) for name in registers_in(operand)]
+    return _registers(instruction)[0]
 
 
-def registers_read(instruction: Instruction) -> list[str]:
+def registers_read(instruction: Instruction) -> tuple[str, ...]:
     """Registers an instruction may read."""
-    # wgmma's accumulator is source and destination in one.
-    skip = 1 if registers_written(instruction) and instruction.opcode != "wgmma" else 0
-    names = [name for operand in instruction.operands[skip:] for name in registers_in(operand)]
-    if instruction.guard is not None:
-        names.append(instruction.guard.register.name)
-    return names
+    return _registers(instruction)[1]
+
+
+def _registers(instruction: Instruction) -> tuple[tuple[str, ...], ...]:
+    known = instruction.registers
+    if not known:
+        writes = opcode_of(instruction).writes or "red" in instruction.mods
+        targets = instruction.operands[:1] if writes else ()
+        written = tuple(name for each in targets if not isinstance(each, Address) for name in registers_in(each))
+        # wgmma's accumulator is source and destination in one.
+        skip = 1 if written and instruction.opcode != "wgmma" else 0
+        read = [name for each in instruction.operands[skip:] for name in registers_in(each)]
+        if instruction.guard is not None:
+            read.append(instruction.guard.register.name)
+        known = written, tuple(read)
+        object.__setattr__(instruction, "registers", known)  # of what is frozen: it is no part of its value
+    return known

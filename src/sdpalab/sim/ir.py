@@ -126,6 +126,8 @@ class Instruction:
     guard: Guard | None
     line: int
     loc: Location | None
+    registers: tuple[tuple[str, ...], ...] = field(default=(), init=False, repr=False, compare=False)
+    """What it writes and reads, once :mod:`.fusion` has worked it out: most passes over a program ask."""
 
     @property
     def text(self) -> str:

@@ -13,8 +13,10 @@ from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.chunks import Chunks, Setup
+from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Geometry
@@ -27,7 +29,15 @@ from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
-from sdpalab.sim.native import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
+from sdpalab.sim.native import (
+    STUCK,
+    UNWRITTEN,
+    all_resident,
+    note_suspicions,
+    report_suspicions,
+    run_native,
+    wanted_engine,
+)
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.options import CHECKS, all_checks, check_options
 from sdpalab.sim.parallel import run_chunks
@@ -280,7 +290,7 @@ def execute(
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
-    heap = arena.need_heap() if any(map(allocates, code.instructions)) else None
+    heap = arena.need_heap() if _uses_heap(code) else None
     symbols = place_variables(module, code, dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
@@ -302,10 +312,9 @@ def execute(
         numerics=numerics,
         prerequisites=prerequisites if programmatic else None,
     )
-    follows = "memory" in checks and any(map(loads_shared, code.instructions))
     if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
         accesses = "all"
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, follows=follows, accesses=accesses)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -330,23 +339,20 @@ class _Execution:
     touched: list[Touched] = field(default_factory=list)
 
 
-def _run(
-    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: Accesses
-) -> _Execution:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, accesses: Accesses) -> _Execution:
     """Run a launch on the native engine, or where that leaves it to the reference engine, there.
 
-    With ``follows``, what is read of shared memory that nobody wrote is followed to where it matters: that takes
-    longer, so it is done only once there is such a read.
+    What is read of shared memory that nobody wrote is followed to where it matters: that takes longer, so it is done
+    only once there is such a read.
     """
     if is_ring(setup.numerics):
-        if setup.reads == "stale":
-            raise LaunchError(f"numerics={setup.numerics!r} runs on the native engine, which has no stale reads")
         run = _execution(setup, arena)
         reason = run_native(setup, run.space, run.tally, workers, printed=run.chunks.printed)
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
     native = wanted_engine() == "native" and accesses != "all"
+    follows = _follows(setup)
     before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:
@@ -355,17 +361,26 @@ def _run(
         if not why:
             return run
         arena.restore(before)  # what it has done so far is thrown away
+        together = all_resident(setup) if why == STUCK else None
+        if together is not None:
+            setup, run = together, _execution(setup, arena)
+            why = _run_native(setup, run, workers, accesses)
+            if not why:
+                return run
+            arena.restore(before)
         suspects = follows and why == UNWRITTEN
         if suspects:
             run = _execution(setup, arena)
             if not _run_native(replace(setup, tracking=True), run, workers, accesses):
                 return run  # what was undefined did not matter
             arena.restore(before)
-        for tracking in (False, True) if suspects else (False,):
-            reported = _report_natively(replace(setup, tracking=tracking), arena, before, why, accesses)
+        for tracking in (suspects, not suspects) if follows else (False,):
+            reported, other = _report_natively(replace(setup, tracking=tracking), arena, before, why, accesses)
             if reported is not None:
                 return reported
             arena.restore(before)
+            if not other:
+                break
     if suspects:
         try:
             run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
@@ -384,15 +399,29 @@ def _run(
 
 def _report_natively(
     setup: Setup, arena: Arena, before: tuple[Array | None, Heap | None], why: str, accesses: Accesses
-) -> _Execution | None:
-    """Run a launch with hazards on the native engine, which reports them; None if it leaves that to the other."""
+) -> tuple[_Execution | None, bool]:
+    """Run a launch with hazards on the native engine, which reports them; None if it does not, and whether it may with
+    the other choice of ``setup.tracking``.
+
+    Undefined bytes of shared memory are followed if and only if any are read, and the launch runs to its end.
+    """
     run = _execution(setup, arena)
-    suspicions = note_suspicions(setup, run.space, run.tally, run.log, why, _touched_by(setup, run, accesses))
-    if suspicions is None or suspicions.complete:
-        return None if suspicions is None else run
+    wanted, printed = _touched_by(setup, run, accesses), run.chunks.printed
+    suspicions = note_suspicions(setup, run.space, run.tally, run.log, why, wanted, printed)
+    if suspicions is None:
+        return None, False
+    if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
+        return None, True
+    if suspicions.complete:
+        return run, False
     arena.restore(before)
     again = replace(run, space=arena.space())
-    return again if report_suspicions(setup, again.space, again.log, suspicions) else None
+    return again if report_suspicions(setup, again.space, again.log, suspicions) else None, False
+
+
+def _follows(setup: Setup) -> bool:
+    """Whether undefined bytes of shared memory may be followed: loads bring them into registers."""
+    return "memory" in setup.checks and _loads_shared(setup.entry)
 
 
 def _touched_by(setup: Setup, run: _Execution, accesses: Accesses) -> list[Touched] | None:
@@ -422,11 +451,22 @@ def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | No
     return run
 
 
+@derived
+def _uses_heap(entry: Entry) -> bool:
+    return any(map(allocates, entry.instructions))
+
+
+@derived
+def _loads_shared(entry: Entry) -> bool:
+    return any(map(loads_shared, entry.instructions))
+
+
 @lru_cache(maxsize=64)
 def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
     """An entry with the functions that it calls, and its blocks, built once for each text."""
-    code = link(parse(text), entry)
-    return code, build_program(code, fine=reads == "stale")
+    with without_collector():
+        code = link(parse(text), entry)
+        return code, build_program(code, fine=reads == "stale")
 
 
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:

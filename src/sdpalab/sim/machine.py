@@ -122,6 +122,8 @@ class Machine:
         """Whether anything is computed or moved; else the units keep order alone."""
         self.follows: Callable[[str, Indices], Mask] | None = None
         """Which accesses of asynchronous operations to a space observers get, by their offsets; all of them if None."""
+        self.descriptors: dict[int, bytes] = {}
+        """Tensor maps of global memory as they were when they were read, by their place; the others are in memory."""
         self.homes: dict[int, Extent] = {}
         """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
         self.weak: WeakMemory | None = None

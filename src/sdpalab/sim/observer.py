@@ -144,6 +144,13 @@ class Observer:
         """These lanes have executed a fence between the generic proxy and the async proxy, for ``shared`` memory,
         ``global`` memory or both."""
 
+    def tensor_map_fence(self, sel: Selection, instruction: Instruction, maps: Access | None) -> None:
+        """These lanes have executed a fence between the generic proxy and that of tensor maps: a release, or an acquire
+        of ``maps``."""
+
+    def tensor_map_use(self, maps: Access) -> None:
+        """Copies are about to read the tensor maps at these addresses."""
+
     def grid_wait(self, sel: Selection, instruction: Instruction) -> None:
         """These lanes have executed a ``griddepcontrol.wait``: the grids that this one depends on are complete."""
 

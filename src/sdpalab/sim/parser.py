@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from sdpalab.sim.body import LINE_DIRECTIVE, BodyParser, line_directive
+from sdpalab.sim.collector import without_collector
 from sdpalab.sim.declarations import entry_params, formals, variable
 from sdpalab.sim.errors import PtxSyntaxError
 from sdpalab.sim.ir import Entry, Function, Instruction, PtxModule
@@ -34,7 +35,8 @@ def parse(text: str) -> PtxModule:
     UnsupportedInstruction
         For what is PTX but not modelled, such as types that the simulator does not have.
     """
-    return _Parser(text).module()
+    with without_collector():
+        return _Parser(text).module()
 
 
 class _Parser:

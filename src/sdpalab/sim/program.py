@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sdpalab.sim.collectives import is_collective, meets_at_barrier, member_mask
 from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
 from sdpalab.sim.ir import Entry, Instruction, Operand, Symbol
@@ -214,9 +216,12 @@ def _ranges(
     """First and last position at which each register is alive, in the order of the items."""
     ranges: dict[int, list[int]] = {}
 
-    def touch(register: int, position: int) -> None:
-        span = ranges.setdefault(register, [position, position])
-        span[0], span[1] = min(span[0], position), max(span[1], position)
+    def touch(register: int, position: int) -> None:  # positions ascend
+        span = ranges.get(register)
+        if span is None:
+            ranges[register] = [position, position]
+        else:
+            span[1] = position
 
     position = 0
     for b, block in enumerate(blocks):
@@ -234,8 +239,7 @@ def _ranges(
     for block in blocks:
         if block.end is not None and block.end.opcode == "wgmma":  # writes its results at the wait
             for name in registers_written(block.end):
-                touch(index[name], 0)
-                touch(index[name], position)
+                ranges[index[name]] = [0, position]
     return ranges
 
 
@@ -272,9 +276,6 @@ def _bits(registers: Iterable[str], index: dict[str, int]) -> int:
 
 
 def _members(bits: int) -> list[int]:
-    members = []
-    while bits:
-        low = bits & -bits
-        members.append(low.bit_length() - 1)
-        bits ^= low
-    return members
+    content = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
+    numbers: list[int] = np.flatnonzero(np.unpackbits(content, bitorder="little")).tolist()
+    return numbers

@@ -40,9 +40,9 @@ class RecordedAccess:
     space : str
         ``shared`` or ``global``.
     block : (int, int, int)
-        The first block that ran the instruction.
+        The first block of the grid that ran the instruction.
     warp : int
-        Of that block, the warp whose access took most wavefronts or sectors.
+        Of that block, the warp whose access took most wavefronts or sectors; the first of several.
     lanes : ndarray of int64 [accesses]
         Numbers of its lanes, 0 to 31; a lane that accesses several places is in it once for each.
     offset : ndarray of int64 [accesses]
@@ -136,11 +136,14 @@ class AccessRecorder:
         )
 
     def see(self, seen: SeenAccess, grid: Dim3, extents: Sequence[Extent]) -> None:
-        """Keep the access of most cost at each instruction of its first block, and all that the block touched there."""
+        """Keep the access of most cost at each instruction of the first block of the grid, of equal ones that of the
+        first warp, and all that the block touched there."""
         key = seen.entry, seen.instruction.pc, seen.space
         known, block = self._records.get(key), _unravelled(seen.linear, grid)
         if known is not None and known.block != block:
-            return
+            if seen.linear > _linear(known.block, grid):
+                return
+            known, self._touched[key] = None, []
         warps = seen.thread // WARP
         cost = {
             warp: _cost(seen.space, seen.thread[warps == warp], seen.offset[warps == warp], seen.width)
@@ -148,7 +151,7 @@ class AccessRecorder:
         }
         worst = max(cost, key=lambda warp: cost[warp])
         self._touched.setdefault(key, []).append(np.unique(seen.offset))
-        if known is not None and cost[worst] <= known.cost:
+        if known is not None and (cost[worst], -worst) <= (known.cost, -known.warp):
             return
         mine = warps == worst
         first, is_global = int(seen.offset[mine][0]), seen.space == "global"
@@ -206,7 +209,7 @@ class _Recording(Observer):
         lane, grid = indices(access.sel), machine.geometry.grid
         ctas = machine.cta_ids[machine.cta[lane]]
         block = self.recorder.block_of(machine.entry.name, instruction.pc, space)
-        linear = int(ctas.min()) if block is None else block[0] + grid[0] * (block[1] + grid[1] * block[2])
+        linear = int(ctas.min()) if block is None else min(int(ctas.min()), _linear(block, grid))
         mine = ctas == linear
         if mine.any():
             thread, offset = machine.thread[lane[mine]], access.offset[mine]
@@ -226,6 +229,10 @@ def _cost(space: str, thread: Indices, offset: Indices, width: int) -> int:
     if space == "shared":
         return wavefronts(np.zeros_like(thread), thread % WARP, offset, width)
     return len(np.unique(np.concatenate([offset // SECTOR, (offset + width - 1) // SECTOR])))
+
+
+def _linear(block: Dim3, grid: Dim3) -> int:
+    return block[0] + grid[0] * (block[1] + grid[1] * block[2])
 
 
 def _unravelled(linear: int, grid: Dim3) -> Dim3:

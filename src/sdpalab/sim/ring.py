@@ -15,6 +15,9 @@ of p = 251, 8 bits the 156 of p = 13. What is not below p (p - 1) is a floating-
 - an infinite one, or a finite one from 10,000 on (the number of a mask), is *large*. Arithmetic with a large word is
   that of floating point, with 1 in the place of a code: ``x - (-inf)`` is +inf, ``ex2(-inf)`` is 0;
 - a NaN stays one.
+
+**Order.** Which of two codes is larger means nothing: they are ordered by their number, times :attr:`Ring.spacing`, and
+constants by theirs. Which are equal does mean something.
 """
 
 from __future__ import annotations
@@ -49,15 +52,21 @@ class Ring:
         p.
     root : int
         A primitive root g mod p.
+    spacing : float
+        How far apart neighbouring codes are where one is compared with a constant. Which is larger means nothing; but a
+        comparison with a threshold should be seen to hold and to fail, and by their number all codes mod 13 * 12 are
+        below 448, and nearly all mod 251 * 250 above it.
     """
 
     prime: int
     root: int
+    spacing: float = 1.0
 
     @property
     def name(self) -> str:
         """As in the option ``numerics``."""
-        return f"ring-{self.prime}"
+        order = "" if self.spacing == 1.0 else "-near" if self.spacing < 1.0 else "-far"
+        return f"ring-{self.prime}{order}"
 
     @property
     def order(self) -> int:
@@ -204,18 +213,22 @@ class Ring:
         return words
 
 
-RINGS = {f"ring-{ring.prime}": ring for ring in (Ring(251, 6), Ring(13, 2))}
-"""The rings by the value of ``numerics`` that names them."""
+RINGS = {ring.name: ring for ring in (Ring(251, 6), Ring(13, 2), Ring(251, 6, 2.0**-13), Ring(13, 2, 64.0))}
+"""The rings by the value of ``numerics`` that names them. Each has a second order of its codes: those mod 251 * 250 are
+then all below 8, and those mod 13 * 12 spread up to 9,920."""
 
 
-def ring_of(numerics: str, *, eight_bits: bool) -> Ring | None:
+def ring_of(numerics: str, *, eight_bits: bool, reordered: bool = False) -> Ring | None:
     """The ring that a value of ``numerics`` names; None if it is no ring.
 
-    ``ring`` is that of p = 13 for code with 8-bit floating-point types, and of p = 251 for all other.
+    ``ring`` is that of p = 13 for code with 8-bit floating-point types, and of p = 251 for all other; ``reordered``,
+    with the second order of its codes.
     """
-    if numerics == "ring":
-        return RINGS["ring-13" if eight_bits else "ring-251"]
-    return RINGS.get(numerics)
+    if numerics != "ring":
+        return RINGS.get(numerics)
+    if eight_bits:
+        return RINGS["ring-13-far" if reordered else "ring-13"]
+    return RINGS["ring-251-near" if reordered else "ring-251"]
 
 
 def has_eight_bits(ptx: str) -> bool:

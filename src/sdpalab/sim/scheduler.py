@@ -19,8 +19,8 @@ from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.orders import is_communication
 from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
-from sdpalab.sim.errors import Deadlock, StepLimit, UnsupportedInstruction
-from sdpalab.sim.flow import End, build_end, goto, leave
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.flow import End, build_end, goto, leave, polls_in_vain, too_many_steps
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
@@ -46,11 +46,6 @@ _GROUPS = 4
 """Groups of clusters that take turns in a kernel whose blocks may communicate."""
 _SCATTERED = 24
 """The same where reads may be stale."""
-
-_MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
-_USUALLY_PROGRESS = (
-    "use a cooperative launch, or let blocks take their work by an atomic counter and wait only for those before them"
-)
 
 
 @dataclass
@@ -186,28 +181,14 @@ class Scheduler:
         if any(block not in self.polling.blocks for _, block in self.queue.ready):
             self.idle = 0
         if self.machine.weak is not None:
-            self.machine.weak.newest = self.idle > 1
+            self.machine.weak.choices.newest = self.idle > 1
         if self.idle > _ROUNDS * (len(self.queue.ready) + 1):
             self.idle = 0
             ends = any(block not in self.polling.endless for _, block in self.queue.ready)
             if not self._advance_one() and not ends:
-                raise Deadlock(self._stuck())
+                (_, block), sels = next(iter(self.queue.ready.items()))
+                raise polls_in_vain(self.machine, self.polling.endless[block], sels[0])
         return True
-
-    def _stuck(self) -> str:
-        """What the lanes poll for that all wait; reported as a hazard if other blocks have not begun."""
-        machine = self.machine
-        (_, block), sels = next(iter(self.queue.ready.items()))
-        lane = int(indices(sels[0])[0])
-        instruction = self.polling.endless[block]
-        where, thread = machine.where(lane)
-        what = "polls for what no thread that has begun can write any more"
-        left = machine.geometry.ctas - machine.n_cta
-        if left:
-            for observer in machine.observers:
-                observer.misuse("progress", sels[0], instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
-        place = f"thread {thread} of block {where}"
-        return f"{place} {what} (PTX line {instruction.line}), and so does every other that could run"
 
     def _advance_one(self) -> bool:
         moved = sum(unit.advance() for unit in self.machine.units.values()) > 0
@@ -272,10 +253,7 @@ class Scheduler:
             if len(self.tally.issued):
                 self._count_ctas(at, block.size, indices(sel)[::WARP] // WARP if warps is None else warps)
             if self.steps > self.max_steps:
-                raise StepLimit(
-                    f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "
-                    "or a launch that needs a larger max_steps"
-                )
+                raise too_many_steps(self.max_steps, block.line)
             for step in block.steps:
                 step(sel)
             resumed = block.end(sel)

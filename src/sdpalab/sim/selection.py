@@ -14,6 +14,7 @@ __all__ = [
     "Mask",
     "Selection",
     "count",
+    "in_turns",
     "indices",
     "merge",
     "split_groups",
@@ -59,6 +60,20 @@ def merge(sels: Sequence[Selection]) -> Selection:
     if len(sels) == 1:
         return sels[0]
     return _compact(np.sort(np.concatenate([indices(sel) for sel in sels])))
+
+
+def in_turns(index: Indices) -> list[Indices]:
+    """Positions in ``index`` so that nothing is named twice in one turn, and equal ones come in order."""
+    everything = np.arange(len(index))
+    if (index[1:] > index[:-1]).all():
+        return [everything]
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if len(first) == len(index):
+        return [everything]
+    turn = everything - np.repeat(first, np.diff(first, append=len(index)))
+    return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])
 
 
 def split_groups(sel: Selection, groups: Indices, size: int) -> tuple[Selection | None, Selection | None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.decode import generic_base
+from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction, PtxModule, Symbol, TensorAddress, Variable
 from sdpalab.sim.linking import function_address
 from sdpalab.sim.machine import Symbols
@@ -150,12 +151,10 @@ def takes_parameter_addresses(code: Entry) -> bool:
     return not _names_of(code).isdisjoint(param.name for param in code.params)
 
 
+@derived
 def _names_of(code: Entry) -> frozenset[str]:
-    """What :func:`names_used` finds in an entry, once for all its launches."""
-    if names_used not in code.derived:
-        code.derived[names_used] = frozenset(names_used(code.instructions))
-    names: frozenset[str] = code.derived[names_used]
-    return names
+    """What :func:`names_used` finds in an entry."""
+    return frozenset(names_used(code.instructions))
 
 
 def _relocated(module: PtxModule, variable: Variable, addresses: Mapping[str, tuple[str, int]]) -> bytes:

@@ -47,7 +47,7 @@ def check_algebra(bundle: Findings, where: str, case: Mapping[str, Any], built: 
         if not np.array_equal(words[name], codes):
             bundle.find(where, f"{name} is not what the codes of seed {case['seed']} are")
     out, sums, logarithms = ring_outputs(words["q"], words["k"], words["v"], case["problem"], prime, case["factor"])
-    left_out = (sums == 0) & _seen(case["problem"]).any(axis=1)
+    left_out = (sums == 0) & _seen(case["problem"]).any(axis=3)
     wrong = ((words["o"] % prime != out) | (words["o"] >= prime * (prime - 1))) & ~left_out[..., None]
     derived = {"compared": int((~left_out).sum()) * out.shape[3], "unequal": int(wrong.sum())}
     derived["left_out"] = int(left_out.sum())
@@ -106,5 +106,6 @@ def ring_outputs(q: Any, k: Any, v: Any, problem: Problem, prime: int, factor: i
 
 
 def _seen(problem: Problem) -> Any:
-    """Whether each row sees each key [Sq, Skv]; such a problem has one batch entry, and no mask of its own."""
-    return seen_of((0, 0, slice(0, problem["seq_q"])), problem)
+    """Whether each row sees each key [B, 1, Sq, Skv]; such a problem has no mask of its own."""
+    rows = slice(0, problem["seq_q"])
+    return np.stack([seen_of((b, 0, rows), problem) for b in range(problem["batch"])])[:, None]

@@ -20,6 +20,7 @@ __all__ = [
     "scores_of",
     "seen_of",
     "sums_of",
+    "terms_of",
     "weights_of",
 ]
 
@@ -135,11 +136,17 @@ def dequantised(x: Any, rows: int) -> Any:
     return numbers * scales
 
 
-def half_product(left: Any, right: Any) -> Any:
-    """left @ right, the sum rounded to float16 after every 8 terms."""
+def terms_of(numerics: Mapping[str, Any]) -> Any:
+    """Terms that are added to a float16 accumulator before it is rounded; before format 7 they were always 8."""
+    terms = numerics.get("accumulate_terms")
+    return 8 if terms is None else terms
+
+
+def half_product(left: Any, right: Any, terms: int) -> Any:
+    """left @ right, the sum rounded to float16 after every so many terms."""
     total = np.zeros((left.shape[0], right.shape[1]), np.float16)
-    for start in range(0, left.shape[1], 8):
-        total = (total + left[:, start : start + 8] @ right[start : start + 8]).astype(np.float16)
+    for start in range(0, left.shape[1], terms):
+        total = (total + left[:, start : start + terms] @ right[start : start + terms]).astype(np.float16)
     return total.astype(np.float64)
 
 
@@ -204,7 +211,8 @@ def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str,
     if tf32:
         q, k, v = (to_bits(x.astype(np.float64), 11) for x in (q, k, v))
     factor = np.float32(numerics["probability_scale"])
-    product = half_product if numerics["accumulate"] == "float16" else np.matmul
+    half, terms = numerics["accumulate"] == "float16", terms_of(numerics)
+    product = (lambda left, right: half_product(left, right, terms)) if half else np.matmul
     out = np.empty(q.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for place, head, weights, sink in weights_of(q, k, problem, product, tanh):

@@ -66,7 +66,7 @@ STATUSES = [status.value for status in verdict.Status]
 ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]
 ALGEBRA_LN_2 = {ring.prime: ring.ln_2 % ring.order for ring in RINGS.values()}
 """What the constant ln 2 stands for mod p - 1."""
-ALGEBRA_PRIMES = sorted(ring.prime for ring in RINGS.values())
+ALGEBRA_PRIMES = sorted({ring.prime for ring in RINGS.values()})
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
 UNDECLARED = numerics.UNDECLARED.to_dict()

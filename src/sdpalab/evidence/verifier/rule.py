@@ -19,6 +19,7 @@ from sdpalab.evidence.verifier.attention import (
     quantised_numbers,
     scores_of,
     seen_of,
+    terms_of,
     weights_of,
 )
 from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLARED
@@ -113,10 +114,13 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
     scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor
     return (
-        set(numerics) - {"products", "tanh"} == set(UNDECLARED)
+        set(numerics) - {"products", "tanh", "accumulate_terms"} == set(UNDECLARED)
         and numerics.get("products", "problem") in ("problem", "tf32")
         and numerics.get("tanh", "float32") in ("float32", "approx")
         and numerics["accumulate"] in ("float32", "float16")
+        and (numerics["accumulate"] == "float16" or numerics.get("accumulate_terms") is None)
+        and type(terms_of(numerics)) is int
+        and terms_of(numerics) in (4, 8, 16)
         and p_type in ("problem", "float32", "float16", "bfloat16", FLOAT8)
         and (scaled if p_type == FLOAT8 else factor == 1)
         and (quantised is None or (set(quantised) == {"dtype", "rows"} and quantised["dtype"] == FLOAT8))
@@ -204,7 +208,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
         q, k = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k))
     terms = problem["head_dim"]
     dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
-    dot += -(-terms // 8) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    dot += -(-terms // terms_of(numerics)) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
     dot += 2.0**-9 if numerics.get("products") == "tf32" else 0.0
     reference, size, bias, seen = (np.empty(judged.shape) for _ in range(4))
     for place, head, scores in scores_of(q, k, problem):

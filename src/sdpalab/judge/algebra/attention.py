@@ -76,14 +76,14 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
         Words that the kernel wrote, of the problem's dtype and float32.
     """
     codes, known = ring.decoded(out)
-    seen = visible_keys(np.arange(problem.seq_q), problem.seq_kv, **problem.scoring)
+    seen = _seen(problem)
     scores = _scores(ring, problem, inputs)
     values = np.repeat(inputs["v"] % ring.prime, problem.group, axis=1)
 
     def wrong(factor: int, rows: slice = slice(None)) -> tuple[Array, Array]:
         """Elements that differ, and rows that are left out."""
-        attention = _attention(ring, scores[:, :, rows], values, seen[rows], factor)
-        left_out = (attention.sums == 0) & seen[rows].any(axis=1)
+        attention = _attention(ring, scores[:, :, rows], values, seen[:, :, rows], factor)
+        left_out = (attention.sums == 0) & seen[:, :, rows].any(axis=3)
         differs = (codes[:, :, rows] % ring.prime != attention.out) | ~known[:, :, rows]
         return differs & ~left_out[..., None], left_out
 
@@ -105,6 +105,14 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
         int(left_out.sum()),
         None if lse is None else _lse_unequal(ring, lse, sums, known_unit=factor == expected_factor(ring, problem)),
     )
+
+
+def _seen(problem: Problem) -> Array:
+    """Whether each row sees each key, [B, 1, Sq, Skv]: all heads of a batch entry have the same mask."""
+    rows = np.arange(problem.seq_q)
+    entries = [visible_keys(rows, problem.seq_kv, head=(b, 0), **problem.scoring) for b in range(problem.batch)]
+    seen: Array = np.stack(entries)[:, None]
+    return seen
 
 
 def _scores(ring: Ring, problem: Problem, inputs: dict[str, Array]) -> Array:

@@ -26,6 +26,7 @@ def run_in_ring(
     draws: Mapping[str, Array],
     *,
     arch: str,
+    reordered: bool = False,
     poison: int = 0xFF,
     max_steps: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -36,8 +37,11 @@ def run_in_ring(
     plan : LaunchPlan
     builds : sequence of Build
         Of its launches, in order.
-    draws : mapping of str to ndarray of uint16
-        One for each ``in`` buffer (:func:`sdpalab.judge.algebra.stage.drawn`).
+    draws : mapping of str to ndarray
+        One for each ``in`` buffer (:func:`sdpalab.judge.algebra.stage.drawn`): uint16 where it holds codes, and its
+        values where it holds integers.
+    reordered : bool
+        Whether codes are compared in the ring's second order (:attr:`sdpalab.sim.ring.Ring.spacing`).
     arch, poison, max_steps
         As :class:`sdpalab.run.SimulatedExecutor` has them.
 
@@ -51,13 +55,14 @@ def run_in_ring(
     sdpalab.sim.SimError
         As :func:`sdpalab.sim.launch`.
     """
-    ring = ring_of("ring", eight_bits=any(has_eight_bits(built.ptx.decode()) for built in builds))
+    eight_bits = any(has_eight_bits(built.ptx.decode()) for built in builds)
+    ring = ring_of("ring", eight_bits=eight_bits, reordered=reordered)
     assert ring is not None
-    inputs = {
-        buffer.name: ring.encoded(ring.elements(draws[buffer.name]), dtype_of(buffer.dtype))
-        for buffer in plan.buffers
-        if buffer.role == "in"
-    }
+    inputs = {}
+    for buffer in plan.buffers:
+        if buffer.role == "in":
+            drawn, dtype = draws[buffer.name], dtype_of(buffer.dtype)
+            inputs[buffer.name] = drawn if drawn.dtype == dtype else ring.encoded(ring.elements(drawn), dtype)
     executor = SimulatedExecutor(arch, numerics=ring.name, workers=1, max_steps=max_steps)
     try:
         result = executor.run(plan, inputs, poison=poison, builds=builds)

@@ -14,7 +14,7 @@ from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.sim.ring import RINGS
 
-__all__ = ["SEED", "algebra_case", "algebra_problems", "drawn"]
+__all__ = ["SCALE", "SEED", "algebra_case", "algebra_problems", "drawn", "has_codes", "reordered"]
 
 Array = npt.NDArray[Any]
 LENGTH = 173
@@ -22,32 +22,57 @@ LENGTH = 173
 SCALE = 0.125
 """A power of 2, so that it does not matter who folds it into log2 e: 1.5 * log2 e is rounded, in one way or another."""
 SEED = 0
+SHORTER = 0.4
+"""Share of the keys that the second batch entry has, where a problem has lengths."""
 
 
 def algebra_problems(problem: Problem) -> Iterator[Problem]:
-    """The small problems for a problem that is judged: its head_dim, dtype, group and window, causal and not. None in
-    float32, and none with further arrays: masks, slopes and sinks are no codes."""
-    if problem.dtype not in HALF_DTYPES or problem.array_shapes:
+    """The small problems for a problem that is judged: its head_dim, dtype, group, window and lengths, causal and not.
+    None where that cannot be asked (:func:`has_codes`)."""
+    if not has_codes(problem):
         return
     kv_heads = min(problem.kv_heads, 2)
     same = problem.seq_q == problem.seq_kv
+    keys = LENGTH if same else min(problem.seq_kv, LENGTH)
     small = problem.with_(
-        batch=min(problem.batch, 2),
+        batch=min(problem.batch, 2) if problem.kv_lengths is None else 2,
         heads=kv_heads * problem.group,
         kv_heads=kv_heads,
         seq_q=LENGTH if same else min(problem.seq_q, LENGTH),
-        seq_kv=LENGTH if same else min(problem.seq_kv, LENGTH),
+        seq_kv=keys,
         scale=SCALE,
+        kv_lengths=None if problem.kv_lengths is None else (keys, int(SHORTER * keys)),
     )
     yield small
     yield small.with_(causal=not small.causal)
 
 
+def has_codes(problem: Problem) -> bool:
+    """Whether a problem can be asked in a ring: its elements have 16 bits, and it has neither a soft cap nor arrays
+    other than lengths.
+
+    The tanh of a soft cap has no meaning in a ring, even where a kernel makes it of exponentials: a capped score is an
+    exponent, of which the residue mod p - 1 counts, and that is 1 for every exponential. Masks, slopes and sinks are no
+    codes.
+    """
+    return problem.dtype in HALF_DTYPES and not problem.softcap and set(problem.array_shapes) <= {"kv_lengths"}
+
+
+def reordered(problem: Problem) -> bool:
+    """Whether a problem is run with the second order of the codes (:attr:`sdpalab.sim.ring.Ring.spacing`): under a
+    causal mask. So of the two small problems one sees a threshold exceeded, and the other does not."""
+    return problem.causal
+
+
 def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
-    """Random 16-bit numbers, uint16, of which :meth:`sdpalab.sim.ring.Ring.elements` makes the codes of Q, K and V."""
+    """Random 16-bit numbers, uint16, of which :meth:`sdpalab.sim.ring.Ring.elements` makes the codes of Q, K and V; and
+    the problem's lengths, int32, if it has some."""
     rng = np.random.default_rng(seed)
     shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
-    return {name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()}
+    draws: dict[str, Array] = {
+        name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
+    }
+    return draws if problem.kv_lengths is None else {**draws, "kv_lengths": np.array(problem.kv_lengths, np.int32)}
 
 
 def algebra_case(
@@ -80,7 +105,8 @@ def algebra_case(
         refusal = str(reply["not_algebraic"])
         return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_ALGEBRAIC, refusal, config=config)
     ring = RINGS[str(reply["ring"])]
-    inputs = {tensor: ring.elements(draws) for tensor, draws in drawn(problem, seed).items()}
+    draws = drawn(problem, seed)
+    inputs = {tensor: ring.elements(draws[tensor]) for tensor in ("q", "k", "v")}
     comparison = compare(ring, problem, inputs, outputs["o"], outputs.get("lse"))
     unequal = bool(comparison.unequal or comparison.lse_unequal)
     dtype = dtype_of(problem.dtype)

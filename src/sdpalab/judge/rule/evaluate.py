@@ -14,7 +14,7 @@ from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_fin
 from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
-from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
 from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.rule.references import References, references_of
 from sdpalab.judge.sandbox.messages import hazard_reason
@@ -51,9 +51,12 @@ class Evidence:
 
 
 def declared_numerics(about: Mapping[str, Any]) -> Numerics:
-    """The arithmetic that a candidate declared, or the default for one that declares nothing, such as a callable."""
+    """The arithmetic that a candidate declared, or the default for one that declares nothing, such as a callable.
+
+    What it leaves to the architecture that it is built for (``arch``) is filled in.
+    """
     declared = about.get("numerics")
-    return Numerics.from_dict(declared) if declared else UNDECLARED
+    return on_architecture(Numerics.from_dict(declared), about.get("arch") or "") if declared else UNDECLARED
 
 
 def judge_output(

@@ -112,7 +112,7 @@ def log_sum_exp_float64(
     if numerics.products == "tf32":
         dot_error += TF32_DOT_ERROR
     if numerics.accumulate == "float16":
-        dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
+        dot_error += -(-head_dim // (numerics.accumulate_terms or MMA_TERMS)) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
     if weights is None or numerics.quantised is not None:
         weights = weight_blocks(q, k, **scoring)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from sdpalab.errors import UserError
 from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
 from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.kernels.kernel import Numerics, Quantisation
+from sdpalab.sim.tensor_cores import rule_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,6 +33,8 @@ __all__ = [
     "check_numerics",
     "dequantised",
     "intended_output",
+    "mma_terms",
+    "on_architecture",
     "orders_of",
     "quantised_numbers",
 ]
@@ -41,8 +45,8 @@ F64 = npt.NDArray[np.float64]
 FLOAT8 = "float8_e4m3fn"
 FLOAT8_MAX = 448.0
 MMA_TERMS = 8
-"""Products that the tensor cores of sm_75 to sm_89 add to a 16-bit accumulator before they round it. From sm_90 on they
-are 16 (:mod:`sdpalab.sim.tensor_cores`); the limits there are those of the accumulator that is rounded more often."""
+"""Terms that are added to a float16 accumulator before it is rounded, where neither the kernel nor its architecture
+determines them (:func:`on_architecture`): those of sm_75 to sm_89, and of records that lack the field."""
 
 UNDECLARED = Numerics(normalise="either")
 """The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
@@ -87,6 +91,10 @@ def check_numerics(numerics: Numerics) -> None:
         raise UserError(f"numerics: products must be problem or tf32, not {numerics.products!r}")
     if numerics.tanh not in ("float32", "approx"):
         raise UserError(f"numerics: tanh must be float32 or approx, not {numerics.tanh!r}")
+    if numerics.accumulate_terms is not None and numerics.accumulate != "float16":
+        raise UserError(f"numerics: accumulate_terms is for an accumulator in float16, not in {numerics.accumulate}")
+    if numerics.accumulate_terms not in (None, 4, 8, 16) or isinstance(numerics.accumulate_terms, bool):
+        raise UserError(f"numerics: accumulate_terms must be 4, 8 or 16, not {numerics.accumulate_terms!r}")
     if quantised is None:
         return
     if quantised.dtype != FLOAT8:
@@ -100,6 +108,26 @@ def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
     if numerics.normalise != UNDECLARED.normalise:
         return (numerics,)
     return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
+
+
+def mma_terms(arch: str) -> int:
+    """How many products of float16 factors the tensor cores of ``arch``, such as ``sm_90a``, add to a float16
+    accumulator before they round it: 4 on sm_70, 8 on sm_75 to sm_89, 16 from sm_90 on.
+
+    It is what ``mma.m16n8k16`` does in the simulator's hardware numerics (:mod:`sdpalab.sim.tensor_cores`), whose rules
+    are compared with words of real GPUs.
+    """
+    return len(rule_of(arch, "mma", "f16", 16, "f16").blocks[0])
+
+
+def on_architecture(numerics: Numerics, arch: str) -> Numerics:
+    """``numerics`` with the terms of a float16 accumulator that ``arch`` determines, where they are not declared.
+
+    Without an architecture (a callable has none) they stay open, and :data:`MMA_TERMS` stands for them.
+    """
+    if numerics.accumulate != "float16" or numerics.accumulate_terms is not None or not arch:
+        return numerics
+    return replace(numerics, accumulate_terms=mma_terms(arch))
 
 
 def quantised_numbers(array: Array, quantised: Quantisation) -> tuple[F64, npt.NDArray[np.float32]]:
@@ -155,7 +183,8 @@ def intended_output(
     Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
     than the roundings to 16 bits, and an emulation free of order can be reproduced; and so does the tanh of a soft cap,
     which a kernel can compute within a few roundings of float32, unless it declares the approximate one. Sums in
-    float16 are rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
+    float16 are rounded after every ``numerics.accumulate_terms`` terms, along D and then along the keys in ascending
+    order, as the tensor cores do it.
 
     Of a problem in float32 the sums are what errs, and are carried out in float32
     (:mod:`sdpalab.judge.rule.single`); unless Q, K, P and V are declared to be rounded to TF32, or P to 16 bits, which
@@ -196,7 +225,7 @@ def intended_output(
     if tf32:
         q, k, v = (to_bits(array.astype(np.float64), TF32_BITS) for array in (q, k, v))
     values = v.astype(np.float64)
-    product = _half_product if half else np.matmul
+    product = partial(_half_product, terms=numerics.accumulate_terms or MMA_TERMS) if half else np.matmul
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         if weights is None or half or tf32 or numerics.quantised is not None or numerics.tanh == "approx":
@@ -215,10 +244,10 @@ def intended_output(
     return out
 
 
-def _half_product(left: F64, right: F64) -> F64:
-    """``left @ right``, the sum rounded to float16 after every MMA_TERMS terms."""
+def _half_product(left: F64, right: F64, terms: int) -> F64:
+    """``left @ right``, the sum rounded to float16 after every so many terms."""
     total = np.zeros((left.shape[0], right.shape[1]), np.float16)
-    for start in range(0, left.shape[1], MMA_TERMS):
-        terms = slice(start, start + MMA_TERMS)
-        total = (total + left[:, terms] @ right[terms]).astype(np.float16)
+    for start in range(0, left.shape[1], terms):
+        added = slice(start, start + terms)
+        total = (total + left[:, added] @ right[added]).astype(np.float16)
     return total.astype(np.float64)

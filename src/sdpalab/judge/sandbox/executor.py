@@ -69,8 +69,12 @@ class _PlanServer:
             if order["do"] == "build":
                 return {"status": None}, {}
             if order["do"] == "ring":
-                draws = {name: array.view(np.uint16) for name, array in arrays.items() if name != "plan"}
-                limits = {name: order[name] for name in ("arch", "poison", "max_steps")}
+                draws = {
+                    name: array.view(np.uint16) if array.dtype == np.float16 else array
+                    for name, array in arrays.items()
+                    if name != "plan"
+                }
+                limits = {name: order[name] for name in ("arch", "poison", "max_steps", "reordered")}
                 reply, outputs = run_in_ring(sent.plan(), builds, draws, **limits)
                 return {"status": None, **reply}, outputs
             result = self._run(order, sent.plan(), builds, arrays)

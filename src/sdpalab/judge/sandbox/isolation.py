@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
+from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
@@ -197,38 +198,28 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, results = self._once(
-                    problem.to_dict(), arrays, plan, poison, reuse, watched=first, layout=layout
-                )
+                # With checks the code is another, which is there already.
+                watched = not notes.get("hazards")
+                reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
                 outputs[name] = results["o"]
                 if first and self.about["lse"]:
                     outputs["lse"] = results["lse"]
-                notes = notes or reply
+                if not notes:
+                    notes = reply
+                elif reply.get("hazards") and not notes.get("hazards"):  # without the log-sum-exp it may have its own
+                    notes |= {field: reply[field] for field in ("hazards", "hazard_count", "groups")}
                 changed |= set(reply.get("changed", ()))
             if plans is None:
                 self._look_again(outputs["second"])
         except _Failed as failure:
-            if notes.get("hazards"):  # of the first run, which was watched: they say more than how the second ended
+            if notes.get("hazards"):  # of a run before: they say more than how this one ended
                 hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
                 return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
 
-    def attempt(
-        self, problem: Problem, inputs: Arrays, *, poison: int = POISONS[0], reuse: bool = False, watched: bool = True
-    ) -> Answer:
+    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
         """Run the candidate once, without the log-sum-exp; the output, if there is one, is called ``o``.
-
-        Parameters
-        ----------
-        problem, inputs
-            What to compute.
-        poison : int
-            Byte that fills the memory of the output.
-        reuse : bool
-            For a callable: put the inputs into the same tensors as the run before, which had the same shapes.
-        watched : bool
-            For a kernel: with the simulator's checks on.
 
         Raises
         ------
@@ -238,7 +229,9 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, poison, reuse, watched)
+            reply, results = self._once(
+                problem.to_dict(), inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True
+            )
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": results["o"]}
@@ -246,8 +239,8 @@ class CandidateProcesses:
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
 
-        It has the knobs that the kernel names for that, where none was asked for. ``draws`` are random numbers, uint16,
-        in the shapes of q, k and v. The reply has ``ring`` and ``ptx_sha256``, or
+        It has the knobs that the kernel names for that, where none was asked for. ``draws`` are those of
+        :func:`sdpalab.judge.algebra.stage.drawn`. The reply has ``ring`` and ``ptx_sha256``, or
         ``not_algebraic``, or a ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``.
         A kernel that is not algebraic with its log-sum-exp is run again without: ``lse_refusal`` then says why.
 
@@ -262,9 +255,11 @@ class CandidateProcesses:
             assert plans is not None  # a callable has none
             assert self._executor is not None
             order = {"do": "ring", "arch": self._arch, "cache": self._cache, "poison": POISONS[0]}
-            order |= {"max_steps": self._max_steps}
+            order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
-            sent = {name: array.view(np.float16) for name, array in draws.items()}
+            sent = {  # the wire has no uint16
+                name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
+            }
             reply, outputs = self._ask(self._executor, order, {"plan": plans.full, **sent}, room)
             refusal = str(reply.get("not_algebraic", ""))
             if not refusal or not self.about["lse"]:

@@ -76,6 +76,7 @@ class DeclaredNumerics(Message):
     normalise: Text
     products: Text = "problem"
     tanh: Text = "float32"
+    accumulate_terms: int | None = None
 
 
 class About(Message):

@@ -17,11 +17,13 @@ from sdpalab.sim.checks.global_history import FIRST_GROUP, SEVERAL, GlobalHistor
 from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
 from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
 from sdpalab.sim.checks.race import USUALLY_PROXY, RaceCheck
+from sdpalab.sim.checks.tensor_map_fences import MAP_CHUNK, TensorMapFences
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
-from sdpalab.sim.selection import Array, Mask, indices
+from sdpalab.sim.selection import Array, Mask, Selection, indices
 
 __all__ = ["GlobalRaceCheck"]
 
@@ -57,6 +59,7 @@ class GlobalRaceCheck(Observer):
         self._strong = any(order.strong for order in orders)
         self._narrow = any(order.strong and order.level < SAME_GPU for order in orders)
         """Whether strong operations may race with each other."""
+        self.maps = TensorMapFences(machine, log, race.clocks, race.sync, history)
         self.order = GlobalOrder(history, race.clocks, race.sync, len(machine.spaces["global"].data))
         self.owner: Array = np.empty(0, np.uint32)
         """Each lane's block + 1."""
@@ -69,6 +72,7 @@ class GlobalRaceCheck(Observer):
         first = np.arange(machine.n_cta) // machine.cluster_size * machine.cluster_size
         self.history.cluster_of[machine.cta_ids] = machine.cta_ids[first]
         self.lanes.reset()
+        self.maps.reset()
 
     def load(self, access: Access) -> None:
         """A weak read must come after the writes of others, a strong one after their weak writes."""
@@ -134,6 +138,27 @@ class GlobalRaceCheck(Observer):
         self.lanes.access(access, "updates", "updates", ("wrote", "reads"), None)
         self.sync.update(access, order, returns=access.instruction.opcode == "atom")
         self._mark_strong(access)
+
+    def tensor_map_fence(self, sel: Selection, instruction: Instruction, maps: Access | None) -> None:
+        """See :meth:`.tensor_map_fences.TensorMapFences.fence`."""
+        self.maps.fence(sel, instruction, maps)
+
+    def tensor_map_use(self, maps: Access) -> None:
+        """A map that this launch has written is used behind the write, and behind a fence between the proxies."""
+        if maps.space.name != "global":
+            return
+        self.clocks.tick(maps.instruction)
+        for marks in (self.history.writes, self.history.strong):
+            for begin in range(0, maps.width, MAP_CHUNK):
+                part = (maps.offset + begin, maps.index + begin, MAP_CHUNK)
+                self._check(
+                    Access(maps.space, *part, maps.sel, maps.instruction),
+                    marks,
+                    "uses the tensor map that {other} wrote",
+                    None,
+                )
+            if not self.log.seen("race", maps.instruction):
+                self.maps.use(maps, marks)
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.checks.illegal import address_of, buffer_of, element
+from sdpalab.sim.checks.undefined_reads import report_unwritten
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
@@ -90,9 +91,7 @@ class MemoryCheck(TrafficObserver):
                 return
         self.log.unwritten_reads = True
         lane, first = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
-        what = f"{width} bytes of shared memory at offset {first} are read before they were written"
-        usually = "usually a missing barrier or zero fill"
-        self.log.add(self.machine, "uninitialised", access.instruction, lane, what, usually)
+        report_unwritten(self.machine, self.log, access.instruction, lane, width, first)
 
     def store(self, access: Access, words: Array | None) -> None:
         """Mark shared bytes as written."""

@@ -14,31 +14,31 @@ Fence-SC order, or the write would come after its own reader; and so the first s
 that one thread makes behind a barrier covers what all threads have fenced before the barrier, if those that read have a
 ``fence.sc``, too.
 
-The unit is a warp. Inside a cluster the vectors of :mod:`~sdpalab.sim.checks.clocks` hold what comes before; what a
-warp knows of other clusters is a set of :class:`Moment`.
+The unit is a warp; what comes before it is in :mod:`~sdpalab.sim.checks.causality`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from sdpalab.sim.checks.causality import RELATIONS, Causality, Fence, Moment
 from sdpalab.sim.checks.clocks import Clocks
 from sdpalab.sim.checks.lanes import LaneOrder
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
+from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access
 from sdpalab.sim.opcodes import opcode_of
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
+from sdpalab.sim.selection import WARP, Selection, indices
 
-__all__ = ["MOST_SYNCHRONISING", "Moment", "ReleaseChain", "Synchronisation", "synchronises"]
+__all__ = ["MOST_SYNCHRONISING", "ReleaseChain", "Synchronisation", "synchronises"]
 
 MOST_SYNCHRONISING = 1024
 """Lanes of a step of atomic operations that orders anything: histograms and sums order nothing."""
-_RELATIONS = (SAME_CTA, SAME_CLUSTER, SAME_GPU)
 _WITHIN = ("", "of another block of the cluster", "in another block")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.cluster", SAME_GPU: "__threadfence()"}
@@ -47,29 +47,6 @@ _NOT_COVERED = (
     "no fence is between it, or the barrier that passed it on, and the operation that the other thread saw: put the "
     "fence directly before that operation, or give both sides a fence.sc (__threadfence())"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """What comes before a release: in its cluster up to which time of each actor, and moments of other clusters."""
-
-    cluster: int
-    rows: Array
-    before: frozenset[Moment]
-    fences: frozenset[_Fence] = frozenset()
-    """The ``fence.sc`` that come before it."""
-    observed: frozenset[_Fence] = frozenset()
-    """Those that come before what threads before it have observed."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Fence:
-    """A ``fence.sc``, with what comes before it."""
-
-    moment: Moment
-    block: int
-    level: int
-
 
 _Moments = tuple[Moment | None, Moment | None, Moment | None]
 """By relation, what is released to threads in that relation."""
@@ -91,7 +68,7 @@ class _Link:
     fence: int
     """The level of the widest fence before it, or of its own release; -1 if there was none."""
     moments: _Moments
-    fences: frozenset[_Fence]
+    fences: frozenset[Fence]
     """The ``fence.sc`` that come before it."""
 
 
@@ -103,6 +80,7 @@ class ReleaseChain:
     narrowest: int = 3
 
 
+@derived
 def synchronises(entry: Entry) -> bool:
     """Whether a kernel has what an acquire or a release needs."""
     for instruction in entry.instructions:
@@ -115,7 +93,7 @@ def synchronises(entry: Entry) -> bool:
     return False
 
 
-class Synchronisation:
+class Synchronisation(Causality):
     """Releases and acquires of the warps of a machine.
 
     Parameters
@@ -128,76 +106,35 @@ class Synchronisation:
     """
 
     def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, chains: dict[int, ReleaseChain]) -> None:
-        self.machine, self.clocks, self.lanes = machine, clocks, lanes
-        self.active = synchronises(machine.entry)
-        """Whether there is anything to do at all."""
-        self._chains: dict[str, dict[int, ReleaseChain]] = {"global": chains, "shared": {}}
-        self._fenced: Array = clocks.blank(len(_RELATIONS)) if self.active else np.empty(0)
-        """For each relation [relations, planes, warps, actors], what came before the last fence that reaches so far."""
+        super().__init__(machine, clocks, lanes, active=synchronises(machine.entry))
         seats = machine.n_cta * machine.warps
-        self._known: list[frozenset[Moment]] = [frozenset()] * seats
-        self._passed: list[list[frozenset[Moment]]] = [[frozenset()] * seats for _ in _RELATIONS]
-        self._fence_level: list[int] = [-1] * seats
+        self._chains: dict[str, dict[int, ReleaseChain]] = {"global": chains, "shared": {}}
         self._seen: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
         """For each warp the chains that it has read, how much of each, and with which scope."""
-        self._flat: list[dict[int, Array] | None] = [None] * seats
-        self._taken: list[set[Moment]] = [set() for _ in range(seats)]
-        """For each warp the moments of its cluster that it comes after."""
-        self._posted: dict[Hashable, frozenset[Moment]] = {}
-        self._fences: list[frozenset[_Fence]] = [frozenset()] * seats
-        """For each warp the ``fence.sc`` that come before it."""
-        self._fences_passed: list[tuple[frozenset[_Fence], frozenset[_Fence]]] = [(frozenset(), frozenset())] * seats
-        """This and the next at its last fence that releases."""
-        self._observed: list[frozenset[_Fence]] = [frozenset()] * seats
-        """Those that come before what the warp, or others before it, have observed."""
-        self._posted_fences: dict[Hashable, tuple[frozenset[_Fence], frozenset[_Fence]]] = {}
+        self._seen_at: dict[_Place, dict[ReleaseChain, tuple[int, int]]] = {}
+        """The same by place."""
+        self._looked: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
+        """For each warp, of how many links of a chain it has observed the fences, and with which scope."""
+        self._joined: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
+        """The same of what the links release."""
+        self._own: list[set[ReleaseChain]] = [set() for _ in range(seats)]
+        """For each warp the chains of which it has acquired what it had released itself."""
         self._released_at: dict[_Place, _Moments] = {}
         """What the last release operation of a warp on a place releases."""
-        self._seen_at: dict[_Place, dict[ReleaseChain, tuple[int, int]]] = {}
-        """The same as ``_seen`` by place."""
         self._acquired: list[int] = [-1] * seats
         """For each warp the level of the widest fence since it last read a chain."""
-        self.foreign = False
-        """Whether any warp comes after anything of another cluster."""
-        self._sequential = False
-        """Whether any warp has executed a ``fence.sc``, or has observed one."""
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
-        seats = len(self._known)
+        super().reset()
+        seats = len(self._acquired)
         self._chains["shared"].clear()
-        if self.active:
-            self._fenced.fill(0)
-        self._known = [frozenset()] * seats
-        self._passed = [[frozenset()] * seats for _ in _RELATIONS]
-        self._fence_level, self._acquired = [-1] * seats, [-1] * seats
-        self._seen = [{} for _ in range(seats)]
-        self._flat = [None] * seats
-        self._taken = [set() for _ in range(seats)]
-        self._posted.clear()
-        self._sequential = False
-        self._fences, self._observed = [frozenset()] * seats, [frozenset()] * seats
-        self._fences_passed = [(frozenset(), frozenset())] * seats
-        for table in (self._posted_fences, self._released_at, self._seen_at):
+        self._acquired = [-1] * seats
+        for seen in (self._seen, self._looked, self._joined):
+            seen[:] = [{} for _ in range(seats)]
+        self._own = [set() for _ in range(seats)]
+        for table in (self._released_at, self._seen_at):
             table.clear()
-        self.foreign = False
-
-    # ---- who --------------------------------------------------------------------------------------------------------
-
-    def _block(self, seat: int) -> int:
-        return int(self.machine.cta_ids[seat // self.machine.warps])
-
-    def _cluster(self, seat: int) -> int:
-        size = self.machine.cluster_size
-        return int(self.machine.cta_ids[seat // self.machine.warps // size * size])
-
-    def _relation(self, link: _Link, seat: int) -> int:
-        return self._relation_to(link.block, link.cluster, seat)
-
-    def _relation_to(self, block: int, cluster: int, seat: int) -> int:
-        if block == self._block(seat):
-            return SAME_CTA
-        return SAME_CLUSTER if cluster == self._cluster(seat) else SAME_GPU
 
     # ---- fences -----------------------------------------------------------------------------------------------------
 
@@ -215,25 +152,10 @@ class Synchronisation:
                 self._come_after_fences(seat, level)
         if order.release:
             self.lanes.arrive(sel)
-            present = self.clocks.present(seats)
-            for relation in range(level + 1):
-                self._fenced[relation][:, seats] = present
-            for seat in seats.tolist():
-                self._fence_level[seat] = max(self._fence_level[seat], level)
-                self._fences_passed[seat] = self._fences[seat], self._observed[seat]
-                for relation in range(level + 1):
-                    self._passed[relation][seat] = self._known[seat]
+            self._release_by_fence(seats, level)
 
-    def _come_after_fences(self, seat: int, level: int) -> None:
-        """The warp executes a ``fence.sc``: those that must precede it in Fence-SC order come before it."""
-        self._sequential = True
-        for fence in self._observed[seat]:
-            if self._relation_to(fence.block, fence.moment.cluster, seat) <= min(fence.level, level):
-                self._come_after(seat, fence.moment)
-                self._observed[seat] -= {fence}
-        moment = Moment(self._cluster(seat), self.clocks.present(np.array([seat]))[:, 0], self._known[seat])
-        mine = _Fence(moment, self._block(seat), level)
-        self._fences[seat] = frozenset(each for each in self._fences[seat] if each.level > level) | {mine}
+    def _relation(self, link: _Link, seat: int) -> int:
+        return self._relation_to(link.block, link.cluster, seat)
 
     def _acquire(self, seat: int, level: int) -> None:
         """What the warp has read of chains is acquired by what reaches ``level``."""
@@ -242,61 +164,22 @@ class Synchronisation:
 
     def _join_all(self, seat: int, seen: dict[ReleaseChain, tuple[int, int]], level: int) -> None:
         for chain, (many, scope) in seen.items():
-            for link in chain.links[:many]:
+            first = _fresh(self._joined[seat], chain, many, min(level, scope))
+            if first and chain in self._own[seat]:
+                self.lanes.leave(slice(*self._lanes(seat)))
+            for link in chain.links[first:many]:
                 relation = self._relation(link, seat)
                 if relation <= min(level, scope, link.level):
-                    self._join(seat, link, relation)
+                    self._join(seat, chain, link, relation)
 
-    def _join(self, seat: int, link: _Link, relation: int) -> None:
+    def _join(self, seat: int, chain: ReleaseChain, link: _Link, relation: int) -> None:
         moment = link.moments[relation]
         if moment is None:
             return
         if moment.cluster == self._cluster(seat) and link.seat == seat:
+            self._own[seat].add(chain)
             self.lanes.leave(slice(*self._lanes(seat)))
         self._come_after(seat, moment)
-
-    def _come_after(self, seat: int, moment: Moment) -> None:
-        self._fences[seat] |= moment.fences
-        self._observed[seat] |= moment.observed
-        cluster = self._cluster(seat)
-        more = moment.before if moment.cluster == cluster else frozenset((moment,))
-        if moment.cluster == cluster:
-            self._take_rows(seat, moment)
-        if not more <= self._known[seat]:
-            self._come_back(seat, cluster, more - self._known[seat])
-            self._known[seat] |= more
-            self._flat[seat] = None
-            self.foreign = True
-
-    def _come_back(self, seat: int, cluster: int, moments: frozenset[Moment]) -> None:
-        """What moments of other clusters have of the warp's own cluster comes before the warp, too."""
-        done, taken = self._known[seat], self._taken[seat]
-        left, seen = list(moments), set(moments)
-        while left:
-            each = left.pop()
-            if each.cluster == cluster:
-                if each in taken:
-                    continue
-                self._take_rows(seat, each)
-            fresh = each.before - done - seen
-            seen |= fresh
-            left += fresh
-
-    def _take_rows(self, seat: int, moment: Moment) -> None:
-        """A warp comes after a moment of its cluster, and its lanes after what others of the warp have released before
-        that."""
-        if moment in self._taken[seat]:
-            return
-        self._taken[seat].add(moment)
-        self.clocks.join(seat, moment.rows)
-        if (until := int(moment.rows[0, seat % self.clocks.warps])) > 0:
-            self.lanes.leave(slice(*self._lanes(seat)), until)
-
-    def _lanes(self, seat: int) -> tuple[int, int]:
-        """The lanes of a warp."""
-        cta, slot = divmod(seat, self.machine.warps)
-        first = (slot * self.machine.n_cta + cta) * WARP
-        return first, first + WARP
 
     # ---- strong operations ------------------------------------------------------------------------------------------
 
@@ -323,7 +206,8 @@ class Synchronisation:
                 strong = [
                     each for each in chain.links if self._relation(each, seat) <= min(each.level, order.level)
                 ]  # only observation through morally strong operations goes on
-                chain = ReleaseChain(strong, min((each.level for each in strong), default=3))
+                if len(strong) < len(chain.links):
+                    chain = ReleaseChain(strong, min((each.level for each in strong), default=3))
             self._extend(lane, seat, chain, order, access, place)
 
     def overwritten(self, access: Access) -> None:
@@ -344,7 +228,7 @@ class Synchronisation:
         here = self._seen_at.setdefault((seat, space, place), {})
         here[chain] = self._seen[seat][chain] = len(chain.links), order.level
         self._acquired[seat] = -1
-        for link in chain.links:
+        for link in chain.links[_fresh(self._looked[seat], chain, len(chain.links), order.level) :]:
             if link.fences and self._relation(link, seat) <= min(order.level, link.level):
                 self._observed[seat] |= link.fences
                 self._sequential = True
@@ -360,7 +244,7 @@ class Synchronisation:
         fence, here = self._fence_level[seat], (seat, access.space.name, place)
         fences = self._fences[seat], self._observed[seat]
         earlier = self._released_at.get(here, (None, None, None))
-        for relation in _RELATIONS:
+        for relation in RELATIONS:
             if order.release and relation <= level:
                 rows, before = self.clocks.present(np.array([seat]))[:, 0], self._known[seat]
                 moments.append(Moment(cluster, rows, before, *fences))
@@ -392,87 +276,7 @@ class Synchronisation:
                 if self._seen[seat] and self._acquired[seat] < SAME_GPU:
                     self._acquire(seat, SAME_GPU)
 
-    # ---- barriers ---------------------------------------------------------------------------------------------------
-
-    def post(self, key: Hashable, sel: Selection, home: Indices | None, *, fenced: int | None = None) -> None:
-        """What the lanes know of other clusters is passed on with their arrival at a barrier.
-
-        With ``fenced`` that is what they knew at their last fence that reaches threads in this relation.
-        """
-        if not (self.foreign or self._sequential):
-            return
-        for seat, cta in self._arrivals(sel, home):
-            known = self._known[seat] if fenced is None else self._passed[fenced][seat]
-            mine = (self._fences[seat], self._observed[seat]) if fenced is None else self._fences_passed[seat]
-            if known:
-                self._posted[key, cta] = self._posted.get((key, cta), frozenset()) | known
-            if any(mine):
-                fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
-                self._posted_fences[key, cta] = fences | mine[0], observed | mine[1]
-
-    def fence_levels(self, seats: Indices) -> Array:
-        """The levels of the widest fences that these warps have executed so far; -1 of none."""
-        return np.array([self._fence_level[seat] for seat in seats.tolist()])
-
-    def fenced(self, relation: int) -> Array:
-        """What came before each warp's last fence that reaches threads in this relation [planes, warps, actors]."""
-        before: Array = self._fenced[relation]
-        return before
-
-    def collect(self, key: Hashable, sel: Selection, home: Indices | None) -> None:
-        """The lanes leave a barrier."""
-        if self._posted or self._posted_fences:
-            for seat, cta in self._arrivals(sel, home):
-                self.take(seat, key, cta)
-
-    def take(self, seat: int, key: Hashable, cta: int) -> None:
-        """A warp comes after what was passed on to a barrier of a CTA."""
-        fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
-        self._fences[seat] |= fences
-        self._observed[seat] |= observed
-        more = self._posted.get((key, cta), frozenset())
-        if not more <= self._known[seat]:
-            self._known[seat] |= more
-            self._flat[seat] = None
-
-    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """What was released to ``source`` can be acquired from ``target``."""
-        for cta in np.flatnonzero(ctas).tolist() if self._posted or self._posted_fences else ():
-            more = self._posted.pop((source, cta), None)
-            if more:
-                self._posted[target, cta] = self._posted.get((target, cta), frozenset()) | more
-            fences, observed = self._posted_fences.pop((source, cta), (frozenset(), frozenset()))
-            if fences or observed:
-                mine, theirs = self._posted_fences.get((target, cta), (frozenset(), frozenset()))
-                self._posted_fences[target, cta] = mine | fences, theirs | observed
-
-    def forget(self, key: Hashable, ctas: Mask) -> None:
-        """``key`` begins anew."""
-        for cta in np.flatnonzero(ctas).tolist() if self._posted or self._posted_fences else ():
-            self._posted.pop((key, cta), None)
-            self._posted_fences.pop((key, cta), None)
-
-    def _arrivals(self, sel: Selection, home: Indices | None) -> Iterator[tuple[int, int]]:
-        lanes = indices(sel)
-        seats = self.clocks.seat[lanes]
-        pairs = np.unique(np.stack([seats, seats // self.machine.warps if home is None else home]), axis=1)
-        return zip(*pairs.tolist(), strict=True)
-
     # ---- questions --------------------------------------------------------------------------------------------------
-
-    def comes_after(self, seat: int, cluster: int, actor: int, time: int) -> bool:
-        """Whether what an actor of another cluster did at a time comes before what this warp does now."""
-        if not self._known[seat]:
-            return False
-        flat = self._flat[seat]
-        if flat is None:
-            flat = self._flat[seat] = _flatten(self._known[seat])
-        row = flat.get(cluster)
-        return row is not None and time <= int(row[actor])
-
-    def comes_after_any(self, seat: int) -> bool:
-        """Whether this warp comes after anything of another cluster."""
-        return bool(self._known[seat])
 
     def advice(self, seat: int, block: int, time: int) -> str:
         """What keeps this warp from coming after what ``block`` did at a time; empty if neither it nor another warp of
@@ -504,15 +308,10 @@ class Synchronisation:
         return _NOT_COVERED
 
 
-def _flatten(moments: frozenset[Moment]) -> dict[int, Array]:
-    """For each cluster, up to which time of each actor all these moments and those before them reach."""
-    flat: dict[int, Array] = {}
-    left, done = list(moments), set(moments)
-    while left:
-        moment = left.pop()
-        row = flat.get(moment.cluster)
-        flat[moment.cluster] = moment.rows[0] if row is None else np.maximum(row, moment.rows[0])
-        fresh = moment.before - done
-        done |= fresh
-        left += fresh
-    return flat
+def _fresh(done: dict[ReleaseChain, tuple[int, int]], chain: ReleaseChain, many: int, level: int) -> int:
+    """How many links of a chain are done with already, at this level or a wider one; the others up to ``many`` are from
+    now on."""
+    before, widest = done.get(chain, (0, -1))
+    if level >= widest:
+        done[chain] = many, level
+    return before if level <= widest else 0

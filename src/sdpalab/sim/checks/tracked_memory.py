@@ -41,8 +41,7 @@ class TrackedMemory(MemoryCheck):
         words = ~defined
         bad: Mask = np.asarray(words.any(axis=1))
         lane, offset = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
-        read = f"{access.width} bytes of shared memory at offset {offset}"
-        self.registers.first.setdefault(instruction.pc, (lane, read))
+        self.registers.undefined_reads.read(instruction.pc, lane, access.width, offset)
         origins = self.origins.gather(access.index, access.width).max(axis=1)
         self.registers.loaded(access, words, origins, "trans" in instruction.mods)
 
@@ -54,12 +53,13 @@ class TrackedMemory(MemoryCheck):
             return
         lanes, shadows, origins = pending
         row = np.searchsorted(lanes, indices(access.sel))
+        bad = shadows[row].any(axis=1)
+        lanes, origins = lanes[row], origins[row]
         if access.space.name == "global":
-            for place in np.flatnonzero(shadows[row].any(axis=1))[:1]:
-                lane, origin = int(lanes[row[place]]), int(origins[row[place]])
-                if origin:
-                    self.registers.matters(origin - 1, access.instruction, lane, "as a stored value")
+            for origin in np.unique(origins[bad & (origins != 0)]):
+                lane = int(lanes[bad & (origins == origin)][0])
+                self.registers.undefined_reads.matter(int(origin) - 1, access.instruction, lane, "as a stored value")
         elif access.space.name == "shared":
             mine = np.ascontiguousarray(~shadows[row])
             self.shadow.store(access.index, access.width, mine.view(WORDS[access.width])[:, 0])
-            self.origins.scatter(access.index, access.width, origins[row])
+            self.origins.scatter(access.index[bad], access.width, origins[bad])

@@ -17,10 +17,10 @@ import numpy as np
 
 from sdpalab.sim.checks.matrix_shadows import matrix_fragments, matrix_rows, product_shadows
 from sdpalab.sim.checks.registers import RegisterCheck, ones
+from sdpalab.sim.checks.undefined_reads import UndefinedReads
 from sdpalab.sim.decode import Step
 from sdpalab.sim.definedness import Region, Undefined, computes, find_undefined, is_followed, writes
-from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at
-from sdpalab.sim.hazards import ConflictingAccess
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction, Operand, Register
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access
@@ -32,7 +32,6 @@ from sdpalab.sim.types import TYPES, unsigned
 
 __all__ = ["TrackingCheck"]
 
-_USUALLY = "usually a missing barrier or zero fill"
 _HALVES = ("f16x2", "bf16x2")
 _ALL = np.uint32(0xFFFFFFFF)
 
@@ -62,9 +61,7 @@ class TrackingCheck(RegisterCheck):
             self._meeting.setdefault(first, []).append(pc)
         self.pending: dict[int, tuple[Indices, Array, Array]] = {}
         """For the pc of a store, its lanes, the shadows of their words and the origins."""
-        self.first: dict[int, tuple[int, str]] = {}
-        """For the pc of a load, the lane that first read undefined bytes, and which."""
-        self._reported: set[tuple[object, object]] = set()
+        self.undefined_reads = UndefinedReads(machine, log)
 
     def find(self) -> Undefined:
         """All that may be undefined if every load from shared memory is."""
@@ -146,7 +143,7 @@ class TrackingCheck(RegisterCheck):
 
     def _decides(self, instruction: Instruction, predicate: Register, region: Region) -> Step:
         """A branch that only decides what is computed: that is undefined where the ways meet, if the predicate is."""
-        condition, unset = self.shadows[predicate.name], self._use(instruction, predicate, "as a predicate")
+        condition = self.shadows[predicate.name]
         waiting, origins = self._waiting[instruction.pc], self.origin(condition)
 
         def look(sel: Selection) -> None:
@@ -154,8 +151,9 @@ class TrackingCheck(RegisterCheck):
             if not unknown.any():
                 waiting[sel] = 0
                 return
-            if (unknown & (origins[sel] == 0)).any():
-                unset(sel)
+            unset = unknown & (origins[sel] == 0)
+            if unset.any():
+                RegisterCheck.report(self, instruction, indices(sel)[unset], predicate.name, "as a predicate")
             waiting[sel] = np.where(unknown, origins[sel], np.uint32(0))
 
         return look
@@ -261,7 +259,7 @@ class TrackingCheck(RegisterCheck):
         d, a, b, c = (self._rows(operand) for operand in instruction.operands[:4])
         sources = [*a, *b, *c]
         known = {id(shadow) for shadow in self.shadows.values()}
-        regular = instruction.mods[2:3] != ("m8n8k4",)
+        regular = instruction.mods[2].startswith("m16n8") and all(source.itemsize == 4 for source in sources)
         reads = self.undefined.reads.get(instruction.pc, frozenset())
         unset = [self._never_set(instruction, name, "as an operand") for name in sorted(reads) if name in self.shadows]
 
@@ -392,17 +390,4 @@ class TrackingCheck(RegisterCheck):
         if len(never):
             super().report(instruction, never, name, role)
         for origin in np.unique(origins[origins != 0]):
-            lane = int(lanes[origins == origin][0])
-            self.matters(int(origin) - 1, instruction, lane, role)
-
-    def matters(self, pc: int, instruction: Instruction, lane: int, role: str) -> None:
-        """What the load at ``pc`` has read reaches an instruction."""
-        cause = self.machine.entry.instructions[pc]
-        group = cause.loc or cause.pc, instruction.loc or instruction.pc
-        if group in self._reported:
-            return
-        self._reported.add(group)
-        first, read = self.first[pc]
-        other: ConflictingAccess = conflicting_access_at(self.machine, instruction, lane)
-        what = f"{read} are read before they were written, and used {role} by {{other}}"
-        self.log.add(self.machine, "uninitialised", cause, first, what, _USUALLY, other)
+            self.undefined_reads.matter(int(origin) - 1, instruction, int(lanes[origins == origin][0]), role)

@@ -18,7 +18,7 @@ from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
 from sdpalab.sim.isa.rounding import canonical_nans, flush
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.selection import Array, Indices, Selection
+from sdpalab.sim.selection import Array, Selection, in_turns
 from sdpalab.sim.types import PtxType, unsigned
 
 __all__ = ["SHARED_REDUCTIONS", "UPDATES", "WITHOUT_RESULT"]
@@ -106,7 +106,7 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
             function = _flushing_add if type_.name == "f32" and memory.name == "global" else update
             values = [source[chosen] for source in sources]
             old = np.empty(len(index), unsigned(type_.bits))
-            for turn in _turns(index):
+            for turn in in_turns(index):
                 updated = partial(_updated, type_, function, [value[turn] for value in values])
                 if weak is None:
                     old[turn] = words = memory.load(index[turn], type_.bytes)
@@ -117,20 +117,6 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
                 d[chosen] = _unpacked(old, type_)
 
     return step
-
-
-def _turns(index: Indices) -> list[Indices]:
-    """Positions in ``index`` so that no address is named twice in one turn, and equal ones come in order."""
-    everything = np.arange(len(index))
-    if (index[1:] > index[:-1]).all():
-        return [everything]
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    if len(first) == len(index):
-        return [everything]
-    turn = everything - np.repeat(first, np.diff(first, append=len(index)))
-    return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])
 
 
 def _updated(type_: PtxType, function: Update, values: Sequence[Array], words: Array) -> Array:

@@ -8,10 +8,12 @@ visible in the async proxy.
 from __future__ import annotations
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.selection import Selection
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
-__all__: list[str] = []
+__all__ = ["one_way_release"]
 
 
 @opcode("fence", "membar")
@@ -19,7 +21,7 @@ def _fence(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     observers = decoder.machine.observers
     if mods.flag("proxy"):
-        return _proxy_fence(decoder, mods)
+        return _proxy_fence(decoder, instruction, mods)
     if instruction.opcode == "membar":
         mods.choice(("cta", "gl", "sys"))
     elif mods.flag("mbarrier_init"):
@@ -37,14 +39,15 @@ def _fence(decoder: Decoder, instruction: Instruction) -> Step:
     return step
 
 
-def _proxy_fence(decoder: Decoder, mods: Mods) -> Step:
-    """Between the generic proxy and another; a check tracks the visibility of shared memory in the async proxy."""
+def _proxy_fence(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+    """Between the generic proxy and another; checks track what is visible in the async and the tensor map proxy."""
     observers = decoder.machine.observers
-    kind = mods.choice(("async", "alias", "tensormap::generic"))
+    kind = mods.choice(("async", "alias", "async::generic", "tensormap::generic"))
+    if kind == "tensormap::generic":
+        return _tensor_map_fence(decoder, instruction, mods)
     space = mods.choice(("global", "shared::cta", "shared::cluster"), default="") if kind == "async" else ""
-    if kind == "tensormap::generic":  # nothing here changes a tensor map
-        mods.choice(("acquire", "release"))
-        mods.choice(("cta", "cluster", "gpu", "sys"))
+    if kind == "async::generic" and one_way_release(mods):
+        kind, space = "async", "shared::cta"
     mods.done()
     spaces = (space.split("::")[0],) if space else ("shared", "global")
 
@@ -53,3 +56,39 @@ def _proxy_fence(decoder: Decoder, mods: Mods) -> Step:
             observer.proxy_fence(sel, spaces)
 
     return step
+
+
+def one_way_release(mods: Mods) -> bool:
+    """Take the rest of ``fence.proxy.async::generic``: whether it is the release, by which writes to the block's shared
+    memory become visible in the async proxy. What its acquire orders, reads in the generic proxy, is not checked."""
+    order = mods.choice(("acquire", "release"))
+    mods.choice((f"sync_restrict::shared::{'cta' if order == 'release' else 'cluster'}",))
+    mods.choice(("cluster",))
+    return order == "release"
+
+
+def _tensor_map_fence(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+    """A release of what was written to tensor maps, or an acquire of the map at an address."""
+    order = mods.choice(("acquire", "release"))
+    mods.choice(("cta", "cluster", "gpu", "sys"))
+    mods.done()
+    observers, operands = decoder.machine.observers, instruction.operands
+    if order == "release":
+        if operands:
+            raise mods.unsupported("a release has no operands")
+
+        def release(sel: Selection) -> None:
+            for observer in observers:
+                observer.tensor_map_fence(sel, instruction, None)
+
+        return release
+    if len(operands) != 2 or operands[1] != Immediate(DESCRIPTOR_BYTES):
+        raise mods.unsupported(f"an acquire takes the address of a tensor map and its size, {DESCRIPTOR_BYTES}")
+    maps = Accessor(decoder, instruction, operands[0], "generic", 1, "global")
+
+    def acquire(sel: Selection) -> None:
+        for part in maps.parts(sel, width=DESCRIPTOR_BYTES):
+            for observer in observers:
+                observer.tensor_map_fence(sel, instruction, part)
+
+    return acquire

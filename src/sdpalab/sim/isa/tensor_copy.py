@@ -44,10 +44,13 @@ class _Boxes:
         """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
         groups = []
         for access in self.access.parts(sel, width=DESCRIPTOR_BYTES):
+            for observer in self.machine.observers:
+                observer.tensor_map_use(access)
             lanes = indices(access.sel)
             for begin in np.unique(access.index):
                 mine = lanes[access.index == begin]
-                placed = self._map(bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
+                described = self.machine.descriptors.get(int(begin))
+                placed = self._map(described or bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
                 if placed is not None:
                     groups.append(
                         (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))

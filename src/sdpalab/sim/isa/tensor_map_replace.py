@@ -1,5 +1,5 @@
 """Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy"). Where a fence to the tensor map proxy is missing is not checked."""
+"tensormap.cp_fenceproxy"). The race check looks for missing fences."""
 
 from __future__ import annotations
 
@@ -89,6 +89,8 @@ def _copy(decoder: Decoder, instruction: Instruction) -> Step:
                 row = np.searchsorted(mine, indices(goal.sel))
                 for number, words in enumerate(chunks):
                     _store(decoder, goal, number * CHUNK, CHUNK, np.ascontiguousarray(words[row]))
+        for observer in observers:
+            observer.tensor_map_fence(sel, instruction, None)
 
     return step
 

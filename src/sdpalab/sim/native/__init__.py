@@ -20,17 +20,17 @@ because it must infer types that are all alike, and adds a dependency and the in
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
 with a reason. So native code may suspect more than what is wrong, and must never suspect less. Many kinds of hazards
-are then reported in further native runs (:mod:`.reporting`); the others by the reference engine, which runs the launch
-from the beginning.
+are then reported in further native runs (:mod:`.reporting`); the others by the reference engine, which runs the
+launch from the beginning.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
-thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). A block that waits for a later one
-leaves the launch to the reference engine, which runs them together. All blocks of a cooperative launch run together
-here, too, as those of a cluster do; and, in a random order, those of a few clusters at a time where blocks poll what
+thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch
+run together, as those of a cluster do; so do those of a chunk, in a second run, if one waits for a later one
+(:func:`.communication.all_resident`); and, in a random order, those of a few clusters at a time where blocks poll what
 others write, so that they meet there.
 
-**Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.operations.tracked`); where they
-may matter, the reference engine decides.
+**Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.undefined`), and ends where they
+matter; a third goes on behind each such use, notes it, and is reported (:mod:`.reporting`).
 
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
@@ -39,16 +39,32 @@ Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are
 vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
 
 **Python** is called back (:mod:`.host`) for ``printf``, ``malloc`` and ``free``, for a tensor map that a kernel has
-changed, and by instructions whose accesses a recorder collects. Launches with such calls run on one thread.
+changed, and by instructions whose accesses a recorder collects. Where reads may be stale (:mod:`.stale`), it carries
+out every access of lanes to global and shared memory. Launches with such calls run on one thread.
 
-**What is left to the reference engine** besides: the launches that :data:`.engine.LEFT_TO_THE_REFERENCE` names,
-launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of another stream's, counters where lanes of a warp
-wait for an mbarrier apart from each other, and an instruction without a native handler, where a lane reaches it. The
-table is in docs/instructions.md.
+**What is left to the reference engine** besides: launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of
+another stream's, counters where lanes of a warp wait for an mbarrier apart from each other, and an instruction without
+a native handler, where a lane reaches it. The table is in docs/instructions.md.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
-from sdpalab.sim.native.choice import UNWRITTEN, note_suspicions, report_suspicions, run_native, wanted_engine
+from sdpalab.sim.native.choice import (
+    STUCK,
+    UNWRITTEN,
+    all_resident,
+    note_suspicions,
+    report_suspicions,
+    run_native,
+    wanted_engine,
+)
 
-__all__ = ["UNWRITTEN", "note_suspicions", "report_suspicions", "run_native", "wanted_engine"]
+__all__ = [
+    "STUCK",
+    "UNWRITTEN",
+    "all_resident",
+    "note_suspicions",
+    "report_suspicions",
+    "run_native",
+    "wanted_engine",
+]

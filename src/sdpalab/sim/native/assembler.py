@@ -7,18 +7,20 @@ has no handler, or a modifier or operand that none takes, is not native: the ref
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sdpalab.sim.checks.provenance import Origins
 from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.definedness import Region
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
 from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
+from sdpalab.sim.native.stale import StaleAccess, StaleFence, StaleSettling
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
@@ -101,8 +103,8 @@ class Assembler:
     refused: dict[int, str] = field(default_factory=dict)
     places: dict[int, int] = field(default_factory=dict)
     """By the number of a record, the pc of its instruction."""
-    uses: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By the number of a record, the register that may never have been set, and as what it is used there."""
+    uses: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """By the number of a record, the registers that may be undefined, and as what each is used there."""
     host_calls: list[HostCall | WatchedAccess] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
@@ -112,8 +114,8 @@ class Assembler:
     guard: int = 0
     tracking: bool = False
     """Whether undefined bytes of shared memory are followed."""
-    unset: dict[int, frozenset[str]] = field(default_factory=dict)
-    """Then, by the pc of an instruction, the registers that it reads and that may never have been set."""
+    regions: dict[int, Region] = field(default_factory=dict)
+    """Then, by the pc of a branch that only decides what is computed, the registers written before its ways meet."""
     origins: Origins = field(default_factory=dict)
     """For the ``provenance`` check, where the addresses of accesses come from."""
     volatile_is_data: bool = False
@@ -128,6 +130,10 @@ class Assembler:
     """Of a warp, for those functions."""
     recorded: frozenset[int] = frozenset()
     """By their pc, the instructions whose accesses Python gets."""
+    late: Mapping[int, int] | None = None
+    """Where reads may be stale, the loads that may read later than their place in the program
+    (:func:`sdpalab.sim.weak.late_loads.late_windows`)."""
+    stale_calls: list[StaleAccess | StaleFence | StaleSettling] = field(default_factory=list)
     _used: int = 0
     _pc: int = -1
 

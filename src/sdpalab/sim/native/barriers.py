@@ -8,6 +8,7 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.layout import (
     ACTORS,
+    ARRIVALS_PENDING,
     ARRIVED,
     ARRIVED_AT,
     AT_BARRIER,
@@ -19,7 +20,9 @@ from sdpalab.sim.native.layout import (
     CAME,
     CHECKED,
     CLOCKS,
+    CTA_COUNT,
     CURRENT,
+    END,
     END_A,
     END_ARRIVE,
     END_B,
@@ -31,6 +34,8 @@ from sdpalab.sim.native.layout import (
     GIVEN,
     KIND,
     LIVE,
+    NO_BARRIER,
+    ORDER,
     PART_BLOCK,
     PART_FROM,
     PART_INFO,
@@ -46,6 +51,7 @@ from sdpalab.sim.native.layout import (
     TARGET,
     THREADS,
     TIME,
+    TOGETHER,
     VECTORS,
     WARP_COUNT,
     WARP_CTA,
@@ -54,12 +60,13 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.parts import add_part
+from sdpalab.sim.native.stale_events import barrier_arrival, barrier_complete, barrier_leave
 from sdpalab.sim.native.suspects import suspect_arrival
 from sdpalab.sim.native.trace import trace_arrival
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
-__all__ = ["arrive", "release"]
+__all__ = ["arrive", "release_all", "threads_left"]
 
 
 def uniform(registers: int, row: int, mask: int) -> int:
@@ -84,10 +91,12 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     if load32(block + 4 * END_B) >= 0:
         given = uniform(registers, load32(block + 4 * END_B), taken)
     whole = 32 * load64(context + 8 * WARP_COUNT)
-    if name < 0 or name >= BARRIER_COUNT or given < 0:
+    if name < 0 or given < 0:
         return BARRIER_RULE
     wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
     trace_arrival(context, taken, at, name, given, end)
+    if name >= NO_BARRIER:
+        name, wrong = NO_BARRIER, 1
     cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
     barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
     arrived = load64(barrier + 8 * ARRIVED)
@@ -98,7 +107,8 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
         if (before if before else whole) != (given if given else whole):
             wrong = 1
         if load64(barrier + 8 * KIND) != kind:
-            return BARRIER_RULE
+            wrong = 1
+            kind = 2
         # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
         if came != 0 and (end != END_BARRIER or came != taken or given == 0):
             wrong = 1
@@ -112,6 +122,7 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
         clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
         store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
+    barrier_arrival(context, load64(context + 8 * CURRENT), cta, name)
     status = suspect_arrival(context, at) if wrong else 0
     if status != 0:
         return status
@@ -122,7 +133,39 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
     store64(part + 8 * PART_INFO, name)
     store64(part + 8 * PART_FROM, block)
+    if load64(context + 8 * ORDER) == TOGETHER:
+        store64(context + 8 * ARRIVALS_PENDING, 1)
+        return 0
     return release(context, cta, barrier, name)
+
+
+def threads_left(context: int, cta: int) -> int:
+    """Threads of a CTA have exited: barriers that waited only for them are complete; a status."""
+    if load64(context + 8 * ORDER) == TOGETHER:
+        store64(context + 8 * ARRIVALS_PENDING, 1)
+        return 0
+    return release_barriers(context, cta)
+
+
+def release_all(context: int) -> int:
+    """A turn in lockstep is over in which warps have arrived at barriers, or exited; a status."""
+    store64(context + 8 * ARRIVALS_PENDING, 0)
+    for cta in range(load64(context + 8 * CTA_COUNT)):
+        status = release_barriers(context, cta)
+        if status != 0:
+            return status
+    return 0
+
+
+def release_barriers(context: int, cta: int) -> int:
+    """Let the lanes go that wait at barriers of a CTA which are complete; a status."""
+    for name in range(BARRIER_COUNT):
+        barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
+        if load64(barrier + 8 * ARRIVED) > 0:
+            status = release(context, cta, barrier, name)
+            if status != 0:
+                return status
+    return 0
 
 
 def follows(context: int, cta: int, barrier: int) -> int:
@@ -191,6 +234,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
                 store64(part + 8 * PART_STATUS, READY)
                 waited |= 1 << k
+                barrier_leave(context, warps * cta + k, cta, name)
                 if load64(context + 8 * CHECKED) != 0:
                     acquire(context, warps * cta + k, vector)
     if load64(context + 8 * CHECKED) != 0:
@@ -198,12 +242,13 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             if waited >> k & 1:
                 take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
         forget(context, vector)
+    barrier_complete(context, cta, name)
     store64(barrier + 8 * ARRIVED, 0)
     return 0
 
 
 def reduce(context: int, cta: int, name: int) -> None:
-    """``bar.red``: the predicates of all lanes that wait, combined, to each of them."""
+    """``bar.red``: the predicates of all lanes that wait so, combined, to each of them."""
     warps = load64(context + 8 * WARP_COUNT)
     true = 0
     total = 0
@@ -217,6 +262,8 @@ def reduce(context: int, cta: int, name: int) -> None:
                 if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
                     continue
                 mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
+                if load32(block + 4 * END) != END_REDUCE:
+                    continue
                 if turn == 0:
                     true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
                     total += popcount(mask)

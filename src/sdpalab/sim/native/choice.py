@@ -15,11 +15,22 @@ from sdpalab.sim.touched import Touched
 if TYPE_CHECKING:
     from sdpalab.sim.native.reporting import Suspicions
 
-__all__ = ["ENGINES", "UNWRITTEN", "note_suspicions", "report_suspicions", "run_native", "wanted_engine"]
+__all__ = [
+    "ENGINES",
+    "STUCK",
+    "UNWRITTEN",
+    "all_resident",
+    "note_suspicions",
+    "report_suspicions",
+    "run_native",
+    "wanted_engine",
+]
 
 ENGINES = ("reference", "native")
 UNWRITTEN = "uninitialised"
 """Why a launch is left to the reference engine in which shared memory is read that nobody wrote."""
+STUCK = "nothing can run"
+"""Why one is in which all threads wait, most likely for each other or for blocks that have not begun."""
 _VARIABLE = "SDPALAB_SIM_ENGINE"
 
 
@@ -73,15 +84,28 @@ def run_native(
     return run(setup, space, tally, workers, touched, printed)
 
 
+def all_resident(setup: Setup) -> Setup | None:
+    """See :func:`sdpalab.sim.native.communication.all_resident`."""
+    from sdpalab.sim.native import communication
+
+    return communication.all_resident(setup)
+
+
 def note_suspicions(
-    setup: Setup, space: Space, tally: Tally, log: HazardLog, why: str, touched: list[Touched] | None = None
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    log: HazardLog,
+    why: str,
+    touched: list[Touched] | None = None,
+    printed: list[str] | None = None,
 ) -> Suspicions | None:
     """See :func:`sdpalab.sim.native.reporting.note_suspicions`."""
     try:
         from sdpalab.sim.native import reporting
     except ImportError:
         return None
-    return reporting.note_suspicions(setup, space, tally, log, why, touched)
+    return reporting.note_suspicions(setup, space, tally, log, why, touched, printed)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:

@@ -29,6 +29,7 @@ from sdpalab.sim.native.layout import (
     GRANULES,
     OBSERVED_AT,
     OPERANDS,
+    ORIGINS,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_READING,
@@ -37,6 +38,7 @@ from sdpalab.sim.native.layout import (
     RANKS,
     RELEASED,
     REMOTE,
+    SHARED_STRIDE,
     STRICT,
     TIME,
     VECTORS,
@@ -90,6 +92,8 @@ def begin_clocks(context: int) -> None:
     fill(load64(context + 8 * RELEASED), 0, 8 * actors * BARRIER_COUNT * ctas)
     fill(load64(context + 8 * WRITTEN), 0, load64(context + 8 * WRITTEN_BYTES) * ctas)
     fill(load64(context + 8 * PAGE_FULL), 0, 8 * load64(context + 8 * PAGES) * ctas)
+    if load64(context + 8 * ORIGINS) != 0:
+        fill(load64(context + 8 * ORIGINS), 0, load64(context + 8 * SHARED_STRIDE) * ctas)
     for page in range(load64(context + 8 * PAGES) * ctas):
         flying = load64(load64(context + 8 * PAGE_FLYING) + 8 * page)
         if flying != 0 or load64(load64(context + 8 * PAGE_READING) + 8 * page) != 0:  # nobody waited for these

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.chunks import Setup
+from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import instructions_of
 
 __all__ = [
+    "all_resident",
     "communicates",
     "ctas_together",
     "orders_blocks",
+    "orders_threads",
     "reaches_all_blocks",
     "relaxed_arrivals",
     "relaxed_waits",
 ]
 
-_TOGETHER = 4
-"""Clusters that take turns, in a random order, in a kernel whose blocks poll what others write."""
+_TOGETHER, _SCATTERED = 4, 24
+"""Clusters that take turns, in a random order, in a kernel whose blocks poll what others write; and where reads may be
+stale."""
 
 
 def reaches_all_blocks(instruction: Instruction) -> bool:
@@ -27,6 +33,7 @@ def reaches_all_blocks(instruction: Instruction) -> bool:
     return memory_order(instruction).level >= SAME_GPU
 
 
+@derived
 def communicates(entry: Entry) -> bool:
     """Whether there is a strong access to global memory."""
     return any(map(is_communication, entry.instructions))
@@ -37,6 +44,12 @@ def orders_blocks(entry: Entry) -> bool:
     return synchronises(entry) and communicates(entry)
 
 
+def orders_threads(entry: Entry, instruction: Instruction) -> bool:
+    """Whether an access is part of what may order threads through memory."""
+    return memory_order(instruction).strong and synchronises(entry)
+
+
+@derived
 def relaxed_arrivals(entry: Entry) -> bool:
     """Whether there is a relaxed arrival at an mbarrier or the barrier of a cluster: what a fence comes after matters
     to that."""
@@ -47,6 +60,7 @@ def relaxed_arrivals(entry: Entry) -> bool:
     )
 
 
+@derived
 def relaxed_waits(entry: Entry) -> bool:
     """Whether there is a relaxed wait for an mbarrier: it acquires at a fence behind it."""
     return any(
@@ -57,13 +71,27 @@ def relaxed_waits(entry: Entry) -> bool:
 
 
 def ctas_together(setup: Setup) -> int:
-    """CTAs that run together: those of a cluster, all of a cooperative launch, or those of a few clusters where they
-    meet at what they poll, and the order is random; else a lock is always free, and who comes has not to wait."""
+    """CTAs that run together: those of a cluster, all of a cooperative launch, all of a chunk where blocks are
+    ``resident``, those of some clusters where reads may be stale, or those of a few where they meet at what they poll,
+    and the order is random; else a lock is always free, and who comes has not to wait."""
     geometry = setup.geometry
     if setup.workspace:
         return geometry.ctas
-    many = min(_TOGETHER, geometry.ctas // geometry.cluster_size)
+    if setup.resident:
+        return max(map(len, setup.chunks))
+    clusters = geometry.ctas // geometry.cluster_size
+    if setup.reads == "stale":
+        return geometry.cluster_size * min(_SCATTERED, clusters)
+    many = min(_TOGETHER, clusters)
     return geometry.cluster_size * (many if setup.schedule == "random" and many > 1 and _blocks_poll(setup) else 1)
+
+
+def all_resident(setup: Setup) -> Setup | None:
+    """The launch with more blocks at once, which may wait for each other; None if they do not, or no more may be there
+    at once."""
+    if not _blocks_poll(setup) or ctas_together(setup) >= max(map(len, setup.chunks)):
+        return None
+    return replace(setup, resident=True)
 
 
 def _blocks_poll(setup: Setup) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from sdpalab.sim.checks.provenance import Origins, pointer_origins
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, find_undefined
+from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
@@ -24,15 +25,20 @@ from sdpalab.sim.native.operations.bulk import shared_address, take_order
 from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
+from sdpalab.sim.native.operations.stale import settle_loads
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
-from sdpalab.sim.native.undefined import add_shadows, follow_stores, follow_undefined
+from sdpalab.sim.native.shadows import add_shadows
+from sdpalab.sim.native.stale import StaleAccess, StaleFence, StaleSettling
+from sdpalab.sim.native.undefined import follow_stores, follow_undefined, meetings, ways_meet
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.regions import pure_regions
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
+from sdpalab.sim.weak.late_loads import late_windows
 
 __all__ = ["Decoded", "decode"]
 
@@ -64,12 +70,14 @@ class Decoded:
         there, so that a path that never runs costs nothing.
     places : dict of int to int
         By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
-    uses : dict of int to (str, str)
-        By the number of a record, the register that may never have been set, and as what it is used there.
+    uses : dict of int to tuple of (str, str)
+        By the number of a record, the registers that may be undefined, and as what each is used there.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     host_calls : tuple of HostCall
         Calls of Python, by the number that records have for them.
+    stale_calls : tuple
+        Where reads may be stale, accesses, fences and settlings, by the number that records have for them.
     origins : dict
         For the ``provenance`` check, where the addresses of accesses come from.
     stack_bytes : int
@@ -87,9 +95,10 @@ class Decoded:
     ones: tuple[int, ...]
     refused: dict[int, str]
     places: dict[int, int]
-    uses: dict[int, tuple[str, str]]
+    uses: dict[int, tuple[tuple[str, str], ...]]
     sites: dict[int, Instruction]
     host_calls: tuple[HostCall | WatchedAccess, ...]
+    stale_calls: tuple[StaleAccess | StaleFence | StaleSettling, ...]
     origins: Origins
     stack_bytes: int
 
@@ -110,12 +119,13 @@ def decode(
     version: float = 9.0,
     recorded: frozenset[int] = frozenset(),
     letter: bool = False,
+    stale: bool = False,
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
     that follow undefined bytes of shared memory, ``provenance`` those of that check, ``traced`` those that record
     events (:mod:`.trace`); with ``volatile_is_data`` volatile accesses are weak ones; ``recorded`` are the
     instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
-    scope have that of the CTA.
+    scope have that of the CTA; with ``stale``, Python decides what reads return.
 
     ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
     :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
@@ -129,17 +139,23 @@ def decode(
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
+    if stale:
+        asm.late = late_windows(entry)
     if provenance:
         asm.origins = pointer_origins(entry)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
-        asm.tracking, asm.unset = True, undefined.reads
-        undefined = find_undefined(program, entry, {})  # a branch on what is undefined matters, whatever it decides
+        asm.tracking, asm.regions = True, pure_regions(program, entry)
+        undefined = find_undefined(program, entry, asm.regions)
+    meeting = meetings(asm, undefined)
     add_shadows(asm, undefined)
     polling = polling_loops(entry, program)
     blocks = [
-        _block(asm, program, basic, number, undefined, polls=(number in polling.blocks) + (number in polling.endless))
+        _block(
+            *(asm, program, basic, number, undefined, meeting.get(number, ())),
+            polls=(number in polling.blocks) + (number in polling.endless),
+        )
         for number, basic in enumerate(program.blocks)
     ]
     return Decoded(
@@ -157,6 +173,7 @@ def decode(
         asm.uses,
         asm.sites if isinstance(asm, RingAssembler) else {},
         tuple(asm.host_calls),
+        tuple(asm.stale_calls),
         asm.origins,
         asm.stack_bytes,
     )
@@ -175,16 +192,27 @@ def _predicate_bytes(program: Program) -> int:
 
 
 def _block(
-    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: int
+    asm: Assembler,
+    program: Program,
+    basic: BasicBlock,
+    number: int,
+    undefined: Undefined,
+    meeting: Sequence[int],
+    *,
+    polls: int,
 ) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
-    products = asm.checked and any(instruction.opcode == "wgmma" for instruction in asm.entry.instructions)
+    items = [*basic.items, *filter(None, [basic.end])]
+    if meeting and items:
+        ways_meet(asm, meeting, instructions_of(items[0])[0])
+    products = asm.checked and _has_products(asm.entry)
     if products:
         _look_at_products(asm, basic, 0)
     for place, item in enumerate(basic.items):
         begin = len(asm.records)
         try:
+            settle_loads(asm, instructions_of(item))
             for instruction in instructions_of(item):
                 if products and instruction.guard is not None:
                     asm.begin(instruction)
@@ -214,6 +242,7 @@ def _block(
         asm.begin(basic.end)
         guard = asm.guard_word(basic.end)
         try:
+            settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
             asm.guard = 0  # what an end needs is made ready for all lanes
@@ -233,6 +262,11 @@ def _block(
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
     return words
+
+
+@derived
+def _has_products(entry: Entry) -> bool:
+    return any(instruction.opcode == "wgmma" for instruction in entry.instructions)
 
 
 def _products(asm: Assembler, group: MmaGroup) -> None:
@@ -400,7 +434,7 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
         raise NotNative(instruction.text)
     words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
-    words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
+    words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
 
 
 _ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})

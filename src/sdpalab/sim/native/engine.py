@@ -8,29 +8,30 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from sdpalab.sim.chunks import Setup
+from sdpalab.sim.collector import without_collector
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
-from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.communication import communicates, ctas_together
 from sdpalab.sim.native.decoded import Decoded, decode
+from sdpalab.sim.native.host import HostCall
 from sdpalab.sim.native.library import library
+from sdpalab.sim.native.recorders import recorded_pcs
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
-from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
 
-__all__ = ["LEFT_TO_THE_REFERENCE", "NativeCode", "accesses_of", "run"]
+__all__ = ["NativeCode", "accesses_of", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -38,16 +39,6 @@ _TURNS = 8
 """Stretches of clusters for each thread, so that all have something to do to the end."""
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
-LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
-    "stale reads": lambda setup: setup.reads == "stale",
-    "watchers of mbarriers, bulk copies and tensor maps": lambda setup: any(
-        each.opcode in ("mbarrier", "tensormap")
-        or (each.opcode == "cp" and in_async_proxy(each))
-        or (opcode_of(each).memory and "async" in each.mods)
-        for each in _recorded(setup)
-    ),
-}
-"""Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _Key = tuple[int, tuple[bool, ...], frozenset[int], str, str]
@@ -63,9 +54,6 @@ def run(
     printed: list[str] | None = None,
 ) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
-    for why, holds in LEFT_TO_THE_REFERENCE.items():
-        if holds(setup):
-            return why
     try:
         return _run(setup, space, tally, workers, touched, printed)
     except NotNative as why:
@@ -120,7 +108,10 @@ def _run(
     code = NativeCode(setup, space)
     decoded, clusters = code.decoded, code.clusters
     first = code.state()
-    threads = 1 if communicates(setup.entry) or decoded.host_calls else min(_threads(setup, workers), clusters)
+    calls = any(not (isinstance(each, HostCall) and each.ends) for each in decoded.host_calls)
+    alone = bool(communicates(setup.entry) or calls or decoded.stale_calls or setup.watchers)
+    alone = alone or _writes_maps(setup)
+    threads = 1 if alone else min(_threads(setup, workers), clusters)
     states = [first, *(code.state() for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
@@ -182,6 +173,11 @@ def _threads(setup: Setup, workers: int | None) -> int:
     return min(cpus, _MOST_THREADS) if work > _WORTH else 1
 
 
+def _writes_maps(setup: Setup) -> bool:
+    """Whether blocks may use tensor maps that others have written: such uses are not among the accesses compared."""
+    return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in setup.entry.instructions)
+
+
 def _conflict(states: list[State]) -> bool:
     """Whether blocks of different threads touched the same place of global memory, one at least writing."""
     if len(states) == 1:
@@ -208,9 +204,9 @@ def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
     flags = (
         *(bool(setup.checks), setup.counters, setup.tracking, traced),
-        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks),
+        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks, setup.reads == "stale"),
     )
-    return id(setup.program), flags, _recorded_pcs(setup), setup.module.target, setup.numerics
+    return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
@@ -219,6 +215,7 @@ def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 
 
+@without_collector()
 def _decode(setup: Setup, *, traced: bool) -> Decoded:
     """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
     key = _key(setup, traced=traced)
@@ -238,8 +235,9 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
-                recorded=_recorded_pcs(setup),
+                recorded=recorded_pcs(setup),
                 letter="strict" in setup.checks,
+                stale=setup.reads == "stale",
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -248,16 +246,6 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))
     return known[1]
-
-
-def _recorded(setup: Setup) -> list[Instruction]:
-    """The instructions whose accesses a recorder collects."""
-    code = setup.entry.instructions if setup.watchers else ()
-    return [each for each in code if any(recorder.watches(setup.module, each) for recorder in setup.watchers)]
-
-
-def _recorded_pcs(setup: Setup) -> frozenset[int]:
-    return frozenset(each.pc for each in _recorded(setup))
 
 
 def _ring(setup: Setup) -> Ring | None:

@@ -16,6 +16,7 @@ from sdpalab.sim.native.layout import (
     CLUSTER_RULE,
     COLUMNS,
     CTA_COUNT,
+    CURRENT_RECORD,
     EARLY,
     FENCED_FLOORS,
     FLOORS,
@@ -41,15 +42,16 @@ from sdpalab.sim.native.layout import (
     READ_IN_FLIGHT,
     READERS,
     REMOTE,
+    SCRATCH,
+    SCRATCH_FAULTS,
     SHARED,
     SHARED_STRIDE,
-    UNDEFINED,
     WARP_COUNT,
     WRITERS,
     WRITTEN,
     WRITTEN_BYTES,
 )
-from sdpalab.sim.native.suspects import current_instruction, suspect
+from sdpalab.sim.native.suspects import current_instruction, note_unwritten, suspect
 from sdpalab.sim.native.updates import page_updated
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
@@ -158,7 +160,11 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
             return status
         written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (offset >> 3)
         if load8(written) != 0xFF or load8(written + 1) != 0xFF:
-            return UNDEFINED
+            place = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
+            store64(place, offset)
+            status = note_unwritten(context, load64(context + 8 * CURRENT_RECORD), 1, _CHUNK, place)
+            if status != 0:
+                return status
     plane = load64(context + 8 * PLANES) * cta + twin
     readers = load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane
     for k in range(granule, granule + many):
@@ -174,14 +180,15 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
 def written_before(context: int, cta: int, begin: int, end: int, first: int, warps: int, proxy: int) -> int:
     """Whether the last writes of granules come before an operation of these warps; a status.
 
-    In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence.
+    In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence. Of what one operation has
+    written, the first granule stands for all.
     """
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     generic, columns = warps_of_cluster(context), load64(context + 8 * COLUMNS)
-    good = 0
+    good, doubted = 0, 0
     for k in range(begin, end):
         tag = load64(writers + 8 * k)
-        if tag == good:
+        if tag in (good, doubted):
             continue
         bad = 0
         for warp in range(first, first + warps):
@@ -193,7 +200,10 @@ def written_before(context: int, cta: int, begin: int, end: int, first: int, war
         status = doubt(context, cta, k, RACE) if bad else 0
         if status != 0:
             return status
-        good = good if bad else tag
+        if bad:
+            doubted = tag
+        else:
+            good = tag
     return 0
 
 
@@ -241,7 +251,7 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
             or load64(page_word(context, PAGE_READING, cta, page)) != 0
         ):
             for k in range(low, high):
-                status = doubt(context, cta, k, ASYNC) if load32(flying_of(context, cta) + 4 * k) != 0 else 0
+                status = doubt(context, cta, k, ASYNC) if flies_first(context, cta, low, k) else 0
                 if status != 0:
                     return status
         tag = load64(page_word(context, PAGE_TAG, cta, page))
@@ -262,8 +272,19 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
     return time
 
 
+def flies_first(context: int, cta: int, low: int, granule: int) -> int:
+    """Whether anything is in flight for a granule, and not the same as for the one before it, from ``low`` on: of a
+    stretch one granule stands for all."""
+    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    flying, mine = flying_of(context, cta) + 4 * granule, writers + 8 * granule
+    if load32(flying) == 0:
+        return 0
+    return granule == low or load32(flying - 4) != load32(flying) or load64(mine - 8) != load64(mine)
+
+
 def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
-    """Whether all reads of granules come before a warp's next access; a status."""
+    """Whether all reads of granules come before a warp's next access; a status. Of reads in one step the first granule
+    stands for all."""
     planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
     vector = vector_of(context, warp)
     for other in range(planes):
@@ -271,8 +292,11 @@ def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
         if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
             continue
         readers = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
+        last = 0
         for k in range(begin, end):
-            status = doubt(context, cta, k, RACE) if load32(readers + 4 * k) > known else 0
+            time = load32(readers + 4 * k)
+            status = doubt(context, cta, k, RACE) if time > known and time != last else 0
+            last = time
             if status != 0:
                 return status
     return 0

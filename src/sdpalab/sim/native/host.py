@@ -17,15 +17,15 @@ import numpy as np
 from llvmlite import ir
 
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import IllegalAccess
-from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, Space
+from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
+from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64
 from sdpalab.sim.native.layout import OPERANDS, WARP
 from sdpalab.sim.native.maps import map_words
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.recorders import Recorders
 from sdpalab.sim.native.words import load32
-from sdpalab.sim.recording import AccessRecorder, SeenAccess
 from sdpalab.sim.selection import Array
 from sdpalab.sim.system_calls import LaneMemory, formatted
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
@@ -43,11 +43,19 @@ class HostCall:
         One of :data:`~sdpalab.sim.system_calls.ARGUMENT_BYTES`.
     arguments, results : tuple of (int, int)
         For each its row, and the bytes of an element.
+    line : int
+        Of the PTX.
     """
 
     name: str
     arguments: tuple[tuple[int, int], ...]
     results: tuple[tuple[int, int], ...]
+    line: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends the launch: a failed assertion."""
+        return self.name == "__assertfail"
 
 
 @dataclass(frozen=True)
@@ -97,51 +105,50 @@ class Host:
         address of this process, and gives the address of its words, or 0 where there is none.
     printed : list of str
         What printf wrote.
+    recorders : Recorders
+        The recorders of the launch.
     error : BaseException, optional
         What went wrong in Python; the native run has ended then.
+    failure : DeviceAssertion, optional
+        Of an assertion that has failed.
     """
 
     def __init__(self, setup: Setup, space: Space, context: Array, calls: Sequence[HostCall | WatchedAccess]) -> None:
         self.setup, self.space, self.context, self.calls = setup, space, context, calls
         self.printed: list[str] = []
         self.error: BaseException | None = None
+        self.failure: DeviceAssertion | None = None
         self._extents: Array = np.empty(0, np.int64)
-        self._recorders: dict[int, list[AccessRecorder]] = {}
-        """By the pc of an instruction, those that collect its accesses."""
+        self.recorders = Recorders(setup, space, context, self.fail)
         self._maps: list[Array] = []
         """Tables of tensor maps; copies in flight may refer to earlier ones."""
         self._callbacks = _CALLBACK(self._answer), _CALLBACK(self._read_map)
         self.address, self.map_reader = (int(ctypes.cast(each, ctypes.c_void_p).value or 0) for each in self._callbacks)
 
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong in Python: the launch ends with that."""
+        self.error = error
+
     def _answer(self, registers: int, record: int, mask: int, context: int) -> int:
         try:
             call = self.calls[load32(record + 4 * (OPERANDS + HOST_NUMBER))]
             if isinstance(call, WatchedAccess):
-                self._watch(call, [lane for lane in range(WARP) if mask >> lane & 1])
+                lanes = [lane for lane in range(WARP) if mask >> lane & 1]
+                space = "global" if self.context[layout.HOST_SPACE] else "shared"
+                self.recorders.see(call.pc, space, call.width, lanes, self.recorders.places()[lanes])
                 return layout.DONE
             rows = [[_row(registers + row, size) for row, size in each] for each in (call.arguments, call.results)]
-            _ANSWERS[call.name](self, [lane for lane in range(WARP) if mask >> lane & 1], *rows)
+            lanes = [lane for lane in range(WARP) if mask >> lane & 1]
+            if call.ends:
+                self._fail(lanes[0], call.line, *rows[0])
+            else:
+                _ANSWERS[call.name](self, lanes, *rows)
         except IllegalAccess:
             return layout.ILLEGAL
         except BaseException as error:
-            self.error = error
+            self.fail(error)
             return layout.TRAP
         return layout.DONE
-
-    def _watch(self, access: WatchedAccess, lanes: Sequence[int]) -> None:
-        setup, context = self.setup, self.context
-        places = _row(int(context[layout.SCRATCH]) + layout.SCRATCH_PLACES, 8).astype(np.int64)[lanes]
-        space = "global" if context[layout.HOST_SPACE] else "shared"
-        instruction = setup.entry.instructions[access.pc]
-        first = WARP * (int(context[layout.CURRENT]) % setup.geometry.warps)
-        seen = SeenAccess(
-            *(setup.module, setup.entry.name, instruction, space, int(context[layout.CURRENT_CTA]) - 1),
-            *(np.array(lanes) + first, places & (1 << RANK_SHIFT) - 1 if space == "shared" else places, access.width),
-        )
-        if access.pc not in self._recorders:
-            self._recorders[access.pc] = [each for each in setup.watchers if each.watches(setup.module, instruction)]
-        for recorder in self._recorders[access.pc]:
-            recorder.see(seen, setup.geometry.grid, self.space.extents)
 
     def _read_map(self, place: int, record: int, mask: int, context: int) -> int:
         try:
@@ -154,9 +161,20 @@ class Host:
             self.context[layout.TENSOR_MAPS] = self._maps[-1].ctypes.data
             self.context[layout.TENSOR_MAP_COUNT] = many + 1
         except BaseException as error:
-            self.error = error
+            self.fail(error)
             return 0
         return self._maps[-1].ctypes.data + 8 * layout.MAP_WORDS * many
+
+    def _fail(self, lane: int, line: int, message: Array, file: Array, row: Array, function: Array, _: Array) -> None:
+        """``__assertfail``: the launch ends behind it."""
+        memory, geometry = _NativeMemory(self, lane), self.setup.geometry
+        what, where, name = (memory.string(int(each[lane])).decode("latin-1") for each in (message, file, function))
+        thread = WARP * (int(self.context[layout.CURRENT]) % geometry.warps) + lane
+        block = geometry.block_at(int(self.context[layout.CURRENT_CTA]) - 1)
+        self.failure = DeviceAssertion(
+            f"{where}:{int(row[lane])}: {name}: block {block}, thread {geometry.thread_at(thread)}: assertion `{what}` "
+            f"failed (PTX line {line})"
+        )
 
     # ---- the functions ----------------------------------------------------------------------------------------------
 
@@ -198,7 +216,11 @@ class Host:
 
 
 _Answer = Callable[[Host, Sequence[int], Sequence[Array], Sequence[Array]], None]
-_ANSWERS: dict[str, _Answer] = {"vprintf": Host.print, "malloc": Host.allocate, "free": Host.free}
+_ANSWERS: dict[str, _Answer] = {
+    "vprintf": Host.print,
+    "malloc": Host.allocate,
+    "free": Host.free,
+}
 
 
 class _NativeMemory(LaneMemory):

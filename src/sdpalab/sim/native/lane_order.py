@@ -1,8 +1,9 @@
-"""The order of a warp's lanes by mbarriers, at which lanes arrive and wait apart: machine code.
+"""The order of a warp's lanes by mbarriers and through memory, where lanes arrive and wait apart: machine code.
 
 A warp's own entry in its vector is the time up to which all its lanes come after each other. Lanes that arrive at an
-mbarrier pass on what they themselves did; when all lanes of the warp have waited, they come after that
-(:class:`sdpalab.sim.checks.lanes.LaneOrder`). What a part of the warp waits for is not kept: that may suspect more.
+mbarrier, execute a fence or release pass on what they themselves did; when all lanes of the warp have waited, or the
+warp acquires that, they come after it (:class:`sdpalab.sim.checks.lanes.LaneOrder`). What a part of the warp waits for
+at an mbarrier is not kept: that may suspect more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from sdpalab.sim.native.clocks import acquire, set_floors, vector_of
 from sdpalab.sim.native.layout import CLOCKS, LANES_ARRIVED, LANES_SEEN, LIVE, WARP_WORDS, WARPS
 from sdpalab.sim.native.words import load64, store64
 
-__all__ = ["acquire_by_lanes", "arrive_lanes", "lanes_before"]
+__all__ = ["acquire_by_lanes", "arrive_lanes", "lanes_before", "leave_lanes"]
 
 
 def arrive_lanes(context: int, warp: int, mask: int) -> None:
@@ -41,6 +42,16 @@ def acquire_by_lanes(context: int, warp: int, vector: int, mask: int) -> None:
         least = max(least, common)
     store64(own, least)
     set_floors(context, warp)
+
+
+def leave_lanes(context: int, warp: int, until: int) -> None:
+    """All lanes of a warp come after what others of them have released, for the last time at ``until``."""
+    arrived = load64(context + 8 * LANES_ARRIVED) + 8 * 32 * warp
+    seen = load64(context + 8 * LANES_SEEN) + 8 * 32 * warp
+    for lane in range(32):
+        time = load64(arrived + 8 * lane)
+        if time <= until and time > load64(seen + 8 * lane):
+            store64(seen + 8 * lane, time)
 
 
 def lanes_before(context: int, warp: int, lanes: int, time: int) -> int:

@@ -234,7 +234,9 @@ class Lanes:
         name = f"llvm.{intrinsic}.v{self.count}{kind}"
         return self._new(self.builder.call(_declared(self.builder, name, arguments), arguments))
 
-    def _reduced(self, name: str) -> Any:
+    def greatest(self) -> Any:
+        """The greatest integer of all elements, a scalar."""
+        name = f"llvm.vector.reduce.{'smax' if self.signed else 'umax'}.v{self.count}i{self.bits}"
         return self.builder.call(_declared(self.builder, name, [self.value], _element(self.type)), [self.value])
 
     def any(self) -> Any:

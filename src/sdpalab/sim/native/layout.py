@@ -22,6 +22,7 @@ GUARD = 1
 """0, or the row of a predicate, plus 1, plus 2 where it is negated."""
 OPERANDS = 2
 """The first of fourteen: offsets of rows in the warp's registers, or numbers."""
+LAST_OPERAND = 13
 
 # ---- a block: int32 words --------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ CONTEXT_WORDS = 192
     CURRENT_SHARED,  # the shared memory of its CTA
     CURRENT_LOCAL,
     CURRENT_LIVE,  # its lanes that have not exited
-    CURRENT_PC,  # of a warp that gave up: where
+    CURRENT_PC,  # of a warp that gave up: where, a record; or the block in front of which it has run too many steps
     GRID_X,
     GRID_Y,
     GRID_Z,
@@ -220,7 +221,7 @@ CONTEXT_WORDS = 192
     STRICT,  # whether lanes that execute an instruction together need not stay together
     COPY_COUNT,  # instructions of cp.async so far
     CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
-    LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier; 0 if there are none
+    LANES_ARRIVED,  # for each lane of each warp, when it last arrived at an mbarrier or released; 0 if there is neither
     LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
     HOST,  # the function that calls back into Python
     READ_MAP,  # ... and the one that reads a tensor map
@@ -239,9 +240,10 @@ CONTEXT_WORDS = 192
     SUSPECT_COUNT,
     SUSPECTS_OF,  # how many of them each record has
     ARRIVALS_OF,  # for the end of each block the last cluster, plus one, that has a row
-    FAULTS,  # rows of illegal accesses; 0: one ends the run
+    FAULTS,  # rows of what is wrong; 0: one ends the run
     FAULT_COUNT,
-    TRACE,  # events, one behind the other; 0: none are recorded
+    FAULTS_OF,  # for each record its last row, plus one
+    TRACE,  # events, one behind the other, and zeros behind them; 0: none are recorded
     TRACE_END,
     TRACE_BEGAN,  # the end of the events of all clusters before
     TRACED_ACCESSES,  # of the cluster that runs
@@ -254,7 +256,16 @@ CONTEXT_WORDS = 192
     WAITED,  # for each warp of a cluster the time of its griddepcontrol.wait; 0: none yet
     RECORD_COUNT,  # behind the last record's number, instructions have numbers by their pc where records are named
     TURN,  # in lockstep, how often all warps in front of a block have run it
-) = range(169)
+    TURN_BEGAN,  # ... before the cluster began
+    ARRIVALS_PENDING,  # ... and whether warps have arrived at barriers in this turn, or exited: all at once
+    ORIGINS,  # of each four bytes of shared memory: the pc, plus one, of the load from which undefined bits came
+    TRACED_WRITE,  # where the last event of a write or an atomic operation begins
+    STALE_ACCESS,  # functions of Python, where reads may be stale: of accesses and fences; 0: none
+    STALE_EVENT,  # and of what barriers pass on
+    RECORDED,  # of each instruction, whether recorders collect its accesses: a byte; 0: of none
+    RECORD_SHARED,  # functions of Python for such accesses, of shared memory
+    RECORD_LINE,  # and of global memory by copies
+) = range(179)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -267,6 +278,9 @@ SCRATCH_FAULTS, SCRATCH_WIDTHS = (1 << 17) + 256, (1 << 17) + 512
 """There too: offsets and widths of illegal accesses."""
 SCRATCH_PLACES = 1 << 14
 """In the scratch: 32 offsets that an operation passes to a function."""
+STALE_PLACES, STALE_WORDS, STALE_BYTES, STALE_DIFFER = (1 << 14) + 1024, (1 << 14) + 2048, 16, (1 << 14) + 1536
+"""There too, of accesses whose reads may be stale: 32 addresses; for each lane so many bytes that it reads or writes;
+and lanes whose place holds another lane's value now, as bits."""
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
@@ -293,24 +307,30 @@ instruction that may break a rule, and one beside which another may have broken 
 SUSPECT_WORDS, MOST_SUSPECTS, SUSPECTS_OF_RECORD = 4, 1 << 16, 512
 SU_RECORD, SU_SPACE, SU_GRANULE, SU_CLUSTER = range(4)
 
-FAULT_WORDS, MOST_FAULTS = 40, 1 << 10
-FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_OFFSETS = range(8)
-"""The first fault of a kind by each record: lanes as bits, the CTA's linear index, and each lane's offset."""
-MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT = range(6)
+FAULT_WORDS, MOST_FAULTS = 44, 1 << 13
+FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_ORIGIN, FA_TURN, FA_BEFORE = range(10)
+FA_OFFSETS = 10
+"""The first fault of a kind, space and origin by each record: lanes as bits, the CTA's linear index, in lockstep the
+turn of the cluster, the row before of the same record, plus one, and each lane's offset."""
+MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT, UNWRITTEN_READ, REACHED = range(8)
 """Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that
-are not there, or leaves out one that is. Of these two the offsets are masks, and the width the missing lanes."""
+are not there, or leaves out one that is (of these two the offsets are masks, and the width the missing lanes); bytes of
+shared memory are read that are not defined; what the load at the pc below the origin has read of those is used. Of uses
+of registers the space is which of the record's it is."""
 
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 
-TRACE_WORDS = 1 << 22
+TRACE_WORDS = 1 << 23
 EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
 """``EV_PLACE``: the pc of the instruction, or the block at whose end it is. ``EV_TURN``: in lockstep, the turn in which
 all warps in front of a block run it."""
 EVENT_WORDS = 9
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
-TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS = 7, 8, 9
+TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP = 7, 8, 9, 10
 """An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
-used."""
+used; a tensor map is read that a kernel may change."""
+EV_MAP, EV_DESCRIPTOR = 6, 9
+"""Of a tensor map, its place in global memory, and behind the other words its bytes."""
 EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
 """Of an arrival at a barrier."""
 EV_GROUPS = EVENT_WORDS
@@ -327,6 +347,10 @@ EV_VALUES = EV_OFFSETS + WARP
 copies the number."""
 ACCESS_WORDS = EV_VALUES + 2 * WARP
 READS_IT, WRITES_IT, UPDATES_IT, COPIES_TO_IT = 1, 2, 3, 4
+ORDERS_IT = 8
+"""Besides: a strong access, which may order threads. It is recorded wherever it is."""
+SUSPICIOUS_PLACE, ORDERING_PLACE = 1, 2
+"""Of a granule whose accesses are recorded, why: there may be a hazard; there was an access that may order threads."""
 MATRIX_ROWS, TRANSPOSED_ROWS = 32, 33
 """In place of the bytes of an element: lanes write the rows of matrices of 16-bit elements, or their columns, from
 registers of all lanes of the warp (stmatrix)."""
@@ -378,6 +402,8 @@ BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
 BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
+LAST_EVENT = 110
+"""Where the warp's last event begins in the trace, plus one; 0: there is none of this cluster."""
 FIRST_PART = 112
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
@@ -471,7 +497,8 @@ CAME = 4
 """From here on, for each warp of the CTA the lanes that have arrived in this phase."""
 ARRIVED_AT, BEFORE_AT = 36, 68
 """With checks, for each warp of the CTA the time of its arrival in this phase, and in the phase before (0: none)."""
-BARRIER_COUNT = 16
+BARRIER_COUNT, NO_BARRIER = 17, 16
+"""Those that there are, and behind them one for all names that no barrier has."""
 
 # ---- special registers that depend on the warp or its CTA ------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FENCED_AT,
     FIRST_PART,
+    FULL,
     GRANULE_SHIFT,
     LIVE,
     MB_BYTES,
@@ -74,6 +75,8 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
+from sdpalab.sim.native.recorded import is_recorded, record_shared
+from sdpalab.sim.native.stale_events import mbarrier_arrival, mbarrier_complete, mbarrier_leave
 from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import mark_written, write_shared
@@ -87,6 +90,7 @@ __all__ = [
     "arrive_in_order",
     "begin_mbarrier",
     "bytes_came",
+    "bytes_counted",
     "count_bytes",
     "cta_alive",
     "cta_of",
@@ -192,14 +196,16 @@ def initialise(context: int, entry: int) -> int:
 
 
 def mbarrier_instruction(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
-    """An instruction uses mbarriers: count the wavefronts of an access of eight bytes by each lane of a mask."""
+    """An instruction uses mbarriers: count and record an access of eight bytes by each lane of a mask."""
     current_instruction(context, pc)
-    if load64(context + 8 * COUNTING) == 0:
+    if (load64(context + 8 * COUNTING) | is_recorded(context, pc)) == 0:
         return
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     for lane in range(32):
         store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
-    count_shared(context, mask, 8, pc, 0)
+    record_shared(context, mask, 8, pc)
+    if load64(context + 8 * COUNTING) != 0:
+        count_shared(context, mask, 8, pc, 0)
 
 
 # ---- instructions ----------------------------------------------------------------------------------------------------
@@ -217,15 +223,17 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         cta, offset = cta_of(context, address), offset_of(address)
         if cta < 0 or offset & 7 or offset > load64(context + 8 * SHARED_LIMIT) - 8 or count < 1 or count > _MOST:
             return MBARRIER_RULE
-        if mbarrier_at(context, cta, offset) != 0:  # again: whether that is allowed is a longer story
-            return MBARRIER_RULE
-        first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
-        k = 0
-        while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
-            k += 1
-        if k == MOST_MBARRIERS - 1:
-            return MBARRIER_RULE
-        entry = first + 8 * MBARRIER_WORDS * k
+        entry = mbarrier_at(context, cta, offset)
+        if entry != 0:  # again: whether that is in the middle of a phase is a suspicion
+            status = broken_rule(context, MBARRIER_RULE)
+            if status != 0:
+                return status
+            if load64(context + 8 * CHECKED) != 0:
+                unmark_mbarrier(context, cta, offset)
+        else:
+            entry = free_mbarrier(context, cta)
+            if entry == 0:
+                return FULL
         store64(entry + 8 * MB_OFFSET, offset)
         store64(entry + 8 * MB_VALID, 1)
         store64(entry + 8 * MB_EXPECTED, count)
@@ -241,6 +249,15 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
             if status != 0:
                 return status
     return 0
+
+
+def free_mbarrier(context: int, cta: int) -> int:
+    """Room for another mbarrier of a CTA; 0 if there is none."""
+    first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
+    k = 0
+    while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
+        k += 1
+    return first + 8 * MBARRIER_WORDS * k if k < MOST_MBARRIERS - 1 else 0
 
 
 def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
@@ -265,8 +282,15 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
             cta = cta_of(context, address)
             mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-            if mine == 0 or many < 0 or cta_alive(context, cta) == 0:
+            if many < 0:
                 return MBARRIER_RULE
+            if mine == 0 or cta_alive(context, cta) == 0:
+                status = broken_rule(context, MBARRIER_RULE)
+                if status != 0:
+                    return status
+            if mine == 0:  # this lane is left out
+                left = left & ~(1 << lane)
+                continue
             if entry == 0:
                 entry = mine
             if mine != entry:
@@ -280,6 +304,8 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 total += 1
             else:
                 total += many
+        if entry == 0:
+            continue
         pending = load64(entry + 8 * MB_PENDING)
         status = use_mbarrier(context, entry)
         ends = total == pending and load32(record + 4 * (OPERANDS + 8))
@@ -287,6 +313,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
+        mbarrier_arrival(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 5)))
         if load64(context + 8 * CHECKED) != 0:
             arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
         if drops:
@@ -315,9 +342,15 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
         many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
         cta = cta_of(context, address)
         entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-        if entry == 0 or many < 0 or cta_alive(context, cta) == 0:
+        if many < 0:
             return MBARRIER_RULE
-        status = use_mbarrier(context, entry)
+        status = 0
+        if entry == 0 or cta_alive(context, cta) == 0:
+            status = broken_rule(context, MBARRIER_RULE)
+            if status == 0 and entry == 0:
+                continue
+        if status == 0:
+            status = use_mbarrier(context, entry)
         if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
             status = bytes_came(context, entry, many)
         elif status == 0:
@@ -338,11 +371,13 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         address = load64(registers + row + 8 * lane) + shift
         cta, offset = cta_of(context, address), offset_of(address)
         entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
-        if entry == 0 or cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
+        if entry != 0 and cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
             return MBARRIER_RULE
-        status = use_mbarrier(context, entry)
+        status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
+        if entry == 0:
+            continue
         store64(entry + 8 * MB_OFFSET, -1)
         if load64(context + 8 * CHECKED) != 0:
             unmark_mbarrier(context, cta, offset)
@@ -353,7 +388,13 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
 
 def bytes_came(context: int, entry: int, many: int) -> int:
     """Bytes have come that an mbarrier counts; a status."""
-    left = load64(entry + 8 * MB_BYTES) - many
+    store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) - many)
+    return bytes_counted(context, entry)
+
+
+def bytes_counted(context: int, entry: int) -> int:
+    """An mbarrier has counted all bytes that come at once; a status."""
+    left = load64(entry + 8 * MB_BYTES)
     short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
     store64(entry + 8 * MB_BYTES, 0 if short else left)
     status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
@@ -368,6 +409,7 @@ def settle(context: int, entry: int) -> int:
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
+    mbarrier_complete(context, entry)
     checked = load64(context + 8 * CHECKED)
     if checked:
         for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
@@ -385,6 +427,7 @@ def settle(context: int, entry: int) -> int:
                 block = load64(part + 8 * PART_FROM)
                 row = registers + load32(block + 4 * END_D)
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
+                mbarrier_leave(context, number, entry, load32(block + 4 * END_E))
                 if checked:
                     pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
     return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from sdpalab.sim.native.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
 from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.stale_events import mbarrier_leave
 from sdpalab.sim.native.suspects import broken_rule
 from sdpalab.sim.native.words import load32, load64, store32
 
@@ -26,8 +27,12 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
         address = load64(row + 8 * lane) + shift
         cta = cta_of(context, address)
         entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-        if entry == 0:
-            return MBARRIER_RULE
+        if entry == 0:  # nothing to wait for
+            store32(result, load32(result) | 1 << lane)
+            status = broken_rule(context, MBARRIER_RULE)
+            if status != 0:
+                return status
+            continue
         status = use_mbarrier(context, entry)
         if status != 0:
             return status
@@ -36,16 +41,15 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
             phase = load64(asked + 8 * lane) >> 32 & 0xFFFFFFFF
         else:  # the present phase, or the one before
             phase = now if load32(asked + 4 * lane) & 1 == now & 1 else now - 1
-        if phase > now:
-            return MBARRIER_RULE
         status = broken_rule(context, MBARRIER_RULE) if phase < now - 1 else 0
         if status != 0:
             return status
-        if phase == now:
+        if phase >= now:
             store32(result, load32(result) & ~(1 << lane))
             continue
         store32(result, load32(result) | 1 << lane)
         passed |= 1 << lane
+        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 4)))
         if load64(context + 8 * CHECKED) != 0:
             pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
     return 0

@@ -6,22 +6,27 @@ the spaces that the checks ask for. In lockstep, accesses of several warps and C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
+from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten
 from sdpalab.sim.chunks import Setup, race_observers
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
-from sdpalab.sim.flow import trapped
+from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.errors import Deadlock, SimError, StepLimit
+from sdpalab.sim.flow import polls_in_vain, trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import RANK_SHIFT, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.communication import ctas_together
 from sdpalab.sim.native.decoded import Decoded
+from sdpalab.sim.native.event_order import EventOrder, in_turns
 from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
@@ -38,14 +43,11 @@ _MISSING = {
     layout.NAMES_ABSENT: f"{MEMBER_MASK} {NAMES_ABSENT}",
     layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
 }
-_BEHIND = (layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_TRAP, layout.TRACE_ADVANCE)
-"""Events at the end of a block, or behind it."""
-_LAST = 1 << 62
 _NOWHERE: Indices = np.empty(0, np.int64)
 
 
 def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
-    """Report illegal accesses, and uses of registers that were never set.
+    """Report illegal accesses, and uses of what is undefined.
 
     Parameters
     ----------
@@ -58,23 +60,57 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     if not len(faults):
         return
     size = setup.geometry.cluster_size
-    machine = still_machine(setup, space, size)
-    check = MemoryCheck(machine, log)
-    for row in faults:
-        machine.cta_ids[:] = row[layout.FA_LINEAR]
-        lanes = lanes_of(int(row[layout.FA_WARP]) % machine.warps * size, int(row[layout.FA_MASK]))
+    machine = still_machine(setup, space, 2 * size)
+    check, undefined_reads = MemoryCheck(machine, log), UndefinedReads(machine, log)
+    loads: dict[int, int] = {}
+    """For the pc of a load that has read undefined bytes, the linear index of the first such CTA."""
+    in_turn = sorted(faults, key=_fault_in_turn(setup))
+    reads = [row for row in in_turn if setup.tracking and row[layout.FA_KIND] == layout.UNWRITTEN_READ]
+    for row in [*reads, *in_turn]:
         instruction = machine.entry.instructions[decoded.places[int(row[layout.FA_RECORD])]]
-        if row[layout.FA_KIND] == layout.NEVER_SET:
-            name, role = decoded.uses[int(row[layout.FA_RECORD])]
-            report_unset(machine, log, instruction, int(lanes[0]), name, role)
+        kind, linear = int(row[layout.FA_KIND]), int(row[layout.FA_LINEAR])
+        machine.cta_ids[:] = linear
+        slot = int(row[layout.FA_WARP]) % machine.warps * machine.n_cta
+        lanes = lanes_of(slot, int(row[layout.FA_MASK]))
+        if kind in (layout.NEVER_SET, layout.REACHED):
+            name, role = decoded.uses[int(row[layout.FA_RECORD])][int(row[layout.FA_SPACE])]
+            if kind == layout.NEVER_SET:
+                report_unset(machine, log, instruction, int(lanes[0]), name, role)
+                continue
+            pc = int(row[layout.FA_ORIGIN]) - 1
+            machine.cta_ids[:size] = loads[pc]  # the load is the first CTA's of the machine, the use another's
+            undefined_reads.matter(pc, instruction, int(lanes[0]) + WARP * size, role)
             continue
-        offsets = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy()
-        if row[layout.FA_KIND] in _MISSING:
-            need, absent = _MISSING[int(row[layout.FA_KIND])], int(row[layout.FA_WIDTH])
-            check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), absent))
+        offsets, width = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy(), int(row[layout.FA_WIDTH])
+        if kind == layout.UNWRITTEN_READ:
+            offset = int(offsets[0]) & (1 << RANK_SHIFT) - 1
+            if setup.tracking and loads_shared(instruction):
+                loads.setdefault(instruction.pc, linear)
+                undefined_reads.read(instruction.pc, int(lanes[0]), width, offset)
+            else:
+                report_unwritten(machine, log, instruction, int(lanes[0]), width, offset)
             continue
-        where, width = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]], int(row[layout.FA_WIDTH])
-        check.fault(_FAULTS[int(row[layout.FA_KIND])], Access(where, offsets, _NOWHERE, width, lanes, instruction))
+        if kind in _MISSING:
+            need = _MISSING[kind]
+            check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), width))
+            continue
+        where = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]]
+        check.fault(_FAULTS[kind], Access(where, offsets, _NOWHERE, width, lanes, instruction))
+
+
+def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:
+    """The order in lockstep: by chunk, and in it by turn and record; out of lockstep there is one turn, and the order
+    stays."""
+    chunk_of = {int(cta): number for number, chunk in enumerate(setup.chunks) for cta in chunk}
+
+    def key(row: Array) -> tuple[int, ...]:
+        turn = int(row[layout.FA_TURN])
+        if turn == 0:
+            return (0,)
+        place = layout.FA_RECORD, layout.FA_SPACE, layout.FA_ORIGIN
+        return chunk_of[int(row[layout.FA_LINEAR])], turn, *(int(row[word]) for word in place)
+
+    return key
 
 
 def replay(
@@ -86,6 +122,9 @@ def replay(
     *,
     together: bool,
     stuck: bool,
+    polling: tuple[int, int, Instruction] | None = None,
+    limit: StepLimit | None = None,
+    failure: SimError | None = None,
 ) -> None:
     """Report what the checks of races, copies and barriers say of recorded events.
 
@@ -97,9 +136,17 @@ def replay(
     watched : mapping of str to ndarray of uint8
         Of each granule of shared and of global memory, whether accesses to it are recorded.
     together : bool
-        Whether warps ran in lockstep. Then the CTAs of each chunk of the launch are put in lockstep here.
+        Whether warps ran in lockstep. Then the CTAs of each chunk of the launch are put in lockstep here, unless
+        several clusters took turns.
     stuck : bool
         Whether nothing could run any more in the end.
+    polling : tuple, optional
+        Then, a warp that polls: its number among those that ran together, its lanes as bits, and the instruction by
+        which it waits.
+    limit : StepLimit, optional
+        The exception with which the last cluster ends.
+    failure : SimError, optional
+        If the last event is a failed assertion, its exception.
 
     Raises
     ------
@@ -107,28 +154,33 @@ def replay(
         If threads wait for what can never come.
     KernelTrap
         If the last event is a trap.
-    NotNative
-        If it is a failed assertion.
+    StepLimit
+        That ``limit``.
     """
     by_cluster = _by_cluster(events)
-    size = setup.geometry.cluster_size
-    clusters = [[ctas for ctas in chunk.reshape(-1, size) if int(ctas[0]) in by_cluster] for chunk in setup.chunks]
-    groups = clusters if together else [[ctas] for chunk in clusters for ctas in chunk]
-    if not together:
-        order = {cta: place for place, cta in enumerate(by_cluster)}
-        groups.sort(key=lambda group: order[int(group[0][0])])
+    size = ctas_together(setup)
+    side_by_side = together and size == setup.geometry.cluster_size
+    stretches = setup.chunks if side_by_side else [np.concatenate(setup.chunks)]
+    clusters = [
+        [chunk[first : first + size] for first in range(0, len(chunk), size) if int(chunk[first]) in by_cluster]
+        for chunk in stretches
+    ]
+    groups = clusters if side_by_side else [[ctas] for chunk in clusters for ctas in chunk]
     history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
     machines: dict[int, _Replay] = {}
     last = next(reversed(by_cluster), -1)
     for group in filter(None, groups):
-        if len(group) not in machines:
-            machines[len(group)] = _Replay(setup, space, log, history, len(group), watched)
-        firsts = [int(ctas[0]) for ctas in group]
-        machines[len(group)].run(
-            *(np.concatenate(group), [by_cluster[cta] for cta in firsts]),
+        ctas, firsts = np.concatenate(group), [int(each[0]) for each in group]
+        if len(ctas) not in machines:
+            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure)
+        machines[len(ctas)].run(
+            *(ctas, [by_cluster[first] for first in firsts]),
             together=together,
             stuck=stuck and last in firsts,
+            limit=limit if last in firsts else None,
         )
+    if polling is not None:
+        raise machines[len(ctas)].polls_in_vain(*polling)
 
 
 def _by_cluster(events: Array) -> dict[int, list[Array]]:
@@ -146,16 +198,7 @@ def _by_cluster(events: Array) -> dict[int, list[Array]]:
             mine.append(event)
             if event[layout.EV_KIND] == layout.TRACE_ACCESS and event[layout.EV_DOES] == layout.COPIES_TO_IT:
                 copies.add(int(event[layout.EV_NUMBER]))
-    for mine in by_cluster.values():
-        mine.sort(key=_in_turn)
-    return by_cluster
-
-
-def _in_turn(event: Array) -> tuple[int, int, int]:
-    """The order in lockstep: what all warps do in a turn, one instruction after the other, and of one instruction first
-    that it uses registers. Out of lockstep there is one turn only, and the order stays."""
-    kind, turn = int(event[layout.EV_KIND]), int(event[layout.EV_TURN])
-    return (turn, _LAST, 0) if kind in _BEHIND or turn == 0 else (turn, int(event[layout.EV_PLACE]), -kind)
+    return {first: in_turns(mine) for first, mine in by_cluster.items()}
 
 
 class _Replay:
@@ -167,46 +210,44 @@ class _Replay:
         space: Space,
         log: HazardLog,
         history: GlobalHistory,
-        clusters: int,
+        ctas: int,
         watched: Mapping[str, Array],
+        failure: SimError | None,
     ) -> None:
-        self.size = setup.geometry.cluster_size
-        self.machine = still_machine(setup, space, clusters * self.size, watched)
-        tally = Tally(setup.entry, setup.program, 0, clusters * self.size, self.machine.warps, traffic=False)
+        self.size, self.failure = ctas_together(setup), failure
+        self.machine = still_machine(setup, space, ctas, watched)
+        tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and what each observer gave."""
+        self.maps: dict[int, int] = {}
+        """Which cluster has read a tensor map, by its place."""
 
-    def run(self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool) -> None:
-        """Let everything happen to clusters: always at the lowest instruction of all that have an event left."""
+    def run(
+        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, limit: StepLimit | None
+    ) -> None:
+        """Let everything happen to clusters."""
         self.copies.clear()
+        self.maps.clear()
         self.flow.reset(ctas)
-        places = [0] * len(events)
-        while any(place < len(mine) for place, mine in zip(places, events, strict=True)):
-            heads = {k: events[k][place] for k, place in enumerate(places) if place < len(events[k])}
-            low = min(heads, key=lambda k: (self._pc(heads[k]), k))
-            step: list[tuple[int, Array]] = []
-            for k in heads if together else [low]:
-                warp, mine = -1, events[k][places[k]]
-                while places[k] < len(events[k]) and _alike(heads[low], mine, event := events[k][places[k]]):
-                    if event[layout.EV_WARP] <= warp:
-                        break
-                    step.append((k, event))
-                    places[k] += 1
-                    warp = int(event[layout.EV_WARP]) if together else self.machine.warps * self.size
-            if heads[low][layout.EV_KIND] == layout.TRACE_ADVANCE:
-                self.flow.land(low, int(heads[low][layout.EV_OPERATION]))
+        machine = self.machine
+        machine.descriptors.clear()
+        for cluster, step in EventOrder(machine.entry, machine.program, events, together=together).steps():
+            event = step[0][1]
+            if event[layout.EV_KIND] == layout.TRACE_ADVANCE:
+                self.flow.land(cluster, int(event[layout.EV_OPERATION]))
             else:
-                self._happens(EventStep.of(self.machine, step, self.size), low)
+                self._happens(EventStep.of(machine, step, self.size), cluster)
+        if limit is not None:
+            raise limit
         self.flow.finish(stuck=stuck)
 
-    def _pc(self, event: Array) -> int:
-        """The instruction of an event; what has no place in the code comes at once."""
-        kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
-        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_TRAP):
-            return self._end(place).pc
-        return -1 if kind in (layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_ADVANCE) else place
+    def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
+        """The exception for a warp that waits, by its number among those that ran together."""
+        rank, warp = divmod(number, self.machine.warps)
+        lanes = lanes_of(warp * self.machine.n_cta + rank, mask)
+        return polls_in_vain(self.machine, instruction, lanes)
 
     def _end(self, block: int) -> Instruction:
         end = self.machine.program.blocks[block].end
@@ -227,13 +268,15 @@ class _Replay:
             many = len(step_registers(machine.entry, instruction))
             values = step.each_lane(lambda event: event[layout.EV_ROWS :][: WARP * many].reshape(many, WARP).T).T
             self.flow.execute(instruction, sel, step.lanes, values, cluster, int(event[layout.EV_OPERATION]))
+        elif kind == layout.TRACE_MAP:
+            self._read_maps(step.events, cluster)
         elif kind == layout.TRACE_REGISTERS:
             self.flow.use_registers(machine.entry.instructions[place], sel)
         elif kind == layout.TRACE_EXIT:
             self.flow.leave(sel)
         elif kind == layout.TRACE_TRAP:
-            if self._end(place).opcode == "call":
-                raise NotNative("the message of a failed assertion")
+            if self.failure is not None:
+                raise self.failure
             raise trapped(machine, self._end(place), int(step.lanes[0]))
         elif kind == layout.TRACE_LANDING:
             self._land(int(event[layout.EV_COPY]), step.lanes)
@@ -242,6 +285,15 @@ class _Replay:
             for observer in machine.observers:
                 observer.warp_sync(sel, None if (groups == 2**WARP - 1).all() else groups)
 
+    def _read_maps(self, events: Sequence[Array], cluster: int) -> None:
+        """A cluster reads tensor maps, which may have changed."""
+        for event in events:
+            place, held = int(event[layout.EV_MAP]), event[layout.EV_DESCRIPTOR :].tobytes()
+            known = self.machine.descriptors.get(place, held)
+            if known != held and self.maps[place] != cluster:
+                raise NotNative("a tensor map that clusters change, one after the other")
+            self.machine.descriptors[place], self.maps[place] = held, cluster
+
     def _access(self, step: EventStep, instruction: Instruction) -> None:
         space, width = self.machine.spaces[_SPACES[int(step.first[layout.EV_SPACE])]], int(step.first[layout.EV_WIDTH])
         offset = step.each_lane(lambda event: event[layout.EV_OFFSETS :][:WARP])
@@ -249,8 +301,9 @@ class _Replay:
         index = offset
         if space.name == "shared":
             rank, offset = offset >> RANK_SHIFT, offset & (1 << RANK_SHIFT) - 1
-            cta = self.machine.cta[step.sel]
-            index = offset + np.where(rank == 0, cta, cta - cta % self.size + rank - 1) * self.machine.shared_stride
+            machine, cta = self.machine, self.machine.cta[step.sel]
+            home = np.where(rank == 0, cta, cta - cta % machine.cluster_size + rank - 1)
+            index = offset + home * machine.shared_stride
         access = TracedAccess(space, offset, index, width, step.sel, instruction, changed)
         does = int(step.first[layout.EV_DOES])
         if does == layout.COPIES_TO_IT:
@@ -276,16 +329,3 @@ class _Replay:
         for observer, ticket in zip(self.machine.observers, tickets, strict=True):
             if ticket is not None:
                 observer.complete(ticket[rows], issuers[rows])
-
-
-def _alike(first: Array, mine: Array, event: Array) -> bool:
-    """Whether an event may be of one step in lockstep with the first of another cluster, and of its own."""
-    kind = int(first[layout.EV_KIND])
-    if event is first:
-        return True
-    if kind in (layout.TRACE_LANDING, layout.TRACE_ADVANCE):
-        return False
-    words = [layout.EV_KIND, layout.EV_PLACE, layout.EV_NAME]
-    if kind == layout.TRACE_STEP:
-        return bool((first[words] == event[words]).all()) and mine[layout.EV_TURN] == event[layout.EV_TURN]
-    return bool((first[[*words, layout.EV_THREADS]] == event[[*words, layout.EV_THREADS]]).all())

@@ -24,7 +24,7 @@ from sdpalab.sim.native import (
     updates,
     watch,
 )
-from sdpalab.sim.native.watch import cluster_memory
+from sdpalab.sim.native.watch import cluster_memory, undefined_bytes, undefined_products
 
 __all__ = ["runtime_functions"]
 
@@ -44,6 +44,8 @@ _MODULES = (
     trace,
     traffic,
     transfers,
+    undefined_bytes,
+    undefined_products,
     updates,
     watch,
 )

@@ -10,14 +10,11 @@ Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.nati
 
 from __future__ import annotations
 
-from sdpalab.sim.native.barriers import arrive, release
+from sdpalab.sim.native.barriers import arrive, release_all, threads_left
 from sdpalab.sim.native.layout import (
     APART,
-    ARRIVED,
+    ARRIVALS_PENDING,
     BACKWARD,
-    BARRIER_COUNT,
-    BARRIER_WORDS,
-    BARRIERS,
     BLOCK_COUNT,
     BLOCK_WORDS,
     BLOCKS,
@@ -221,6 +218,10 @@ def run_together(context: int) -> int:
                 status = run_warp(context, state, number, 1)
                 if status != 0:
                     return status
+        if load64(context + 8 * ARRIVALS_PENDING) != 0:
+            status = release_all(context)
+            if status != 0:
+                return status
 
 
 def advance(context: int, ran: int) -> int:
@@ -288,9 +289,12 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
             return 0
         if polls(context, at):
             polled += 1
-            if polled > _POLLS:
-                at = lowest_other(context, state) if load64(context + 8 * STARVED) else -1
-                if at < 0:
+            starved = load64(context + 8 * STARVED)
+            if polled > _POLLS or (starved and quantum == 1):
+                other = lowest_other(context, state) if starved else -1
+                if other >= 0:
+                    at = other
+                elif polled > _POLLS:
                     return 0
         mask = take(state, at)
         block = blocks + 4 * BLOCK_WORDS * at
@@ -307,6 +311,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
         steps = load64(state + 8 * WARP_STEPS) + size
         store64(state + 8 * WARP_STEPS, steps)
         if steps > load64(context + 8 * MOST_STEPS):
+            store64(context + 8 * CURRENT_PC, at)
             return STEPS
         store64(context + 8 * STEPS_TAKEN, load64(context + 8 * STEPS_TAKEN) + size)
         store64(lanes_by_block + 8 * at, load64(lanes_by_block + 8 * at) + popcount(mask))
@@ -438,11 +443,4 @@ def leave(context: int, state: int, taken: int) -> int:
         if load64(part + 8 * PART_STATUS) == PARKED:
             store64(part + 8 * PART_STATUS, READY)
     cluster_phase(context, state)
-    cta = load64(state + 8 * WARP_CTA)
-    for name in range(BARRIER_COUNT):
-        barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
-        if load64(barrier + 8 * ARRIVED) > 0:
-            status = release(context, cta, barrier, name)
-            if status != 0:
-                return status
-    return 0
+    return threads_left(context, load64(state + 8 * WARP_CTA))

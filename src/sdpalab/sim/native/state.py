@@ -25,6 +25,7 @@ from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.host import Host
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.maps import tensor_maps
+from sdpalab.sim.native.stale import StaleReads
 from sdpalab.sim.native.values import special_rows
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
@@ -176,6 +177,13 @@ class State:
             layout.STACK: self._room(decoded.stack_bytes * warps * ctas),
             layout.STACK_BYTES: decoded.stack_bytes,
         }
+        if setup.reads == "stale":
+            self.stale = StaleReads(setup, self.space, context, decoded.stale_calls, self.host.fail)
+            words |= {layout.STALE_ACCESS: self.stale.access, layout.STALE_EVENT: self.stale.event}
+        if setup.watchers:
+            recorders = self.host.recorders
+            words |= {layout.RECORDED: self._keep(recorders.marks)}
+            words |= {layout.RECORD_SHARED: recorders.shared, layout.RECORD_LINE: recorders.line}
         words |= self._units()
         if setup.counters:
             words |= self._counters()
@@ -272,7 +280,11 @@ class State:
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors * ctas // geometry.cluster_size),
             layout.MBARRIER_VECTORS: zeros(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
-            **({each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)} if apart else {}),
+            **(
+                {each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)}
+                if apart or orders_blocks(entry)
+                else {}
+            ),
             layout.FENCED_AT: zeros(2 * actors * warps) if relaxed_arrivals(entry) else 0,
             layout.OBSERVED_AT: zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
@@ -291,6 +303,7 @@ class State:
             layout.FLYING: zeros(granules * ctas, np.int32),
             layout.WRITTEN: zeros(written * ctas, np.uint8),
             layout.WRITTEN_BYTES: written,
+            **({layout.ORIGINS: zeros(-(-shared // 16) * 16 * ctas, np.uint8)} if self.setup.tracking else {}),
             layout.PAGES: pages,
             **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
             **{word: zeros(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_GENERIC + 1)},

@@ -16,25 +16,31 @@ from sdpalab.sim.native.layout import (
     CURRENT_RECORD,
     CURRENT_STATE,
     DIVERGENT,
+    FA_BEFORE,
     FA_KIND,
     FA_LINEAR,
     FA_MASK,
     FA_OFFSETS,
+    FA_ORIGIN,
     FA_RECORD,
     FA_SPACE,
+    FA_TURN,
     FA_WARP,
     FA_WIDTH,
     FAULT_COUNT,
     FAULT_WORDS,
     FAULTS,
+    FAULTS_OF,
     GLOBAL_SHIFT,
     GRANULE_SHIFT,
     ILLEGAL,
     IN_GLOBAL,
+    IN_SHARED,
     MOST_FAULTS,
     MOST_SUSPECTS,
     NEVER_SET,
     RACE,
+    REACHED,
     RECORD_COUNT,
     RECORDS,
     SCRATCH,
@@ -51,12 +57,26 @@ from sdpalab.sim.native.layout import (
     SUSPECTS_OF,
     SUSPECTS_OF_RECORD,
     TRACE,
+    TURN,
+    TURN_BEGAN,
+    UNDEFINED,
     UNSET,
+    UNWRITTEN_READ,
     WARP_LINEAR,
 )
 from sdpalab.sim.native.words import copy, load32, load64, store32, store64
 
-__all__ = ["broken_rule", "current_instruction", "note_fault", "suspect", "suspect_arrival", "suspect_lanes"]
+__all__ = [
+    "broken_rule",
+    "current_instruction",
+    "first_lane",
+    "note_fault",
+    "note_reached",
+    "note_unwritten",
+    "suspect",
+    "suspect_arrival",
+    "suspect_lanes",
+]
 
 
 def current_instruction(context: int, pc: int) -> None:
@@ -127,32 +147,85 @@ def suspect_arrival(context: int, block: int) -> int:
 
 
 def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
-    """Lanes do what is wrong, in one of the ways from ``MISALIGNED`` on, with offsets and widths in the scratch: 0 if
-    that has been noted, else a status."""
-    faults = load64(context + 8 * FAULTS)
-    status = UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
-    if faults == 0:
-        return status
-    number = (record - load64(context + 8 * RECORDS)) >> 6
-    count = load64(context + 8 * FAULT_COUNT)
-    for k in range(count):
-        row = faults + 8 * FAULT_WORDS * k
-        if load64(row + 8 * FA_RECORD) == number and load64(row + 8 * FA_KIND) == kind:
-            return 0
-    if count >= MOST_FAULTS:
-        return status
-    store64(context + 8 * FAULT_COUNT, count + 1)
-    row = faults + 8 * FAULT_WORDS * count
+    """Lanes do what is wrong, with offsets and widths in the scratch: 0 if that has been noted, else a status."""
+    scratch = load64(context + 8 * SCRATCH)
+    width = load64(scratch + SCRATCH_WIDTHS + 8 * first_lane(mask))
+    return add_fault(context, record, mask, kind, space, width, scratch + SCRATCH_FAULTS, 0)
+
+
+def note_reached(context: int, record: int, mask: int, which: int, origins: int) -> int:
+    """Lanes use a register that is undefined there, the record's one of this number; ``origins`` is the row of where
+    its bits come from. As :func:`note_fault`."""
+    left = mask
+    while left != 0:
+        origin = load32(origins + 4 * first_lane(left))
+        same = 0
+        for lane in range(32):
+            if left >> lane & 1 and load32(origins + 4 * lane) == origin:
+                same |= 1 << lane
+        left &= ~same
+        kind = NEVER_SET if origin == 0 else REACHED
+        status = add_fault(context, record, same, kind, which, 0, 0, origin)
+        if status != 0:
+            return status
+    return 0
+
+
+def note_unwritten(context: int, record: int, mask: int, width: int, offsets: int) -> int:
+    """Lanes read bytes of shared memory that are not defined. As :func:`note_fault`."""
+    return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
+
+
+def first_lane(mask: int) -> int:
+    """The first of some lanes."""
     first = 0
     while mask >> first & 1 == 0:
         first += 1
-    scratch = load64(context + 8 * SCRATCH)
+    return first
+
+
+def status_of(kind: int) -> int:
+    """With which the run ends where faults are not noted."""
+    if kind in (UNWRITTEN_READ, REACHED):
+        return UNDEFINED
+    return UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
+
+
+def add_fault(
+    context: int, record: int, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
+) -> int:
+    """Append a row, unless the record has one like it: 0, or a status if there is no room."""
+    faults = load64(context + 8 * FAULTS)
+    if faults == 0:
+        return status_of(kind)
+    number = (record - load64(context + 8 * RECORDS)) >> 6
+    last = load64(context + 8 * FAULTS_OF) + 4 * number
+    before = load32(last)
+    while before != 0:
+        row = faults + 8 * FAULT_WORDS * (before - 1)
+        if (
+            load64(row + 8 * FA_KIND) == kind
+            and load64(row + 8 * FA_SPACE) == space
+            and load64(row + 8 * FA_ORIGIN) == origin
+        ):
+            return 0
+        before = load64(row + 8 * FA_BEFORE)
+    count = load64(context + 8 * FAULT_COUNT)
+    if count >= MOST_FAULTS:
+        return status_of(kind)
+    store64(context + 8 * FAULT_COUNT, count + 1)
+    row = faults + 8 * FAULT_WORDS * count
     store64(row + 8 * FA_RECORD, number)
     store64(row + 8 * FA_KIND, kind)
     store64(row + 8 * FA_SPACE, space)
     store64(row + 8 * FA_WARP, load64(context + 8 * CURRENT))
     store64(row + 8 * FA_LINEAR, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_LINEAR))
     store64(row + 8 * FA_MASK, mask)
-    store64(row + 8 * FA_WIDTH, load64(scratch + SCRATCH_WIDTHS + 8 * first))
-    copy(row + 8 * FA_OFFSETS, scratch + SCRATCH_FAULTS, 8 * 32)
+    store64(row + 8 * FA_WIDTH, width)
+    store64(row + 8 * FA_ORIGIN, origin)
+    store64(row + 8 * FA_TURN, load64(context + 8 * TURN) - load64(context + 8 * TURN_BEGAN))
+    store64(row + 8 * FA_BEFORE, load32(last))
+    store32(last, count + 1)
+    if offsets != 0:
+        copy(row + 8 * FA_OFFSETS, offsets, 8 * 32)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from sdpalab.sim.selection import Array
 
 __all__ = ["Suspicions"]
 
+_CLUSTERS_OF_ARRIVALS = 8
+"""Of the clusters in which a rule of barriers may be broken, those whose events are all recorded at first."""
 _GRANULES_OF_PLACE = 48
 """Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
 
@@ -30,12 +32,15 @@ class Suspicions:
         0, or with which the run has ended: a trap, or nothing could run any more.
     last : int
         The last cluster that ran.
+    unwritten : bool
+        Whether bytes of shared memory were read that are not defined.
     """
 
     rows: Array
     places: dict[int, int]
     status: int
     last: int
+    unwritten: bool
 
     @property
     def pcs(self) -> set[int]:
@@ -53,28 +58,39 @@ class Suspicions:
         """Whether an instruction may break a rule beside one that is noted."""
         return bool((self.rows[:, layout.SU_SPACE] == layout.AT_UNIT).any())
 
-    @property
-    def ruled(self) -> Array:
-        """Clusters in which instructions may break other rules: of each instruction the first."""
+    def ruled(self, *, closely: bool) -> Array:
+        """Clusters in which instructions may break other rules: of each instruction the first, or ``closely`` all."""
         rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
-        _, firsts = np.unique(rules[:, layout.SU_RECORD], return_index=True)
-        clusters: Array = rules[firsts, layout.SU_CLUSTER]
-        return clusters
+        if not closely:
+            rules = rules[np.unique(rules[:, layout.SU_RECORD], return_index=True)[1]]
+        return np.unique(rules[:, layout.SU_CLUSTER])
 
-    @property
-    def clusters(self) -> Array:
-        """Clusters in which a rule of barriers may be broken."""
+    def arrivals(self, *, closely: bool) -> Array:
+        """Clusters in which a rule of barriers may be broken: some, or ``closely`` all."""
         arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
-        return np.unique(arrivals[:, layout.SU_CLUSTER])
+        clusters: Array = np.unique(arrivals[:, layout.SU_CLUSTER])
+        return clusters if closely else clusters[:_CLUSTERS_OF_ARRIVALS]
 
-    def watched(self) -> Iterator[Array]:
-        """Rows of the places to watch: of each instruction and space some, in the first cluster that has any."""
+    def watched(self, reported: Collection[int], *, closely: bool) -> Iterator[Array]:
+        """Rows of the places to watch, of instructions that are not ``reported``: of each instruction and space some,
+        in the first cluster that has any; ``closely``, all of them."""
         rows = self.rows
         for record in np.unique(rows[:, layout.SU_RECORD]):
+            if record >= 0 and self.places[int(record)] in reported:
+                continue
             for space in (layout.IN_SHARED, layout.IN_GLOBAL):
                 mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]
+                if closely:
+                    yield from mine
+                    continue
                 if space == layout.IN_SHARED:
                     mine = mine[mine[:, layout.SU_CLUSTER] == mine[:1, layout.SU_CLUSTER]]
                 _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
                 some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
                 yield from mine[firsts[some]]
+
+    def all_noted(self, pcs: Collection[int]) -> bool:
+        """Whether of these instructions every suspicious place has been noted."""
+        records, counts = np.unique(self.rows[:, layout.SU_RECORD], return_counts=True)
+        full = records[counts >= layout.SUSPECTS_OF_RECORD]
+        return len(self.rows) < layout.MOST_SUSPECTS and not {self.places[int(each)] for each in full} & set(pcs)

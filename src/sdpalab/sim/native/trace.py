@@ -1,9 +1,10 @@
 """Events of a launch that is run again to report its hazards: machine code (:mod:`~sdpalab.sim.native.translate`).
 
 Recorded are accesses to watched places, and everything that orders threads: arrivals at barriers, warps that meet,
-copies that land, exits, and instructions of :mod:`.steps` with what their registers hold. Of an access to a watched
-place all lanes of its warp are recorded. The events of a cluster without such an access are dropped at its end, unless
-places of its shared memory are watched. :mod:`~sdpalab.sim.native.replay` gives them to the checks.
+copies that land, exits, instructions of :mod:`.steps` with what their registers hold, and strong accesses, from the
+first of which on their places are watched, too. Of an access to a watched place all lanes of its warp are recorded. The
+events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are wanted.
+:mod:`~sdpalab.sim.native.replay` gives them to the checks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from sdpalab.sim.native.layout import (
     END_ARRIVE,
     EV_CHANGES,
     EV_COPY,
+    EV_DESCRIPTOR,
     EV_DOES,
     EV_GROUPS,
     EV_KIND,
+    EV_MAP,
     EV_MASK,
     EV_NAME,
     EV_NUMBER,
@@ -42,14 +45,19 @@ from sdpalab.sim.native.layout import (
     GLOBAL_SHIFT,
     GRANULE_SHIFT,
     IN_SHARED,
+    LAST_EVENT,
     LISTS,
     MATRIX_ROWS,
     OPERANDS,
     ORDER,
+    ORDERING_PLACE,
+    ORDERS_IT,
+    READS_IT,
     SCRATCH,
     SCRATCH_PLACES,
     SHARED,
     SHARED_STRIDE,
+    SUSPICIOUS_PLACE,
     TOGETHER,
     TOUCHED_SETS,
     TRACE,
@@ -61,15 +69,18 @@ from sdpalab.sim.native.layout import (
     TRACE_END,
     TRACE_EXIT,
     TRACE_LANDING,
+    TRACE_MAP,
     TRACE_MEETING,
     TRACE_REGISTERS,
     TRACE_STEP,
     TRACE_TRAP,
     TRACE_WORDS,
     TRACED_ACCESSES,
+    TRACED_WRITE,
     TRANSFER_SERIAL,
     TRANSPOSED_ROWS,
     TURN,
+    TURN_BEGAN,
     WARP_LINEAR,
     WARPS,
     WATCHED_CLUSTERS,
@@ -77,7 +88,8 @@ from sdpalab.sim.native.layout import (
     WATCHED_SHARED,
 )
 from sdpalab.sim.native.mbarriers import cta_of, offset_of
-from sdpalab.sim.native.words import copy, load8, load32, load64, store64
+from sdpalab.sim.native.words import copy, load8, load32, load64, store8, store64
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = [
     "begin_trace",
@@ -89,6 +101,7 @@ __all__ = [
     "trace_exit",
     "trace_global",
     "trace_landing",
+    "trace_map",
     "trace_meeting",
     "trace_registers",
     "trace_step",
@@ -99,6 +112,7 @@ __all__ = [
 def begin_trace(context: int, cluster: int) -> None:
     """A cluster begins."""
     store64(context + 8 * CLUSTER, cluster)
+    store64(context + 8 * TURN_BEGAN, load64(context + 8 * TURN))
     if load64(context + 8 * TRACE) == 0:
         return
     store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
@@ -120,6 +134,8 @@ def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int
         store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
         return 0
     store64(context + 8 * TRACE_END, end + words)
+    if load64(context + 8 * CURRENT_STATE) != 0:
+        store64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT, end + 1)
     event = load64(context + 8 * TRACE) + 8 * end
     store64(event + 8 * EV_KIND, kind)
     store64(event + 8 * EV_WORDS, words)
@@ -199,6 +215,21 @@ def trace_step(registers: int, record: int, mask: int, context: int) -> int:
     return 0
 
 
+def trace_map(record: int, mask: int, context: int) -> int:
+    """Lanes read the tensor maps at the places in the scratch; operand 2 is the pc."""
+    places, before = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, -1
+    for lane in range(32):
+        place = load64(places + 8 * lane)
+        if mask >> lane & 1 and place != before:
+            pc = load32(record + 4 * (OPERANDS + 2))
+            event = new_event(context, TRACE_MAP, EV_DESCRIPTOR + DESCRIPTOR_BYTES // 8, 1 << lane, pc)
+            if event != 0:
+                store64(event + 8 * EV_MAP, place)
+                copy(event + 8 * EV_DESCRIPTOR, load64(context + 8 * GLOBAL) + place, DESCRIPTOR_BYTES)
+            before = place
+    return 0
+
+
 def trace_advance(context: int, serial: int) -> None:
     """Nothing else can run: operations that one instruction has issued land."""
     if load64(context + 8 * TRACE) != 0:
@@ -223,29 +254,50 @@ def trace_global(context: int, begin: int, end: int) -> None:
     """A bulk copy accesses a stretch of global memory: if any of it is watched, the events of the cluster matter."""
     shift = load64(context + 8 * GLOBAL_SHIFT)
     for k in range(begin >> shift, (end - 1 >> shift) + 1):
-        if load8(load64(context + 8 * WATCHED_GLOBAL) + k):
+        if load8(load64(context + 8 * WATCHED_GLOBAL) + k) & SUSPICIOUS_PLACE:
             store64(context + 8 * TRACED_ACCESSES, 1)
 
 
 # ---- accesses --------------------------------------------------------------------------------------------------------
 
 
-def watched(context: int, mask: int, space: int, width: int) -> int:
-    """Whether any of the places in the scratch is watched."""
+def watched(context: int, mask: int, space: int, width: int, orders: int) -> int:
+    """Why any of the places in the scratch is watched: of all reasons the bits. With ``orders`` they are watched from
+    now on."""
     shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
+    reasons, here = 0, SUSPICIOUS_PLACE | ORDERING_PLACE
     if space == IN_SHARED:
-        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
-            return 0
         shift, marks = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * WATCHED_SHARED)
+        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
+            here = ORDERING_PLACE
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     for lane in range(32):
         if mask >> lane & 1:
             place = load64(places + 8 * lane)
             granule = (offset_of(place) if space == IN_SHARED else place) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
-                if load8(marks + k):
-                    return 1
-    return 0
+                if orders:
+                    store8(marks + k, load8(marks + k) | ORDERING_PLACE)
+                reasons |= load8(marks + k) & here
+    return reasons
+
+
+def polls_again(context: int, mask: int, pc: int) -> int:
+    """Whether a strong read of the places in the scratch is the warp's last event already, and nothing has been written
+    or updated since: nothing has changed for the warp."""
+    begin = load64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT) - 1
+    if begin < 0 or begin < load64(context + 8 * TRACED_WRITE):
+        return 0
+    event = load64(context + 8 * TRACE) + 8 * begin
+    if load64(event + 8 * EV_KIND) != TRACE_ACCESS or load64(event + 8 * EV_PLACE) != pc:
+        return 0
+    if load64(event + 8 * EV_MASK) != mask:
+        return 0
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if mask >> lane & 1 and load64(event + 8 * (EV_OFFSETS + lane)) != load64(places + 8 * lane):
+            return 0
+    return 1
 
 
 def memory_at(context: int, space: int, place: int) -> int:
@@ -283,16 +335,23 @@ def trace_access(
 ) -> int:
     """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
     written, ``many`` elements of so many bytes for each lane. A status."""
-    if mask == 0 or watched(context, mask, space, width) == 0:
+    reasons = 0 if mask == 0 else watched(context, mask, space, width, does & ORDERS_IT)
+    if reasons == 0:
         return 0
-    event = new_event(context, TRACE_ACCESS, ACCESS_WORDS, mask, load32(record + 4 * (OPERANDS + 3)))
+    pc = load32(record + 4 * (OPERANDS + 3))
+    if does == READS_IT | ORDERS_IT and polls_again(context, mask, pc):
+        return 0
+    event = new_event(context, TRACE_ACCESS, ACCESS_WORDS if many > 0 else EV_VALUES, mask, pc)
     if event == 0:
         return 0
-    store64(context + 8 * TRACED_ACCESSES, 1)
+    if does & ~ORDERS_IT != READS_IT:
+        store64(context + 8 * TRACED_WRITE, (event - load64(context + 8 * TRACE)) // 8)
+    if reasons & SUSPICIOUS_PLACE:
+        store64(context + 8 * TRACED_ACCESSES, 1)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
     store64(event + 8 * EV_SPACE, space)
-    store64(event + 8 * EV_DOES, does)
+    store64(event + 8 * EV_DOES, does & ~ORDERS_IT)
     store64(event + 8 * EV_WIDTH, width)
     store64(event + 8 * EV_VALUED, many > 0)
     copy(event + 8 * EV_OFFSETS, places, 8 * 32)

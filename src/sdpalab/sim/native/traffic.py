@@ -18,7 +18,7 @@ from sdpalab.sim.native.layout import (
 from sdpalab.sim.native.words import load64, store8, store64
 from sdpalab.sim.tally import SECTOR
 
-__all__ = ["count_global", "count_shared"]
+__all__ = ["count_global", "count_shared", "count_stretch"]
 
 _BANKS = 32
 
@@ -71,6 +71,13 @@ def count_shared(context: int, mask: int, width: int, pc: int, kind: int) -> int
     store64(place, load64(place) + passes)
     store64(place + 8, load64(place + 8) + least)
     return 0
+
+
+def count_stretch(context: int, pc: int, size: int) -> None:
+    """A lane updates a stretch of shared memory: in one phase, as many passes as there are words for each bank."""
+    place = load64(context + 8 * WAVEFRONTS) + 16 * pc
+    store64(place, load64(place) + (size + 4 * _BANKS - 1) // (4 * _BANKS))
+    store64(place + 8, load64(place + 8) + 1)
 
 
 def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -> int:

@@ -1,8 +1,9 @@
 """Records that follow undefined registers, for the ``memory`` check (:mod:`sdpalab.sim.checks.registers`).
 
-Beside a register that may be read before it was written is a row of its shadow, whose bits are 1 where its own are
-undefined. What moves bits is executed on shadows too; other results are undefined as a whole where an operand is. A use
-of what is undefined ends the native run.
+What moves bits is executed on shadows (:mod:`.shadows`), too; other results are undefined as a whole where an operand
+is. Where undefined bytes of shared memory are followed, so are they through products and stores to shared memory, and a
+branch that only decides what is computed makes that undefined where its ways meet
+(:mod:`sdpalab.sim.checks.tracking`).
 """
 
 from __future__ import annotations
@@ -12,155 +13,154 @@ from dataclasses import replace
 
 from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
-from sdpalab.sim.definedness import Undefined, computes, loads_shared, writes
+from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
-from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
-from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative
+from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.tracked import track_load, track_matrices, track_product, track_store
-from sdpalab.sim.native.suspects import note_fault
+from sdpalab.sim.native.operations.tracked import track_load, track_product, track_store
+from sdpalab.sim.native.shadows import (
+    SHADOW,
+    all_undefined_where,
+    any_undefined,
+    has_shadow,
+    never_set,
+    origin_row,
+    pass_origins_on,
+    set_shadow,
+    shadow_bytes,
+    shadow_row,
+    shadow_type,
+    use_registers,
+)
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.types import TYPES
 
-__all__ = ["add_shadows", "follow_stores", "follow_undefined"]
+__all__ = ["follow_stores", "follow_undefined", "meetings", "ways_meet"]
 
-_SHADOW = "~"
-"""Before a register's name, the name of its shadow."""
-
-
-def add_shadows(asm: Assembler, undefined: Undefined) -> None:
-    """Give registers that may be undefined their shadows: all ones at first."""
-    for name in sorted(undefined.registers):
-        type_ = asm.types.get(name)
-        if type_ is None or name not in asm.rows:
-            raise NotNative(f"register {name} may be undefined")
-        row = asm.allocate(bits_of(type_))
-        asm.types[_SHADOW + name], asm.rows[_SHADOW + name] = type_, row
-        if type_.kind == "pred":
-            asm.ones.append(row)
+_PRIVATE = {"global", "local", "param"}
 
 
 def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
     """Append what an instruction means for shadows, and the checks of its uses; before its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
-    targets = [name for name in writes(asm.entry, instruction) if _shadow(asm, name)]
-    if not reads and not targets:
+    targets = [name for name in writes(asm.entry, instruction) if has_shadow(asm, name)]
+    if not reads and not targets and not (asm.tracking and loads_shared(instruction)):
         return
     asm.begin(instruction)
-    if instruction.guard is not None and instruction.guard.register.name in reads:
-        if asm.tracking and computes(instruction):
-            _compute_or_not(asm, instruction, instruction.guard.register, reads, targets)
-            return
+    condition = instruction.guard.register.name if instruction.guard is not None else ""
+    if condition not in reads:
+        _act(asm, instruction, reads, targets)
+    elif instruction.pc in asm.regions:
+        _decide(asm, instruction.pc, condition)
+    elif asm.tracking and _passes_on(asm, instruction) and writes(asm.entry, instruction):
+        # What lanes compute under an undefined condition is undefined, and does not matter yet.
+        _act(asm, instruction, reads - {condition}, targets)
+        asm.guard = 0
+        flag = shadow_row(asm, condition)
+        all_undefined_where(asm, flag, targets)
+        for name in targets:
+            row = origin_row(asm, name)
+            sources = [flag, origin_row(asm, condition), row]
+            asm.lanewise("undefined.chosen", where, [row], sources, ["u32"], ["pred", "u32", "u32"])
+    else:
         guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
-        _use(asm, instruction.guard.register, "pred", "as a predicate")
+        use_registers(asm, [condition], "as a predicate")
         asm.guard = guard
-    if asm.tracking and _track(asm, instruction, reads, targets):
-        return
-    if computes(instruction) and reads:
-        if targets:
+        _act(asm, instruction, reads, targets)
+
+
+def _passes_on(asm: Assembler, instruction: Instruction) -> bool:
+    """Whether undefined operands make results undefined, and do not matter by themselves."""
+    return computes(instruction) or (asm.tracking and is_followed(instruction))
+
+
+def _act(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
+    """What happens to the shadows of the lanes that execute an instruction."""
+    if reads and _passes_on(asm, instruction):
+        if instruction.opcode == "mma":
+            _product(asm, instruction, reads)
+        elif targets:
             _propagate(asm, instruction, reads, targets)
+        return
+    if asm.tracking and _is_tracked_store(instruction):
+        _store(asm, instruction, reads)
         return
     _uses(asm, instruction, reads)
     if _accumulates(instruction):
-        _accumulated(asm, instruction, reads, targets)
+        _clear_all(asm, targets)
         return
     for name in targets:
-        _set(asm, name, 0)
+        set_shadow(asm, name, 0)
+    if asm.tracking and loads_shared(instruction):
+        track_load(asm, instruction, _named(asm, instruction.operands[0]))
 
 
-def _compute_or_not(
-    asm: Assembler, instruction: Instruction, condition: Register, reads: frozenset[str], targets: Sequence[str]
-) -> None:
-    """What lanes compute under a condition that may be undefined is undefined then, and does not matter yet."""
-    others = reads - {condition.name}
-    if others and targets:
-        _propagate(asm, instruction, others, targets)
-    else:
-        for name in targets:
-            _set(asm, name, 0)
-    asm.guard = 0
-    flag = asm.source(Register(_SHADOW + condition.name), "pred")
-    for name in targets:
-        type_, row = _bits(asm, name), asm.rows[_SHADOW + name]
-        asm.lanewise(f"undefined.where.{type_}", _ones_where, [row], [flag, row], [type_], ["pred", type_])
-
-
-def _track(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> bool:
-    """Append what else happens to shadows where undefined bytes of shared memory are followed; whether that is all.
-
-    Products and stores to shared memory pass undefined bytes on. A register that was never set matters there at once.
-    """
-    unset = asm.unset.get(instruction.pc, frozenset())
-    if loads_shared(instruction):
-        _uses(asm, instruction, reads)
-        for name in targets:
-            _set(asm, name, 0)
-        rows, size = _shadow_rows(asm, instruction.operands[0])
-        if instruction.opcode == "ldmatrix":
-            track_matrices(asm, instruction, rows)
-        else:
-            track_load(asm, instruction, rows, size)
-        return True
-    if instruction.opcode == "mma" and reads:
-        for name in sorted(reads & unset):
-            _use(asm, Register(name), _bits(asm, name), "as an operand")
-        parts = [_shadow_rows(asm, operand) for operand in instruction.operands[:4]]
-        if instruction.guard is not None or any(size != 4 for rows, size in parts if max(rows) >= 0):
-            raise NotNative(instruction.text)
-        d, a, b, c = (rows for rows, _ in parts)
-        track_product(asm, a, b, c, d)
-        return True
-    if _stores_shared(instruction):
-        _uses(asm, instruction, reads & (unset | set(registers_in(instruction.operands[0]))))
-        return True
-    return False
-
-
-def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
-    """Append what an instruction leaves undefined in shared memory; behind its own records."""
-    reads = undefined.reads.get(instruction.pc, frozenset())
-    if asm.tracking and _stores_shared(instruction) and reads & set(registers_in(instruction.operands[1])):
-        asm.begin(instruction)
-        track_store(asm, instruction, *_shadow_rows(asm, instruction.operands[1]))
-
-
-def _stores_shared(instruction: Instruction) -> bool:
-    """Whether undefined bits that it stores are followed: it stores to shared memory, by its own name."""
-    return instruction.opcode == "st" and any(mod.split("::")[0] == "shared" for mod in instruction.mods)
-
-
-def _shadow_rows(asm: Assembler, operand: Operand) -> tuple[list[int], int]:
-    """The rows of the shadows of an operand's registers (-1: defined), and the bytes of such a register."""
+def _named(asm: Assembler, operand: Operand) -> list[str]:
+    """The registers of an operand that have shadows, and empty names for the rest."""
     items = asm.vector(operand)
-    names = [item.name if isinstance(item, Register) and _shadow(asm, item.name) else "" for item in items]
-    sizes = {asm.types[_SHADOW + name].bits // 8 for name in names if name}
-    if len(sizes) > 1:
-        raise NotNative("registers of several sizes that may be undefined")
-    return [asm.rows[_SHADOW + name] if name else -1 for name in names], next(iter(sizes), 4)
+    return [item.name if isinstance(item, Register) and has_shadow(asm, item.name) else "" for item in items]
 
 
-def _shadow(asm: Assembler, name: str) -> bool:
-    return _SHADOW + name in asm.rows
+# ---- branches that only decide what is computed ----------------------------------------------------------------------
 
 
-def _bits(asm: Assembler, name: str) -> str:
-    """The type of a register's shadow."""
-    type_ = asm.types[_SHADOW + name]
-    return "pred" if type_.kind == "pred" else f"b{type_.bits}"
+def _waiting(asm: Assembler, pc: int) -> int:
+    """The row of lanes that have not come to where the ways of a branch meet, by the origins of their predicates."""
+    return asm.hidden(f"waits for {pc}", 32)
 
 
-def _set(asm: Assembler, name: str, value: int) -> None:
-    """All bits of a register are undefined (1) or defined (0)."""
-    type_ = _bits(asm, name)
-    constant = asm.source(Immediate(-value if type_ != "pred" else value), type_)
-    asm.lanewise(f"mov.{type_}", lambda x: x, [asm.rows[_SHADOW + name]], [constant], [type_], [type_])
+def _decide(asm: Assembler, pc: int, condition: str) -> None:
+    """A branch on what may be undefined. It matters by itself only if the register was never set."""
+    asm.guard = 0
+    never_set(asm, condition, "as a predicate", forget=False)
+    sources = [shadow_row(asm, condition), origin_row(asm, condition)]
+    asm.lanewise(
+        "undefined.decides",
+        lambda bad, origin: where(bad, origin, 0),
+        [_waiting(asm, pc)],
+        sources,
+        ["u32"],
+        ["pred", "u32"],
+    )
+
+
+def meetings(asm: Assembler, undefined: Undefined) -> dict[int, list[int]]:
+    """By the number of a block, the branches whose ways meet there and whose predicates may be undefined."""
+    result: dict[int, list[int]] = {}
+    for pc, region in asm.regions.items():
+        guard = asm.entry.instructions[pc].guard
+        if guard is not None and guard.register.name in undefined.reads.get(pc, ()):
+            result.setdefault(region.meeting, []).append(pc)
+    return result
+
+
+def ways_meet(asm: Assembler, branches: Sequence[int], first: Instruction) -> None:
+    """Append, in front of the first instruction of a block, that what was computed behind these branches is undefined
+    where their predicates were."""
+    for pc in branches:
+        region = asm.regions[pc]
+        asm.begin(first)
+        asm.guard = 0
+        waiting, flag = _waiting(asm, pc), asm.temporary(1)
+        asm.lanewise("undefined.waits", lambda origin: origin != 0, [flag], [waiting], ["pred"], ["u32"])
+        targets = sorted(name for name in region.writes if has_shadow(asm, name))
+        all_undefined_where(asm, flag, targets)
+        for name in targets:
+            row = origin_row(asm, name)
+            asm.lanewise("undefined.chosen", where, [row], [flag, waiting, row], ["u32"], ["pred", "u32", "u32"])
+        asm.lanewise("mov.b32", lambda x: x, [waiting], [asm.number(0, "b32")], ["b32"], ["b32"])
+
+
+# ---- results that are as undefined as operands -----------------------------------------------------------------------
 
 
 def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
     opcode = instruction.opcode
+    if asm.tracking:
+        pass_origins_on(asm, sorted(reads), targets, across=opcode in ("shfl", "movmatrix"))
     if opcode in ("and", "or"):
         _logic(asm, instruction, targets[0])
         return
@@ -171,14 +171,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
     decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
     if not moved:
         decisive = sorted(reads)
-    flag = asm.temporary(1)
-    shadows = [(Register(_SHADOW + name), _bits(asm, name)) for name in decisive]
-    types = [type_ for _, type_ in shadows]
-    rows = [asm.source(*shadow) for shadow in shadows]
-    if len(rows) > 4:
-        raise NotNative("more than four operands that may be undefined")
-    name = f"undefined.{'.'.join(types) or 'none'}"
-    asm.lanewise(name, _any_of, [flag], rows or [asm.number(0, "b32")], ["pred"], types or ["b32"])
+    flag = any_undefined(asm, decisive) if decisive else 0
     if moved:
         target, *operands = instruction.operands
         given = (_of(asm, target, target=True), *(_of(asm, each) for each in operands[:moved]), *operands[moved:])
@@ -189,13 +182,10 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         handler(asm, other, Mods(other))
         second = target.second if isinstance(target, Pair) else None
         for each in registers_in(second) if second is not None else ():
-            if _shadow(asm, each):
-                _set(asm, each, 0)
-    for name in targets:
-        type_ = _bits(asm, name)
-        row = asm.rows[_SHADOW + name]
-        before = row if moved else asm.source(Immediate(0), type_)
-        asm.lanewise(f"undefined.where.{type_}", _ones_where, [row], [flag, before], [type_], ["pred", type_])
+            if has_shadow(asm, each):
+                set_shadow(asm, each, 0)
+    if decisive:
+        all_undefined_where(asm, flag, targets, else_defined=not moved)
 
 
 def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
@@ -210,13 +200,13 @@ def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
         return False
     converts = opcode == "cvt"
     sources = [_of(asm, operand) for operand in instruction.operands[1:]]
-    types = [_bits(asm, each.name.removeprefix(_SHADOW)) for each in sources if isinstance(each, Register)]
-    if {_bits(asm, target), *types} != {"b32"} or len(sources) > 3 or (converts and len(sources) != 2):
+    types = [shadow_type(asm, each.name.removeprefix(SHADOW)) for each in sources if isinstance(each, Register)]
+    if {shadow_type(asm, target), *types} != {"b32"} or len(sources) > 3 or (converts and len(sources) != 2):
         return False
     function = _halves_of_floats if converts else _halves
     rows = [asm.source(each, "b32") for each in sources]
     name = f"undefined.{'floats' if converts else 'halves'}.{len(rows)}"
-    asm.lanewise(name, function, [asm.rows[_SHADOW + target]], rows, ["b32"], ["b32"] * len(rows))
+    asm.lanewise(name, function, [shadow_row(asm, target)], rows, ["b32"], ["b32"] * len(rows))
     return True
 
 
@@ -231,25 +221,14 @@ def _halves_of_floats(upper: Lanes, lower: Lanes) -> Lanes:
     return where(upper != 0, upper.like(0xFFFF0000), 0) | where(lower != 0, lower.like(0xFFFF), 0)
 
 
-def _any_of(*shadows: Lanes) -> Lanes:
-    result = shadows[0] if shadows[0].type == "pred" else shadows[0] != 0
-    for shadow in shadows[1:]:
-        result = result | (shadow if shadow.type == "pred" else shadow != 0)
-    return result
-
-
-def _ones_where(condition: Lanes, before: Lanes) -> Lanes:
-    return where(condition, before.like(-1), before)
-
-
 def _of(asm: Assembler, operand: Operand, *, target: bool = False) -> Operand:
     """The operand of an operand's shadow; an operand without one is defined, or not relevant as a target."""
     if isinstance(operand, Vector):
         return Vector(tuple(_of(asm, item, target=target) for item in operand.items))
     if isinstance(operand, Pair):
         return Pair(_of(asm, operand.first, target=target), Symbol("_"))
-    if isinstance(operand, Register) and _shadow(asm, operand.name):
-        return Register(_SHADOW + operand.name)
+    if isinstance(operand, Register) and has_shadow(asm, operand.name):
+        return Register(SHADOW + operand.name)
     return Symbol("_") if target else Immediate(0)
 
 
@@ -264,8 +243,58 @@ def _logic(asm: Assembler, instruction: Instruction, target: str) -> None:
 
     values = [asm.source(operand, type_) for operand in instruction.operands[1:]]
     shadows = [asm.source(_of(asm, operand), type_) for operand in instruction.operands[1:]]
-    row = asm.rows[_SHADOW + target]
+    row = shadow_row(asm, target)
     asm.lanewise(f"undefined.{instruction.opcode}.{type_}", function, [row], [*values, *shadows], [type_], [type_] * 4)
+
+
+def _product(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
+    """An mma; a register that was never set matters at once. Of other shapes than 16 by 8, all sums are undefined where
+    anything is."""
+    for name in sorted(reads):
+        never_set(asm, name, "as an operand")
+    d, a, b, c = (_named(asm, operand) for operand in instruction.operands[:4])
+    names = [name for name in (*d, *a, *b, *c) if name]
+    if instruction.mods[2].startswith("m16n8") and all(shadow_bytes(asm, name) == 4 for name in names):
+        track_product(asm, (a, b, c, d))
+        return
+    sources, targets = sorted(reads), [name for name in d if name]
+    pass_origins_on(asm, sources, targets, across=True)
+    flag = any_undefined(asm, sources)
+    asm.record(NativeOperation("undefined.any.across", _any_lane), [flag])
+    all_undefined_where(asm, flag, targets, else_defined=True)
+
+
+def _any_lane(code: OperationCode) -> None:
+    code.store(0, code.all_or_none((code.source(0, "pred") & code.active).any()))
+
+
+# ---- stores to shared memory -----------------------------------------------------------------------------------------
+
+
+def _is_tracked_store(instruction: Instruction) -> bool:
+    """Whether undefined bits that it stores are followed: it may store to shared memory."""
+    return instruction.opcode in ("st", "stmatrix") and not _PRIVATE & set(instruction.mods)
+
+
+def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
+    """The address matters at once, and so does a register that was never set."""
+    address, value = instruction.operands[:2]
+    use_registers(asm, [name for name in registers_in(address) if name in reads], "as an address")
+    width = (
+        32 if instruction.opcode == "stmatrix" else next(TYPES[mod].bits for mod in instruction.mods if mod in TYPES)
+    )
+    for name in sorted(reads & set(registers_in(value))):
+        never_set(asm, name, "as a stored value", width)
+
+
+def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
+    """Append what an instruction leaves undefined in shared memory; behind its own records."""
+    reads = undefined.reads.get(instruction.pc, frozenset())
+    if not asm.tracking or not _is_tracked_store(instruction) or "async" in instruction.mods:
+        return
+    if reads & set(registers_in(instruction.operands[1])):
+        asm.begin(instruction)
+        track_store(asm, instruction, _named(asm, instruction.operands[1]))
 
 
 # ---- uses ------------------------------------------------------------------------------------------------------------
@@ -281,63 +310,52 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
         address = isinstance(operand, (Address, TensorAddress))
         if stores and private and not address:
             continue
-        for name in registers_in(operand):
-            if name not in reads:
-                continue
-            if accumulates and place == 0:
-                continue
-            role = "as an address" if address else "as a stored value" if stores else "as an operand"
-            _use(asm, Register(name), f"b{width}" if width and not address else _bits(asm, name), role)
+        names = [name for name in registers_in(operand) if name in reads]
+        role = "as an address" if address else "as a stored value" if stores else "as an operand"
+        if accumulates and place == 0:
+            continue
+        use_registers(asm, names, role, 0 if address else width)
+    if accumulates:  # they count where scale-d holds
+        before, asm.guard = asm.guard, asm.source(instruction.operands[3], "pred") | 1
+        if instruction.guard is not None:
+            asm.guard = _both(asm, before, asm.guard) | 1
+        use_registers(asm, [name for name in registers_in(instruction.operands[0]) if name in reads], "as an operand")
+        asm.guard = before
 
 
-def _use(asm: Assembler, register: Register, type_: str, role: str) -> None:
-    """Where a register is undefined, that is noted, or ends the run."""
-    row = asm.source(Register(_SHADOW + register.name), type_)
+def _both(asm: Assembler, guard: int, other: int) -> int:
+    """Append what finds the lanes in which two guards hold, the first as an instruction has it; a row."""
+    row, asm.guard = asm.temporary(1), 0
 
-    def build(code: OperationCode) -> None:
-        shadow = code.source(0, type_)
-        bad = (shadow if type_ == "pred" else shadow != 0) & code.active
-        code.note(code.builder.bitcast(bad.value, WORD32), note_fault, WORD64(layout.NEVER_SET), WORD64(0))
+    def function(one: Lanes, two: Lanes) -> Lanes:
+        return (~one if guard & 2 else one) & two
 
-    asm.uses[len(asm.records)] = register.name, role
-    asm.record(NativeOperation(f"undefined.use.{type_}", build), [row])
-
-
-# ---- accumulators of wgmma: many registers, so a few to a record -----------------------------------------------------
-
-_MANY = RECORD_WORDS - OPERANDS
+    name = f"undefined.both{'.not' * bool(guard & 2)}"
+    asm.lanewise(name, function, [row], [guard & ~3, other & ~3], ["pred"], ["pred", "pred"])
+    return row
 
 
 def _accumulates(instruction: Instruction) -> bool:
     return instruction.opcode == "wgmma" and len(instruction.operands) > 3
 
 
-def _accumulated(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
-    """Accumulators count where ``scale-d`` holds, and are defined from then on."""
-    given = [name for name in registers_in(instruction.operands[0]) if name in reads]
-    if instruction.guard is not None or any(asm.types[_SHADOW + name].bits != 32 for name in (*given, *targets)):
-        raise NotNative("accumulators that may be undefined")
-    asm.guard = asm.source(instruction.operands[3], "pred") | 1
-    _for_rows(asm, "undefined.use.all", given, _give_up_if_undefined)
-    asm.guard = 0
-    _for_rows(asm, "undefined.clear", targets, _clear)
+_MANY = RECORD_WORDS - OPERANDS
 
 
-def _for_rows(asm: Assembler, name: str, registers: Sequence[str], act: Callable[[OperationCode, int], None]) -> None:
-    """Append records that do something with the shadow of each register."""
-    for begin in range(0, len(registers), _MANY):
-        rows = [asm.rows[_SHADOW + register] for register in registers[begin : begin + _MANY]]
-
-        def build(code: OperationCode, many: int = len(rows)) -> None:
-            for k in range(many):
-                act(code, k)
-
-        asm.record(NativeOperation(f"{name}.{len(rows)}", build), rows)
-
-
-def _give_up_if_undefined(code: OperationCode, k: int) -> None:
-    code.leave_if(((code.source(k, "b32") != 0) & code.active).any(), layout.UNSET)
+def _clear_all(asm: Assembler, names: Sequence[str]) -> None:
+    """Accumulators of wgmma are many, and all defined from then on: a few to a record."""
+    for begin in range(0, len(names), _MANY):
+        part = names[begin : begin + _MANY]
+        kinds = [shadow_type(asm, name) for name in part]
+        asm.record(
+            NativeOperation(f"undefined.clear.{'.'.join(kinds)}", _clear(kinds)),
+            [shadow_row(asm, name) for name in part],
+        )
 
 
-def _clear(code: OperationCode, k: int) -> None:
-    code.store(k, code.constant("u32", 0))
+def _clear(kinds: Sequence[str]) -> Callable[[OperationCode], None]:
+    def build(code: OperationCode) -> None:
+        for k, type_ in enumerate(kinds):
+            code.store(k, code.constant(type_, 0))
+
+    return build

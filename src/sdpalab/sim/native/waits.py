@@ -64,6 +64,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.stale_events import cluster_arrival, cluster_complete, cluster_leave, mbarrier_leave
 from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
@@ -87,9 +88,10 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     address = load64(place + 8 * first) + load32(block + 4 * END_B)
     cta = cta_of(context, address)
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-    if entry == 0:
-        return MBARRIER_RULE
     current_instruction(context, load32(block + 4 * END_PC))
+    if entry == 0:  # nothing to wait for
+        store32(result, load32(result) | mask)
+        return broken_rule(context, MBARRIER_RULE)
     status = use_mbarrier(context, entry)
     if status != 0:
         return status
@@ -102,8 +104,6 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
     if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
-    if asked > now:
-        return MBARRIER_RULE
     status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
     if status != 0:
         return status
@@ -111,6 +111,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
         store32(result, load32(result) | mask)
         if apart:
             store64(passed, load64(passed) | mask)
+        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(block + 4 * END_E))
         if load64(context + 8 * CHECKED) != 0:
             pass_on(context, load64(context + 8 * CURRENT), entry, mask, load32(block + 4 * END_E))
         return 0
@@ -118,7 +119,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     store64(passed, load64(passed) & ~mask)
     store64(part + 8 * PART_STATUS, AT_MBARRIER)
     store64(part + 8 * PART_INFO, entry)
-    store64(part + 8 * PART_MORE, now)
+    store64(part + 8 * PART_MORE, asked)
     store64(part + 8 * PART_FROM, block)
     return 0
 
@@ -161,6 +162,7 @@ def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     if arrivals > load64(state + 8 * CLUSTER_WAITS):
         return CLUSTER_RULE
     cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
+    cluster_arrival(context, load64(context + 8 * CURRENT), cluster, relaxed)
     if load64(context + 8 * CHECKED) != 0:
         vector = vectors_of_cluster(context, cluster)
         if relaxed:
@@ -193,8 +195,9 @@ def wait_in_cluster(context: int, state: int, part: int) -> int:
 
 def leave_cluster_barrier(context: int, warp: int) -> None:
     """A warp comes after what was passed on in all phases that are over."""
+    cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
+    cluster_leave(context, warp, cluster)
     if load64(context + 8 * CHECKED) != 0:
-        cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
         acquire(context, warp, vectors_of_cluster(context, cluster) + 8 * load64(context + 8 * ACTORS))
         take_rows(context, warp, vector_of(context, warp), 0)
 
@@ -218,6 +221,7 @@ def cluster_phase(context: int, state: int) -> None:
     phase = load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) + 1
     store64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster, phase)
     store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster, 0)
+    cluster_complete(context, cluster)
     if load64(context + 8 * CHECKED) != 0:
         publish(context, vectors_of_cluster(context, cluster))
     for number in range(warps * cluster, warps * (cluster + 1)):
@@ -238,7 +242,10 @@ def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
         return DIVERGENT
     wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
     if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
-        return REGISTER_RULE if load32(block + 4 * END_C) else 0  # it changes nothing
+        if load32(block + 4 * END_C) == 0:  # it changes nothing
+            return 0
+        current_instruction(context, load32(block + 4 * END_PC))
+        return broken_rule(context, REGISTER_RULE)
     store64(part + 8 * PART_STATUS, FOR_REGISTERS)
     store64(part + 8 * PART_MORE, wanted)
     cta, warps = load64(state + 8 * WARP_CTA), load64(context + 8 * WARP_COUNT)

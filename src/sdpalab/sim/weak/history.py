@@ -1,32 +1,22 @@
 """The writes to the words of a memory space, in coherence order.
 
-Each write has a number from 1 on; 0 is what was there before all of them, which all warps have seen. A write points to
-the one before it in the coherence order of its word. Writes in one step to one word leave the last of them alone.
+Before the first write of a word that is kept stands what was there, which all warps have seen. Writes in one step to
+one word leave the last of them alone. What changes memory by other ways, such as asynchronous copies, ends the history
+of a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices
 from sdpalab.sim.weak.views import View
 
-__all__ = ["History", "Release", "Writes"]
+__all__ = ["History", "Release", "Write"]
 
-_FIRST = 1 << 12
 _LONGEST = 64
 """Writes of one word that a read may choose from."""
-_TYPES = {
-    **dict.fromkeys(("value", "before"), np.uint32),
-    **dict.fromkeys(("warp", "previous"), np.int32),
-    "time": np.int64,
-    "level": np.int8,
-    "update": np.bool_,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,95 +28,93 @@ class Release:
     views: tuple[View | None, View | None, View | None]
 
 
-@dataclass
-class Writes:
-    """All writes of a launch that a warp may not have seen yet, by number.
+class Write:
+    """A write of a word.
 
     Attributes
     ----------
-    value, before : ndarray of uint32
-        The word after the write, and what was in memory then.
-    warp, time, previous : ndarray
-        Who wrote it and when; the write before it in coherence order.
-    level : ndarray of int8
+    number : int
+        Its own in the launch, from 1 on.
+    value : int
+        The word after it.
+    warp, time : int
+        Who wrote it, by the number in the launch, and when.
+    level : int
         The scope of a strong write, -1 of a weak one.
-    update : ndarray of bool
-        Whether an atomic operation wrote it, which has read ``previous``.
-    released : dict
+    update : bool
+        Whether an atomic operation wrote it, which has read the write before it.
+    released : list of Release
         The releases that a read of it observes.
     """
 
-    value: Array = field(default_factory=lambda: np.zeros(_FIRST, np.uint32))
-    before: Array = field(default_factory=lambda: np.zeros(_FIRST, np.uint32))
-    warp: Array = field(default_factory=lambda: np.zeros(_FIRST, np.int32))
-    previous: Array = field(default_factory=lambda: np.zeros(_FIRST, np.int32))
-    time: Array = field(default_factory=lambda: np.zeros(_FIRST, np.int64))
-    level: Array = field(default_factory=lambda: np.zeros(_FIRST, np.int8))
-    update: Array = field(default_factory=lambda: np.zeros(_FIRST, np.bool_))
-    released: dict[int, list[Release]] = field(default_factory=dict)
-    many: int = 0
+    __slots__ = ("level", "number", "released", "time", "update", "value", "warp")
 
-    def add(self, many: int, **columns: Array | int) -> Array:
-        """``many`` new writes: their numbers."""
-        numbers = np.arange(self.many + 1, self.many + many + 1)
-        self.many += many
-        while self.many >= len(self.value):
-            for name in _TYPES:
-                column = getattr(self, name)
-                setattr(self, name, np.concatenate((column, np.zeros_like(column))))
-        for name, values in columns.items():
-            getattr(self, name)[numbers] = values
-        return numbers
+    def __init__(self, number: int, value: int, warp: int, time: int, level: int, *, update: bool) -> None:
+        self.number, self.value, self.warp, self.time = number, value, warp, time
+        self.level, self.update = level, update
+        self.released: list[Release] = []
 
-    def clear(self) -> None:
-        """All warps have seen everything."""
-        self.many = 0
-        self.released.clear()
+
+@dataclass(slots=True)
+class _Word:
+    before: int
+    writes: list[Write]
 
 
 class History:
-    """The last write to each word of a space."""
+    """The writes to each word of a space.
 
-    def __init__(self, space: Space, writes: Writes) -> None:
-        self.writes = writes
-        self._last = np.zeros(len(space.data) // 4, np.int32)
+    Attributes
+    ----------
+    many : int
+        Writes that are kept.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.many = 0
+        self._words: dict[int, _Word] = {}
         self._memory = space.views[4]
 
     def clear(self) -> None:
         """What is in memory now has been seen by all warps."""
-        self._last.fill(0)
+        self._words.clear()
+        self.many = 0
 
-    def last(self, words: Indices) -> Array:
-        """The last write to each of these words; 0 where something else than writes has changed it since."""
-        last: Array = self._last[words]
-        if last.any():
-            foreign = (last > 0) & (self.writes.value[last] != self._memory[words])
-            if foreign.any():
-                self._last[words[foreign]] = 0
-                last = np.where(foreign, 0, last)
-        return last
+    def last(self, word: int) -> Write | None:
+        """The last write to a word; None where something else than writes has changed it since."""
+        known = self._words.get(word)
+        if known is None:
+            return None
+        last = known.writes[-1]
+        if last.value == self._memory[word]:
+            return last
+        del self._words[word]
+        self.many -= len(known.writes)
+        return None
 
-    def append(self, words: Indices, numbers: Array) -> None:
-        """These writes are the last of their words now."""
-        self.writes.previous[numbers] = self._last[words]
-        self._last[words] = numbers
+    def append(self, word: int, write: Write, before: int) -> None:
+        """A write is the last of its word now; ``before`` it memory held that."""
+        known = self._words.get(word)
+        self.many += 1
+        if known is None:
+            self._words[word] = _Word(before, [write])
+            return
+        known.writes.append(write)
+        if len(known.writes) > 2 * _LONGEST:
+            del known.writes[:_LONGEST]
+            self.many -= _LONGEST
 
-    def insert(self, word: int, number: int, after: int) -> None:
-        """A write goes right behind ``after`` in the coherence order of its word, before the last one."""
-        later = int(self._last[word])
-        while self.writes.previous[later] != after:
-            later = int(self.writes.previous[later])
-        self.writes.previous[number] = after
-        self.writes.before[number] = self.writes.before[later] if not after else self.writes.value[after]
-        self.writes.previous[later] = number
+    def insert(self, word: int, write: Write, after: Write | None) -> None:
+        """A write goes right behind ``after`` in the coherence order of its word, before the last one; behind what was
+        there before all writes, if that is None."""
+        writes = self._words[word].writes
+        writes.insert(0 if after is None else writes.index(after) + 1, write)
+        self.many += 1
 
-    def backwards(self, last: int) -> Iterator[tuple[int, int]]:
-        """(number, value) of the writes from ``last`` on backwards, and of what was there before them."""
-        number, writes = last, self.writes
-        for _ in range(_LONGEST):
-            yield number, int(writes.value[number])
-            earlier = int(writes.previous[number])
-            if not earlier:
-                yield 0, int(writes.before[number])
-                return
-            number = earlier
+    def backwards(self, word: int) -> Iterator[tuple[Write | None, int]]:
+        """(write, value) of the writes of a word from the last one on backwards, and of what was there before them."""
+        known = self._words[word]
+        for write in known.writes[: -_LONGEST - 1 : -1]:
+            yield write, write.value
+        if len(known.writes) < _LONGEST:
+            yield None, known.before

@@ -7,20 +7,19 @@ operation, a fence, a barrier, an acquire or a release, a branch or a label; not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-
-import numpy as np
 
 from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.collectives import is_collective
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.observer import Access
-from sdpalab.sim.selection import WARP, Indices, Selection, indices
+from sdpalab.sim.selection import WARP, Selection, indices
+from sdpalab.sim.weak.warps import warps_of
 
-__all__ = ["LateLoads"]
+__all__ = ["LateLoads", "late_windows"]
 
 _LEAVES = frozenset({"bra", "brx", "call", "ret", "exit", "trap", "brkpt"})
 _ORDERS = frozenset({"bar", "barrier", "fence", "membar", "atom", "red", "mbarrier", "cp", "wgmma", "griddepcontrol"})
@@ -28,15 +27,27 @@ _ENDS = _LEAVES | _ORDERS | {"setmaxnreg", "discard", "ldmatrix", "stmatrix", "w
 _NOT_SHARED = frozenset({"param", "const", "local", "nc"})
 
 
+_Touched = tuple[str, int, int]
+"""A space, the place of a warp among those that run side by side, and a word."""
+
+
 @dataclass(eq=False)
 class _LateLoad:
     pc: int
-    parts: Sequence[Access]
     deliver: Callable[[], None]
+    warps: frozenset[int]
+    touches: frozenset[_Touched]
+    number: int
+    """In the order in which loads came to wait."""
+
+
+def late_windows(entry: Entry) -> dict[int, int]:
+    """For each load that may wait, by its pc, that of the instruction before which it must have read."""
+    return {load.pc: end for load in entry.instructions if (end := _window(entry, load)) is not None}
 
 
 class LateLoads:
-    """The loads of a machine that are waiting.
+    """The loads that are waiting, of the threads that run side by side.
 
     Parameters
     ----------
@@ -46,10 +57,10 @@ class LateLoads:
     """
 
     def __init__(self, entry: Entry, draw: Random) -> None:
-        self._draw = draw
-        self._until = {load.pc: end for load in entry.instructions if (end := _window(entry, load)) is not None}
-        """For each load that may wait, the instruction before which it must have read."""
-        self._waiting: list[_LateLoad] = []
+        self._draw, self._until = draw, late_windows(entry)
+        self._waiting: dict[int, list[_LateLoad]] = {}
+        """By warp."""
+        self._many = 0
         self._settling = False
 
     def clear(self) -> None:
@@ -62,52 +73,65 @@ class LateLoads:
 
     def add(self, instruction: Instruction, parts: Sequence[Access], deliver: Callable[[], None]) -> None:
         """A load, whose value ``deliver`` reads: now, or later."""
-        if self._draw.random() < 0.5:
+        if not parts or self._draw.random() < 0.5:
             deliver()
-        else:
-            self._waiting.append(_LateLoad(instruction.pc, parts, deliver))
+            return
+        warps = frozenset[int]().union(*(warps_of(part.sel) for part in parts))
+        self._many += 1
+        touches = frozenset[_Touched]().union(*map(_touched, parts))
+        load = _LateLoad(instruction.pc, deliver, warps, touches, self._many)
+        for warp in load.warps:
+            self._waiting.setdefault(warp, []).append(load)
 
-    def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
-        """A function to call before these instructions, or None."""
+    def ended_by(self, instructions: Sequence[Instruction]) -> frozenset[int]:
+        """The loads, by their pc, that must have read before one of these instructions."""
         here = {each.pc for each in instructions}
-        ended = {load for load, end in self._until.items() if end in here}
-        if not ended:
-            return None
+        return frozenset(load for load, end in self._until.items() if end in here)
 
-        def settle(sel: Selection) -> None:
-            if self._waiting:
-                self._settle([each for each in self._waiting if each.pc in ended])
-
-        return settle
+    def settle(self, ended: frozenset[int], sel: Selection) -> None:
+        """Those of these loads read that warps of these lanes have made."""
+        if self._waiting:
+            self._settle([each for each in self._of_warps(warps_of(sel)) if each.pc in ended])
 
     def settle_overlapping(self, access: Access) -> None:
         """Loads of the same place come first."""
         if self._waiting and not self._settling:
-            self._settle([each for each in self._waiting if any(_overlap(part, access) for part in each.parts)])
+            loads = self._of_warps(warps_of(access.sel))
+            if loads:
+                touched = _touched(access)
+                self._settle([each for each in loads if not touched.isdisjoint(each.touches)])
+
+    def _of_warps(self, warps: Iterable[int]) -> set[_LateLoad]:
+        return {each for warp in warps for each in self._waiting.get(warp, ())}
 
     def _settle(self, loads: list[_LateLoad]) -> None:
-        """These read now, in the order of the program, and before them earlier loads of the same places."""
-        chosen: list[_LateLoad] = []
-        for each in reversed(self._waiting):
-            earlier = any(_overlap(part, other) for part in each.parts for load in chosen for other in load.parts)
-            if each in loads or earlier:
-                chosen.append(each)
-        self._waiting = [each for each in self._waiting if each not in chosen]
+        """These loads read now, in the order of the program, and before them earlier ones of the same places."""
+        if not loads:
+            return
+        chosen, latest = set(loads), set(loads)
+        while latest:
+            near = self._of_warps({warp for each in latest for warp in each.warps}) - chosen
+            latest = {
+                each
+                for each in near
+                if any(each.number < later.number and not each.touches.isdisjoint(later.touches) for later in latest)
+            }
+            chosen |= latest
+        for warp in {warp for each in chosen for warp in each.warps}:
+            left = [each for each in self._waiting.pop(warp) if each not in chosen]
+            if left:
+                self._waiting[warp] = left
         self._settling = True
-        for load in reversed(chosen):
+        for load in sorted(chosen, key=lambda each: each.number):
             load.deliver()
         self._settling = False
 
 
-def _overlap(one: Access, other: Access) -> bool:
-    """Whether two steps of accesses may touch the same word in the same warp."""
-    return one.space is other.space and bool(np.isin(_touched(one), _touched(other)).any())
-
-
-def _touched(access: Access) -> Indices:
-    """A number for each word and warp."""
-    words = access.index[:, None] // 4 + np.arange(-(-access.width // 4))
-    return np.asarray(words << 24 | (indices(access.sel) // WARP)[:, None]).reshape(-1)
+def _touched(access: Access) -> set[_Touched]:
+    """Each word that is accessed, with its warp."""
+    space, words = access.space.name, -(-access.width // 4)
+    rows = zip(indices(access.sel).tolist(), access.index.tolist(), strict=True)
+    return {(space, lane // WARP, index // 4 + k) for lane, index in rows for k in range(words)}
 
 
 def _window(entry: Entry, load: Instruction) -> int | None:

@@ -4,9 +4,14 @@
 #include "ptx/sm90.cuh"
 
 // Returns when the mbarrier's phase of that parity is over. Before the first phase, one of parity 1 counts as over.
-__device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier, unsigned parity) {
-    while (!ptx::mbarrier_try_wait_parity(ptx::smem_address(&mbarrier), parity)) {
+template <int OFFSET = 0>
+__device__ __forceinline__ void mbarrier_wait(unsigned mbar_smem, unsigned parity) {
+    while (!ptx::mbarrier_try_wait_parity<OFFSET>(mbar_smem, parity)) {
     }
+}
+
+__device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier, unsigned parity) {
+    mbarrier_wait(ptx::smem_address(&mbarrier), parity);
 }
 
 // A position in the ring, and the parity of the phases of this pass through it. Who fills a stage waits for the
@@ -17,8 +22,9 @@ struct RingPosition {
     unsigned parity = 0;
 
     __device__ __forceinline__ void advance() {
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        parity ^= stage == 0;
+        const bool wraps = stage + 1 == STAGES;
+        stage = wraps ? 0 : stage + 1;
+        parity ^= wraps;
     }
 
     __device__ __forceinline__ RingPosition after() const {

@@ -85,14 +85,32 @@ struct TileRing {
 
     // Returns when a consumer may read the tile. never: false, but what it is computed from is computed before the wait.
     __device__ __forceinline__ void wait_full(const Position& at, Operand operand, bool never = false) const {
-        mbarrier_wait(barriers.full[at.stage][operand], at.parity ^ never);
+        if (operand == K) {
+            mbarrier_wait<FULL>(stage_barriers(at), at.parity ^ never);
+        } else {
+            mbarrier_wait<FULL + EACH>(stage_barriers(at), at.parity ^ never);
+        }
     }
 
     // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
     __device__ __forceinline__ void release(const Position& at, Operand operand) const {
         if (threadIdx.x % WARPGROUP == 0) {
-            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
+            if (operand == K) {
+                ptx::mbarrier_arrive<EMPTY>(stage_barriers(at));
+            } else {
+                ptx::mbarrier_arrive<EMPTY + EACH>(stage_barriers(at));
+            }
         }
+    }
+
+private:
+    // Consumers have one register for all mbarriers of a stage, and the rest of the address in the instruction.
+    static constexpr int EACH = sizeof(unsigned long long);
+    static constexpr int FULL = 0;
+    static constexpr int EMPTY = sizeof(Barriers::full);  // empty is behind full
+
+    __device__ __forceinline__ unsigned stage_barriers(const Position& at) const {
+        return ptx::smem_address(barriers.full) + at.stage * static_cast<int>(sizeof(barriers.full[0]));
     }
 };
 

@@ -244,12 +244,20 @@ private:
         }
     }
 
+    // Descriptors of a stage's tiles. Only the low word depends on the stage: one instruction in place of the whole
+    // descriptor, since ptxas then knows no bits of it and adds the steps along k as 64-bit numbers.
     static __device__ __forceinline__ unsigned long long k_tile(const Ring& ring, const Position& at) {
-        return Products::k_tile(ring.tile(at, K));
+        return of_stage(Products::k_tile(ring.tile(Position{}, K)), at.stage);
     }
 
     static __device__ __forceinline__ unsigned long long v_tile(const Ring& ring, const Position& at) {
-        return Products::v_tile(ring.tile(at, V));
+        return of_stage(Products::v_tile(ring.tile(Position{}, V)), at.stage);
+    }
+
+    // first: descriptor of the first stage's tile. Addresses are in units of 16 bytes, and no sum leaves their field.
+    static __device__ __forceinline__ unsigned long long of_stage(unsigned long long first, int stage) {
+        const unsigned low = static_cast<unsigned>(first) + stage * (2 * TILE_BYTES / 16);
+        return first >> 32 << 32 | low;
     }
 
     // The scores of a tile and the product of the one before with V, and the softmax of the one beside the other. ISSUED: its

@@ -97,9 +97,11 @@ __device__ __forceinline__ void mbarrier_init(unsigned mbar_smem, unsigned arriv
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(mbar_smem), "r"(arrivals) : "memory");
 }
 
-// "... mbarrier.arrive", by one.
+// "... mbarrier.arrive", by one. OFFSET: of the mbarrier from mbar_smem, in bytes; it is part of the instruction, and costs
+// none of its own.
+template <int OFFSET = 0>
 __device__ __forceinline__ void mbarrier_arrive(unsigned mbar_smem) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(mbar_smem) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" : : "r"(mbar_smem), "n"(OFFSET) : "memory");
 }
 
 // The same after "mbarrier.expect_tx": the phase lasts until so many bytes more have come.
@@ -108,14 +110,15 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbar_smem, un
 }
 
 // "... mbarrier.try_wait": true if the phase of that parity is over. It may sleep for a while before it says no.
+template <int OFFSET = 0>
 __device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned mbar_smem, unsigned parity) {
     unsigned over;
     asm volatile(
         "{ .reg .pred over;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1+%3], %2;\n"
         "selp.b32 %0, 1, 0, over; }"
         : "=r"(over)
-        : "r"(mbar_smem), "r"(parity)
+        : "r"(mbar_smem), "r"(parity), "n"(OFFSET)
         : "memory");
     return over;
 }

@@ -1,16 +1,16 @@
-// Online softmax over tiles of e4m3 numbers, each tile with a scale of its own.
+// Softmax over tiles of e4m3 numbers, each tile with a scale of its own: what all kernels have of it, and the weights of
+// hopper_fp8 (TileRows; those of fp8 are in softmax/fp8_rows.cuh).
 //
 // The raw scores of a tile are sums of products of e4m3 numbers; times `unit`, the product of the scales of Q and K,
 // they are q k. What was accumulated is in units of a reference, which all tiles share and which is kept in q k.
 //
-// A tile's weights are 2^8 exp(scale * (q k - its own maximum)), and its product with V joins the others in float32 with
-// the factor exp(scale * (its maximum - the reference)). So the weights of every tile use all of e4m3; and as that
-// factor is on a float32, it may be large, so that the reference nearly always stays what it was at the first tile and
-// nothing is rescaled. e4m3 has three bits of fraction between 2^-6 and 448 and nothing below
-// 2^-10, so a weight that came out of exp would lose its bits from 0.016 down; times 256, the largest power of two that
-// e4m3 has, eight binades more are whole. The factor is an addition to the exponent that an FMA makes anyway, and it
-// divides out with the row's sum, which has it too. Weights in float16 need it less, but have it for nothing: between
-// 2^-14 and 65504 all their bits are whole, so it moves the end of that from 2^-14 to 2^-22 of the largest weight.
+// In TileRows a tile's weights are 2^8 exp(scale * (q k - its own maximum)), and its product with V joins the others in
+// float32 with the factor exp(scale * (its maximum - the reference)). So the weights of every tile use all of e4m3; and
+// as that factor is on a float32, it may be large, so that the reference nearly always stays what it was at the first
+// tile and nothing is rescaled. e4m3 has three bits of fraction between 2^-6 and 448 and nothing below 2^-10, so a weight
+// that came out of exp would lose its bits from 0.016 down; times 256, the largest power of two that e4m3 has, eight
+// binades more are whole. The factor is an addition to the exponent that an FMA makes anyway, and it divides out with
+// the row's sum, which has it too.
 //
 // NOTES: an exponent is one multiply-add of the raw score, as in FusedExponents. Where the maximum of the tile is beyond
 // FUSED_LOG2, it is subtracted from the raw scores first, which is exact where it matters.

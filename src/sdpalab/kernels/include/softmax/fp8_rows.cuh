@@ -5,12 +5,13 @@
 // at most 448 has no weight above 448, the largest number of e4m3. Otherwise the references move to the true maxima, and
 // the weights are computed once more. So most turns have neither the maximum of a tile nor its exchange between lanes,
 // and all products join O with the same factor. A lane has 16 weights of a row in a tile: where all are alike, they are
-// 2^4 each, and their sum is within the limit.
+// 2^4 each, and their sum is within the limit. The first tile has no reference yet, and begins with its maxima.
 //
-// e4m3 has all its bits from 2^-6 on, and so have weights of 2^-10 of the reference's, less where it lags behind.
+// e4m3 has all its bits from 2^-6 on, and so have weights of 2^-10 of the reference's, less where it lags behind. As
+// float16 (P_DTYPE of fp8) they have all theirs down to 2^-18.
 //
-// NOTES: an exponent is one multiply-add of the raw score, as in FusedExponents. References beyond FUSED_LOG2, whose
-// rounding would matter, make NaN of the first weights, so that a look at the sums finds those tiles too.
+// NOTES: an exponent is one multiply-add of the raw score, as in FusedExponents. Where the rounding of a reference beyond
+// FUSED_LOG2 would matter, the references move in every tile, and maxima are subtracted from the raw scores first.
 #pragma once
 
 #include "softmax/fp8.cuh"
@@ -19,12 +20,13 @@ constexpr float REFERENCE_EXPONENT = 4.0f;  // probability_scale of the declared
 constexpr float REFERENCE_UNIT = 1.0f / 16.0f;
 
 struct Fp8Rows {
-    SoftmaxRow rows[2];                                  // max: the reference
-    float offset[2] = {NOT_A_NUMBER, NOT_A_NUMBER};  // of either row's exponents, in all tiles until references move
+    SoftmaxRow rows[2];  // max: the reference
+    float offset[2];     // of either row's exponents, in all tiles until references move
+    bool fused;          // whether the rounding of both offsets does not matter
 
     // Whether weights with these sums over a lane's columns may stay, in all lanes.
-    static __device__ __forceinline__ bool fit(const float (&sum)[2]) {
-        return __all_sync(0xffffffffu, sum[0] <= E4M3_MAX && sum[1] <= E4M3_MAX);
+    __device__ __forceinline__ bool fit(const float (&sum)[2]) const {
+        return __all_sync(0xffffffffu, fused && sum[0] <= E4M3_MAX && sum[1] <= E4M3_MAX);
     }
 
     // Moves the references to the tile's maxima, where those are larger. Returns in `rescale` the factors on what was
@@ -33,17 +35,15 @@ struct Fp8Rows {
     __device__ __forceinline__ bool move(float (&rescale)[2], float (&now)[2], const float (&raw_max)[2],
                                          const TileScale& tile, float scale_log2) {
         const float score_max[2] = {raw_max[0] * tile.unit, raw_max[1] * tile.unit};
-        bool in_range = true;
+        fused = true;
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             rescale[row] = rows[row].advance(score_max[row], scale_log2);
             const float reference = rows[row].max * scale_log2;
-            const bool fused = fabsf(reference) <= FUSED_LOG2;
-            now[row] = REFERENCE_EXPONENT - reference;
-            offset[row] = fused ? now[row] : NOT_A_NUMBER;
-            in_range = in_range && fused;
+            now[row] = offset[row] = REFERENCE_EXPONENT - reference;
+            fused = fused && fabsf(reference) <= FUSED_LOG2;
         }
-        const bool subtract = __any_sync(0xffffffffu, !in_range);
+        const bool subtract = __any_sync(0xffffffffu, !fused);
         if (subtract) {
 #pragma unroll
             for (int row = 0; row < 2; ++row) {

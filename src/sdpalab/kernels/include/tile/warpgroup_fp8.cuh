@@ -75,13 +75,17 @@ public:
         : scale(scale),
           q_scale(tensors.q_scales[static_cast<long long>(work.q_head) * tensors.q_blocks +
                                    work.first_row / SCALE_ROWS]),
-          scales(tensors.kv_scales + work.kv_head * tensors.kv_blocks) {}
+          scales(&tensors.kv_scales[work.kv_head * tensors.kv_blocks].x + threadIdx.x % 2),
+          last_block(tensors.kv_blocks - 1),
+          next_scale(scale_of(work.first_tile)) {}
 
-    // number: of the tile of keys, in the head. The product of the tile before is still due.
+    // number: of the tile of keys, in the head; they come one behind the other. The product of the tile before is still
+    // due.
     __device__ __forceinline__ void start_tile(int number) {
         due_unit[0] = unit[0];
         due_unit[1] = unit[1];
-        tile_scales = scales[number / (SCALE_ROWS / KEYS)];
+        lane_scale = next_scale;
+        next_scale = scale_of(number + 1);  // a turn ahead, so that no product waits for L2
     }
 
     // Issues S[64, KEYS] = Q K^T, raw, as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM] and
@@ -119,6 +123,9 @@ public:
     // The same, of the first tile or another.
     template <bool, class Columns, class Call>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call&) {
+        const int lane = threadIdx.x % 32;
+        const float2 tile_scales = make_float2(__shfl_sync(0xffffffffu, lane_scale, lane & ~1),
+                                               __shfl_sync(0xffffffffu, lane_scale, lane | 1));
         const TileScale tile(q_scale, tile_scales.x, scale.log2);
         mask_scores<false>(s_frag, scale, masked, columns);
         float raw_max[2];
@@ -202,13 +209,22 @@ public:
 private:
     const ScoreScale& scale;
     const float q_scale;
-    const float2* __restrict__ scales;  // of K and V, for each block of the head
-    float2 tile_scales;                 // of the tile whose scores are computed
-    float unit[2];                      // of the tile's product, in either row: of V and of the weights
-    float due_unit[2];                  // of the tile before
+    // Even lanes load scales of K, and odd ones of V. What is the same in a whole warp ptxas moves to uniform registers as
+    // soon as it is loaded, and waits for it there.
+    const float* __restrict__ scales;  // for each block of the head
+    const int last_block;
+    float lane_scale;                  // of the tile whose scores are computed
+    float next_scale;
+    float unit[2];                     // of the tile's product, in either row: of V and of the weights
+    float due_unit[2];                 // of the tile before
     float s_frag[KEYS / 2];
     float product[PARTS_AT_ONCE][PART_COLUMNS / 2];
     unsigned p_frag[KEYS / 8];
+
+    // This lane's scale of a tile of keys; behind the head's end, of its last block.
+    __device__ __forceinline__ float scale_of(int number) const {
+        return scales[2 * min(number / (SCALE_ROWS / KEYS), last_block)];
+    }
 
     // Issues PART_COLUMNS columns of a tile's product, from `part` times as many on.
     __device__ __forceinline__ void issue_part(int part, unsigned long long v) {

@@ -5,6 +5,7 @@ several blocks or warps are rounded in that order."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import registers_read
@@ -22,7 +23,9 @@ from sdpalab.sim.native.numeric import canonical, flushed
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.floating import Compute, base_of, halved, is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
+from sdpalab.sim.native.operations.stale import is_stale, stale_record, write_out
 from sdpalab.sim.native.operations.watched import strong_effect, watch_access
+from sdpalab.sim.native.stale import StaleAccess
 from sdpalab.sim.types import PtxType
 
 __all__ = ["update_of"]
@@ -96,12 +99,25 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     is_read = target >= 0
     form, ring = f"{space}.{bits}.{name}.{type_.name}", asm.float_sum(type_) if type_.is_float else None
-    operation = NativeOperation(
-        f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}",
-        lambda code: _update(code, space, bits, name, type_, returns=is_read, ring=ring),
-    )
-    asm.record(operation, [row, offset, target, *sources])
+    title = f"{'atom' if is_read else 'red'}.{form}{asm.suffix if ring else ''}"
+
+    def update(code: OperationCode) -> None:
+        _update(code, space, bits, name, type_, returns=is_read, ring=ring, located_by_python=stale)
+
+    stale, operation = is_stale(asm, space), NativeOperation(title, update)
+    if stale:
+        compute = asm.number_of(NativeOperation(f"{title}.stale", update))
+        call = StaleAccess(instruction.pc, type_.bytes, "update", type_.bytes, compute=compute)
+        asking = NativeOperation(f"update.{space}.{bits}.{type_.bytes}.stale", partial(_ask, space, bits, type_.bytes))
+        stale_record(asm, asking, [row, offset, target, *sources], call)
+    else:
+        asm.record(operation, [row, offset, target, *sources])
     finish()
+
+
+def _ask(space: str, bits: int, width: int, code: OperationCode) -> None:
+    """Python carries out an update; it calls the operation that computes new words."""
+    write_out(code, addresses(code, located(code, 0, space, bits), space, width))
 
 
 def _is_read(asm: Assembler, result: Operand) -> bool:
@@ -120,12 +136,16 @@ def _update(
     *,
     returns: bool,
     ring: tuple[str, Compute] | None,
+    located_by_python: bool,
 ) -> None:
-    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources."""
+    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources. Where reads
+    may be stale, the words are where Python says."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
-    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
-    b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
+    places = layout.STALE_PLACES if located_by_python else layout.SCRATCH_PLACES
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(places))
+    if not located_by_python:
+        b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
     in_shared = ((address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS) & code.active).any()
 
     def flushes(without: Lanes, plain: Lanes) -> Lanes:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, TensorAddress
+from sdpalab.sim.isa.fence import one_way_release
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT
@@ -19,6 +20,7 @@ from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.mbarriers import acquire_observed, arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.move import take_cache_hint
+from sdpalab.sim.native.operations.stale import stale_fence
 from sdpalab.sim.native.phases import test_phase
 from sdpalab.sim.native.transfers import (
     arrive_behind_copies,
@@ -74,11 +76,15 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             _handed(asm, "fence.memory", fence_memory, list(map(int, operands)))
         if order.release and order.level >= SAME_CLUSTER and copies_complete(asm.entry):
             _handed(asm, "fence.mbarriers", fence_mbarriers, [])
+    stale_fence(asm, instruction)
     if mods.flag("proxy"):
-        kind = mods.choice(("async", "alias", "tensormap::generic"))
-        if kind == "async":
-            space = mods.choice(("global", "shared::cta", "shared::cluster"), default="")
-            if asm.checked and space != "global":
+        kind = mods.choice(("async", "alias", "async::generic", "tensormap::generic"))
+        if kind in ("async", "async::generic"):
+            if kind == "async":
+                shared = mods.choice(("global", "shared::cta", "shared::cluster"), default="") != "global"
+            else:
+                shared = one_way_release(mods)
+            if asm.checked and shared:
                 _handed(asm, "fence.proxy", fence_proxies, [])
                 if copies_complete(asm.entry):
                     _handed(asm, "fence.mbarriers", fence_mbarriers, [])

@@ -52,7 +52,9 @@ def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     poison = asm.number(-1, "b64")
     for begin in range(offset, offset + LINE, _CHUNK):
         if asm.watched:
-            watch_access(asm, instruction, "global", row, bits, begin, _CHUNK, "store")
+            watch_access(
+                *(asm, instruction, "global", row, bits, begin, _CHUNK, "store"), written=(8, (poison, poison))
+            )
         asm.record(store_operation("global", bits, 64, 2, asm.checked), [row, begin, poison, poison])
 
 

@@ -62,14 +62,13 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
         raise NotNative(f"other arguments of {name}")
     if name == "__assertfail":
         words[layout.END] = layout.END_STOP
-        return
     sizes = [_bytes(asm, each) for each in results.items]
-    if any(size not in ((4, 8) if name == "vprintf" else (8,)) for size in sizes):
+    if any(size not in {"vprintf": (4, 8), "malloc": (8,)}.get(name, ()) for size in sizes):
         raise NotNative(f"other results of {name}")
     asm.guard = asm.guard_word(instruction)
     given = [(_load(asm, each, size), size) for each, size in zip(arguments.items, ARGUMENT_BYTES[name], strict=True)]
     places = [(asm.temporary(8 * size), size) for size in sizes]
-    asm.host_calls.append(HostCall(name, tuple(given), tuple(places)))
+    asm.host_calls.append(HostCall(name, tuple(given), tuple(places), instruction.line))
     asm.record(HOST_OPERATION, [0, 0, 0, len(asm.host_calls) - 1])
     for operand, (row, size) in zip(results.items, places, strict=True):
         _store(asm, operand, row, size)

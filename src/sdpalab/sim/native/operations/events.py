@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ir import Instruction, TensorAddress
+from sdpalab.sim.isa.tensor_map_replace import ALIGNMENT
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, bits_of
-from sdpalab.sim.native.operation import NativeOperation
+from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.warpgroup import set_words, sets_used
 from sdpalab.sim.native.steps import is_step, issues, step_registers
-from sdpalab.sim.native.trace import trace_registers, trace_step
+from sdpalab.sim.native.trace import trace_map, trace_registers, trace_step
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = ["trace_instruction"]
 
@@ -23,6 +28,9 @@ def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
             asm.begin(instruction)
             operation = NativeOperation("trace.registers", lambda code: code.hand_over(trace_registers))
             asm.record(operation, [*set_words(sets), instruction.pc])
+    box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
+    if box is not None and any(each.opcode == "tensormap" for each in asm.entry.instructions):
+        _trace_map(asm, instruction, box)
     if is_step(asm.entry, instruction):
         asm.begin(instruction)
         names = step_registers(asm.entry, instruction)
@@ -30,3 +38,20 @@ def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
         asm.lists += [word for name in names for word in (asm.rows[name], bits_of(asm.types[name]))]
         operation = NativeOperation("trace.step", lambda code: code.hand_over(trace_step))
         asm.record(operation, [instruction.pc, where, len(names), int(issues(instruction))])
+
+
+def _trace_map(asm: Assembler, instruction: Instruction, box: TensorAddress) -> None:
+    """Append the record that records what a tensor map holds when an instruction reads it."""
+    asm.begin(instruction)
+    row, bits, offset = asm.address(box.map)
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        place = addresses(
+            code, located(code, 0, "generic", bits), "generic", DESCRIPTOR_BYTES, ALIGNMENT, reports=False
+        ) - code.spread(code.context(layout.GLOBAL), "s64")
+        b.store(place.value, code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES)), align=64)
+        record, context = b.ptrtoint(code.record, WORD64), b.ptrtoint(code.base, WORD64)
+        b.ret(code.call(trace_map, record, b.zext(code.mask, WORD64), context))
+
+    asm.record(NativeOperation(f"trace.map.{bits}", build), [row, offset, instruction.pc])

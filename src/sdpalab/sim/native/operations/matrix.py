@@ -22,9 +22,11 @@ from sdpalab.sim.native.numeric import canonical, widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.integer_sums import INTEGERS, IntegerSum, integer_factors
+from sdpalab.sim.native.operations.stale import is_stale, lanes_that_differ, stale_record, through_python, write_out
 from sdpalab.sim.native.operations.sums import ALTERNATING, COLUMNS, TileSum, stacked, store_half
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.stale import StaleAccess
 from sdpalab.sim.tensor_cores import rule_of
 
 __all__ = ["ELEMENTS", "TF32_BITS", "product_operation", "product_records", "product_shape"]
@@ -72,10 +74,12 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
+    stale = is_stale(asm, space)
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=True))
+        place = _pointed(code, number, space, bits, reads=True)
+        pointers = _row_pointers(code, through_python(code, place, reads=True) if stale else place)
         line = ir.VectorType(BYTE, 16)
         lines = [b.load(pointer, typ=line, align=16) for pointer in pointers[: 8 * number]]
         for k in range(number):
@@ -84,8 +88,12 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             b.store(matrix.value, code.row(2 + k), align=64)
 
     places = [asm.target(item, "b32") for item in items]
-    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}"
-    asm.record(NativeOperation(name, build), [row, offset, *(place for place, _ in places)])
+    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.stale' * stale}"
+    operation, operands = NativeOperation(name, build), [row, offset, *(place for place, _ in places)]
+    if stale:
+        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "load", 16))
+    else:
+        asm.record(operation, operands)
 
 
 def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
@@ -105,10 +113,12 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         written = (layout.TRANSPOSED_ROWS if trans else layout.MATRIX_ROWS, sources)
         watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number, written=written)
+    stale = is_stale(asm, space)
 
     def build(code: OperationCode) -> None:
         b = code.builder
-        pointers = _row_pointers(code, _pointed(code, number, space, bits, reads=False))
+        place = _pointed(code, number, space, bits, reads=False)
+        pointers = _row_pointers(code, through_python(code, place, reads=False) if stale else place)
         parts: list[Lanes] = []
         for k in range(number):
             whole = code.source(2 + k, "u16", 64)
@@ -117,13 +127,22 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
                 parts.append(part)
+        if stale:
+            write_out(code, place)
+            if asm.checked:
+                code.leave_if(lanes_that_differ(code).any(), layout.RACE)
+            return
         for lane, part in enumerate(parts if asm.checked else ()):
             left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
             legal = b.trunc(b.lshr(code.mask, WORD32(lane)), ir.IntType(1))
             code.leave_if(b.and_((left != part).any(), legal), layout.RACE)
 
-    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
-    asm.record(NativeOperation(name, build), [row, offset, *sources])
+    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}{'.stale' * stale}"
+    operation, operands = NativeOperation(name, build), [row, offset, *sources]
+    if stale:
+        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "store", 16))
+    else:
+        asm.record(operation, operands)
 
 
 @native("movmatrix")

@@ -14,7 +14,16 @@ from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.stale import (
+    is_stale,
+    lanes_that_differ,
+    late_rows,
+    stale_record,
+    through_python,
+    write_out,
+)
 from sdpalab.sim.native.operations.watched import check_step, strong_effect, watch_access
+from sdpalab.sim.native.stale import StaleAccess
 from sdpalab.sim.native.watch import wait_for_grids
 from sdpalab.sim.types import PtxType
 
@@ -161,7 +170,13 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
         watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
-    asm.record(load_operation(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
+    rows = [row, offset, *(place for place, _ in places)]
+    if is_stale(asm, space):
+        late = late_rows(asm, instruction, items, type_)
+        call = StaleAccess(instruction.pc, vector * type_.bytes, "load", type_.bytes, late)
+        stale_record(asm, load_operation(space, bits, type_.bits, vector, stale=True), rows, call)
+    else:
+        asm.record(load_operation(space, bits, type_.bits, vector), rows)
     for _, finish in places:
         finish()
 
@@ -234,20 +249,24 @@ def local_store(element: int) -> NativeOperation:
     return store_operation("local", 64, element, 1, False)
 
 
-def load_operation(space: str, bits: int, element: int, vector: int, *, aligned: bool = True) -> NativeOperation:
+def load_operation(
+    space: str, bits: int, element: int, vector: int, *, aligned: bool = True, stale: bool = False
+) -> NativeOperation:
     """A load: operands are the row of the addresses, an offset, and the rows of the results. Of a parameter, from any
-    byte."""
+    byte; a ``stale`` one reads what Python decides."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
+        place = through_python(code, place, reads=True) if stale else place
         values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
         code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{'.unaligned' * (not aligned)}", build)
+    suffix = ".unaligned" * (not aligned) + ".stale" * stale
+    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 
 @native("st")
@@ -274,31 +293,41 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         written = type_.bytes, sources
         watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
     aligned = not any(mod.startswith("param") for mod in instruction.mods)
-    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local", aligned=aligned)
+    checked = asm.checked and space != "local"
+    if is_stale(asm, space):
+        call = StaleAccess(instruction.pc, vector * type_.bytes, "store", type_.bytes)
+        operation = store_operation(space, bits, type_.bits, vector, checked, stale=True)
+        stale_record(asm, operation, [row, offset, *sources], call)
+        return
+    operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
     asm.record(operation, [row, offset, *sources])
 
 
 def store_operation(
-    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True, stale: bool = False
 ) -> NativeOperation:
     """A store; ``checked``, no lane may find another lane's value in its place after it; if it is not ``aligned``, to
-    any byte of a parameter."""
+    any byte of a parameter; a ``stale`` one is carried out by Python."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
+        target = through_python(code, place, reads=False) if stale else place
         for k in range(vector):
-            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), align)
-        if checked:
+            scatter(code, target + element // 8 * k, code.source(2 + k, f"u{element}"), align)
+        if stale:
+            write_out(code, place)
+        if checked and stale:
+            check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
+        elif checked:
             differ = code.active & False
             for k in range(vector):
                 left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
                 differ = differ | ((left != code.source(2 + k, f"u{element}")) & code.active)
             check_step(code, space, located(code, 0, space, bits), differ)
 
-    return NativeOperation(
-        f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}{'.unaligned' * (not aligned)}", build
-    )
+    suffix = ".checked" * checked + ".unaligned" * (not aligned) + ".stale" * stale
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------

@@ -66,8 +66,6 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     if not _exists(name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
         raise NotNative(instruction.text)
-    if within and asm.counted:
-        raise NotNative("counters of bulk reductions within a cluster")
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)

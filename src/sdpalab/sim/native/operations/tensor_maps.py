@@ -43,7 +43,7 @@ def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = _map(asm, operands[0], space)
     place = offset + begin + width * int(number.value)
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, place, width, "store")
+        watch_access(asm, instruction, space, row, bits, place, width, "store", written=(width, (value,)))
     asm.record(store_operation(space, bits, 8 * width, 1, asm.checked), [row, place, value])
 
 
@@ -70,7 +70,8 @@ def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     for begin in range(0, DESCRIPTOR_BYTES, CHUNK):
         for (row, bits, offset), space, does in ((origin, "shared", "load"), (goal, "global", "store")):
             if asm.watched:
-                watch_access(asm, instruction, space, row, bits, offset + begin, CHUNK, does)
+                written = (4, words) if does == "store" else (0, ())
+                watch_access(asm, instruction, space, row, bits, offset + begin, CHUNK, does, written=written)
             operation = (
                 load_operation(space, bits, 32, len(words))
                 if does == "load"

@@ -9,85 +9,86 @@ from typing import Any
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.native import layout, watch
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes
+from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import Place
+from sdpalab.sim.native.shadows import origin_row, shadow_bytes, shadow_row
+from sdpalab.sim.native.watch.undefined_bytes import (
+    shadows_from_memory,
+    shadows_of_matrices,
+    shadows_to_global,
+    shadows_to_matrices,
+    shadows_to_memory,
+)
+from sdpalab.sim.native.watch.undefined_products import shadows_of_product
 from sdpalab.sim.types import TYPES
 
-__all__ = ["track_load", "track_matrices", "track_product", "track_store"]
+__all__ = ["track_load", "track_product", "track_store"]
 
-_MOST_REGISTERS = layout.RECORD_WORDS - layout.OPERANDS - 6
+_SHARED = ("shared", "shared::cluster", "generic")
+_Act = Callable[[int, int, int, int], int]
 
 
-def _shape(instruction: Instruction) -> tuple[str, int, int]:
-    """Space, bytes of an element and number of elements of a load or a store."""
+def track_load(asm: Assembler, instruction: Instruction, targets: Sequence[str]) -> None:
+    """Append the record that gives the targets of a load their shadows; an empty name is none with a shadow."""
+    if instruction.opcode == "ldmatrix":
+        _track(asm, instruction, instruction.operands[1], targets, "undefined.matrices", shadows_of_matrices)
+    else:
+        _track(asm, instruction, instruction.operands[1], targets, "undefined.load", shadows_from_memory)
+
+
+def track_store(asm: Assembler, instruction: Instruction, sources: Sequence[str]) -> None:
+    """Append the record that makes bytes undefined that were stored from such registers, and in global memory notes
+    that they matter."""
+    if instruction.opcode == "stmatrix":
+        _track(asm, instruction, instruction.operands[0], sources, "undefined.rows", shadows_to_matrices)
+    else:
+        _track(asm, instruction, instruction.operands[0], sources, "undefined.store", shadows_to_memory)
+
+
+def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequence[str], name: str, act: _Act) -> None:
+    """Append a record that hands the lanes' places in shared memory to a function."""
+    mods = instruction.mods
     space = take_space(Mods(instruction))
-    if space not in ("shared", "generic"):
+    if space not in _SHARED:
         raise NotNative(f"undefined bytes of .{space}")
-    size = next(TYPES[mod].bytes for mod in instruction.mods if mod in TYPES)
-    return space, size, next((int(mod[1:]) for mod in instruction.mods if mod in ("v2", "v4", "v8")), 1)
-
-
-def _at(
-    asm: Assembler, instruction: Instruction, place: Place, name: str, act: Callable[..., int], words: Sequence[int]
-) -> None:
-    """Append a record that hands the lanes' offsets in shared memory to a function; elsewhere it does nothing."""
+    where = len(asm.lists)
+    for each in names:
+        asm.lists += [shadow_row(asm, each), origin_row(asm, each), shadow_bytes(asm, each)] if each else [-1, -1, 4]
+    if instruction.opcode in ("ldmatrix", "stmatrix"):
+        place = Place(space, *asm.address(address), 16, 8 * len(names), -1)
+        words = [len(names), int("trans" in mods), where, instruction.pc + 1]
+    else:
+        size = next(TYPES[mod].bytes for mod in mods if mod in TYPES)
+        place = Place(space, *asm.address(address), size * len(names), layout.WARP, -1)
+        words = [size, len(names), where, instruction.pc + 1]
 
     def handed(code: OperationCode, space: str, places: Lanes) -> Any:
-        if space != "shared":
-            return WORD64(layout.DONE)
+        function = act
+        if space == "global":
+            if act is not shadows_to_memory:
+                return WORD64(layout.DONE)
+            function = shadows_to_global
         b = code.builder
         registers, record = b.ptrtoint(code.registers, WORD64), b.ptrtoint(code.record, WORD64)
-        return code.call(act, registers, record, b.zext(code.mask, WORD64), b.ptrtoint(code.base, WORD64))
+        return code.call(function, registers, record, b.zext(code.mask, WORD64), b.ptrtoint(code.base, WORD64))
 
     def build(code: OperationCode) -> None:
         place.in_space(code, place.put(code), handed)
 
+    asm.uses[len(asm.records)] = (("", "as a stored value"),)  # of stores by a generic address to global memory
     asm.record(NativeOperation(f"{name}.{place.name}", build), [*place.operands, *words])
 
 
-def track_load(asm: Assembler, instruction: Instruction, shadows: Sequence[int], register_bytes: int) -> None:
-    """Append the record that gives the targets of a load their shadows (rows, or -1)."""
-    space, size, many = _shape(instruction)
-    if len(shadows) != many or many > _MOST_REGISTERS:
-        raise NotNative("undefined bytes in so many registers")
-    place = Place(space, *asm.address(instruction.operands[1]), size * many, layout.WARP, -1)
-    words = [size, many, register_bytes, *shadows]
-    _at(asm, instruction, place, "undefined.load", watch.shadows_from_memory, words)
-
-
-def track_store(asm: Assembler, instruction: Instruction, shadows: Sequence[int], register_bytes: int) -> None:
-    """Append the record that marks bytes of shared memory undefined that were stored from such registers."""
-    space, size, many = _shape(instruction)
-    if len(shadows) != many or many > _MOST_REGISTERS:
-        raise NotNative("undefined bytes in so many registers")
-    place = Place(space, *asm.address(instruction.operands[0]), size * many, layout.WARP, -1)
-    words = [size, many, register_bytes, *shadows]
-    _at(asm, instruction, place, "undefined.store", watch.shadows_to_memory, words)
-
-
-def track_matrices(asm: Assembler, instruction: Instruction, shadows: Sequence[int]) -> None:
-    """Append the record that gives the targets of ldmatrix their shadows."""
-    space = take_space(Mods(instruction))
-    if space not in ("shared", "generic") or "m8n8" not in instruction.mods or "b16" not in instruction.mods:
-        raise NotNative(instruction.text)
-    place = Place(space, *asm.address(instruction.operands[1]), 16, 8 * len(shadows), -1)
-    words = [len(shadows), int("trans" in instruction.mods), *shadows]
-    _at(asm, instruction, place, "undefined.matrices", watch.shadows_of_matrices, words)
-
-
-def track_product(asm: Assembler, a: Sequence[int], b: Sequence[int], c: Sequence[int], d: Sequence[int]) -> None:
-    """Append the record that gives the sums of an mma of 16 by 8 their shadows."""
-    if len(a) not in (2, 4) or len(b) not in (1, 2) or len(c) != len(d) or len(d) not in (2, 4):
-        raise NotNative("undefined elements of such a product")
-    rows = [[*part, *[-1] * (room - len(part))] for part, room in ((a, 4), (b, 2), (c, 4), (d, 4))]
-    if len(d) == 2:
-        rows[3][3] = -2
-
-    def build(code: OperationCode) -> None:
-        code.leave_if(code.builder.icmp_signed("!=", code.mask, WORD32(-1)), layout.DIVERGENT)
-        code.hand_over(watch.shadows_of_product)
-
-    asm.record(NativeOperation("undefined.product", build), [row for part in rows for row in part])
+def track_product(asm: Assembler, fragments: Sequence[Sequence[str]]) -> None:
+    """Append the record that gives the sums of an mma of 16 by 8 their shadows; the names of the registers with
+    shadows in A, B, C and D, or empty ones."""
+    a, b, c, d = fragments
+    rows = [(*part, *[""] * (room - len(part))) for part, room in ((a, 4), (b, 2), (c, 4), (d, 4))]
+    where = len(asm.lists)
+    for row in (shadow_row, origin_row):
+        asm.lists += [row(asm, name) if name else -1 for part in rows for name in part]
+    operation = NativeOperation("undefined.product", lambda code: code.hand_over(shadows_of_product))
+    asm.record(operation, [where, int(len(d) == 2)])

@@ -18,7 +18,7 @@ from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.communication import orders_blocks
+from sdpalab.sim.native.communication import orders_blocks, orders_threads
 from sdpalab.sim.native.host import WatchedAccess, call_back
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
@@ -27,7 +27,7 @@ from sdpalab.sim.native.operations.homes import keep_in_buffer
 from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.native.suspects import suspect_lanes
 from sdpalab.sim.native.trace import trace_access
-from sdpalab.sim.native.watch.cluster_memory import READS, UPDATES, WRITES, watch_cluster
+from sdpalab.sim.native.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
 
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
@@ -51,7 +51,7 @@ _STRONG: dict[str, Callable[..., int]] = {
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
-_CLUSTER = {"load": READS, "load.followed": READS, "store": WRITES, "update": UPDATES}
+_CLUSTER = {"load": READS, "load.followed": FOLLOWED, "store": WRITES, "update": UPDATES}
 
 
 def watch_access(
@@ -269,17 +269,20 @@ def _trace(
     if does == "store" and not rows:
         raise NotNative("events of stores whose values are not in registers of the lanes")
 
+    orders = orders_threads(asm.entry, instruction)
+    effect = _DOES[does] | (layout.ORDERS_IT if orders else 0)
+
     def act(code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
         registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
         where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
-        words = (where_it_is, place.width, _DOES[does], element, len(rows))
+        words = (where_it_is, place.width, effect, element, len(rows))
         return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
 
     def build(code: OperationCode) -> None:
         place.in_space(code, place.put(code, whole=True), act)
 
-    name = f"trace.{does}.{element}x{len(rows)}.{place.name}"
+    name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
     asm.record(NativeOperation(name, build), [*place.operands, instruction.pc, *rows])
 
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER
@@ -13,13 +16,17 @@ from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.matrix import product_operation
+from sdpalab.sim.native.operations.stale import is_stale, stale_record, through_python, write_out
 from sdpalab.sim.native.operations.sums import stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.stale import StaleAccess
 
 __all__: list[str] = []
 
 _SIDE = 16
+_PIECE = 16
+"""Bytes that a lane moves at a time."""
 _SUMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 """Blocks of a packed accumulator in register order."""
 
@@ -68,9 +75,6 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     fragment, address = (first, second) if action == "load" else (second, first)
     size = type_.bytes
     rows = _places(asm, address, stride, size)
-    if asm.watched:
-        for row in rows:
-            watch_access(asm, instruction, space, row, 64, 0, 16, action)
     # A is kept as it is, B as its transpose: flip what lies the other way in memory.
     flip = by_column != (matrix == "b")
     doubled = matrix in "ab" and type_.name == "f16"
@@ -78,13 +82,30 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     items = asm.vector(fragment)
     if len(items) != len(orders):
         raise NotNative("wrong number of registers")
-    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}"
+    stale = is_stale(asm, space)
+    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}{'.stale' * stale}"
     if action == "load":
-        places = [asm.target(item, "b32")[0] for item in items]
-        asm.record(NativeOperation(name, lambda code: _load(code, len(rows), orders, size, space)), [*rows, *places])
+        _watch(asm, instruction, space, rows, "load", [])
+        registers, build = [asm.target(item, "b32")[0] for item in items], _load
     else:
-        sources = [asm.source(item, "b32") for item in items]
-        asm.record(NativeOperation(name, lambda code: _store(code, len(rows), orders, size, space)), [*rows, *sources])
+        registers, build = [asm.source(item, "b32") for item in items], _store
+        pieces = [asm.temporary(8 * _PIECE) for _ in rows] if asm.traced else []
+        if pieces:
+            held = NativeOperation(f"{name}.pieces", lambda code: _keep_pieces(code, len(rows), orders, size))
+            asm.record(held, [*pieces, *registers])
+        _watch(asm, instruction, space, rows, "store", pieces)
+    operation = NativeOperation(name, lambda code: build(code, len(rows), orders, size, space, stale=stale))
+    if stale:
+        stale_record(asm, operation, [*rows, *registers], StaleAccess(instruction.pc, _PIECE, action, _PIECE))
+    else:
+        asm.record(operation, [*rows, *registers])
+
+
+def _watch(asm: Assembler, instruction: Instruction, space: str, rows: list[int], does: str, pieces: list[int]) -> None:
+    """Append the records that check, count and record the accesses of all turns, ``pieces`` of which are written."""
+    for turn, row in enumerate(rows if asm.watched else ()):
+        written = (_PIECE, pieces[turn : turn + 1]) if pieces else (0, ())
+        watch_access(asm, instruction, space, row, 64, 0, _PIECE, does, written=written)
 
 
 def _places(asm: Assembler, address: Operand, stride: list[Operand], size: int) -> list[int]:
@@ -120,31 +141,51 @@ def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
     return [_SIDE * column + row if flip else _SIDE * row + column for row, column in cells]
 
 
-def _pieces(code: OperationCode, turns: int, space: str, *, reads: bool) -> list[object]:
-    """Pointers to the 16-byte pieces of a tile, in its order."""
+def _turns(code: OperationCode, turns: int, space: str, *, reads: bool) -> Iterator[Lanes]:
+    """Where the 16-byte pieces of a tile lie that the lanes move in each turn, in the tile's order."""
     needs_whole_warp(code)
-    b, pointers, everyone = code.builder, list[object](), code.mask
+    everyone = code.mask
     for turn in range(turns):
         code.mask = everyone
-        place = addresses(code, code.source(turn, "s64"), space, 16, reads=reads)
-        pointers += [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
-    return pointers
+        yield addresses(code, code.source(turn, "s64"), space, _PIECE, reads=reads)
 
 
-def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
-    b, line = code.builder, llvm_type("u8", 16)
-    pieces = [Lanes(b, b.load(each, typ=line, align=16), "u8") for each in _pieces(code, turns, space, reads=True)]
+def _pointers(place: Lanes) -> list[Any]:
+    b = place.builder
+    return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
+
+
+def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str, *, stale: bool) -> None:
+    b, line = code.builder, llvm_type("u8", _PIECE)
+    pieces: list[Lanes] = []
+    for place in _turns(code, turns, space, reads=True):
+        source = through_python(code, place, reads=True) if stale else place
+        pieces += [Lanes(b, b.load(each, typ=line, align=_PIECE), "u8") for each in _pointers(source)]
     tile = stacked(pieces).as_type("u16" if size == 2 else "u32")
     for k, order in enumerate(orders):
         b.store(tile.shuffled(order).value, code.row(turns + k), align=64)
 
 
-def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
-    b = code.builder
-    pointers = _pieces(code, turns, space, reads=False)
+def _keep_pieces(code: OperationCode, turns: int, orders: list[list[int]], size: int) -> None:
+    """The pieces that each lane writes, in a row for each turn."""
+    tile, row = _tile_of(code, turns, orders, size), _PIECE * WARP
+    for turn in range(turns):
+        code.builder.store(tile.shuffled(range(row * turn, row * turn + row)).value, code.row(turn), align=64)
+
+
+def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str, *, stale: bool) -> None:
+    tile = _tile_of(code, turns, orders, size)
+    for turn, place in enumerate(_turns(code, turns, space, reads=False)):
+        for lane, pointer in enumerate(_pointers(through_python(code, place, reads=False) if stale else place)):
+            first = _PIECE * (WARP * turn + lane)
+            code.builder.store(tile.shuffled(range(first, first + _PIECE)).value, pointer, align=_PIECE)
+        if stale:
+            write_out(code, place)
+
+
+def _tile_of(code: OperationCode, turns: int, orders: list[list[int]], size: int) -> Lanes:
+    """The bytes of a tile, line by line, of a fragment in the rows behind those of the turns."""
     type_, many = ("u16", 64) if size == 2 else ("u32", WARP)
     whole = stacked([code.source(turns + k, type_, many) for k in range(len(orders))])
     place_of = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}
-    tile = whole.shuffled([place_of[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")
-    for k, pointer in enumerate(pointers):
-        b.store(tile.shuffled(range(16 * k, 16 * k + 16)).value, pointer, align=16)
+    return whole.shuffled([place_of[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")

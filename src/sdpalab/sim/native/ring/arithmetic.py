@@ -110,6 +110,7 @@ def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     mods.type()
     name, compare, combination = float_comparison(mods, type_)
     base, words = base_of(type_), asm.words
+    spaced = name.rstrip("u") not in ("eq", "ne")
     first, second = asm.pair(instruction.operands[0])
     targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
     held = type_.name if is_half(type_) else "b32"
@@ -121,7 +122,7 @@ def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> tuple[Lanes, ...]:
         wide = (words.widened(each, base) if is_half(type_) else each for each in (x, y))
-        result = compare(*(words.ordered(each) for each in wide))
+        result = compare(*(words.ordered(each, spaced=spaced) for each in wide))
         return tuple(combined(combination, each, *with_) for each in [result, ~result][: len(targets)])
 
     places = [asm.target(operand, "pred") for operand, _ in targets]

@@ -86,10 +86,12 @@ class RingWords:
         """-x of a code."""
         return where(code == 0, code, code.like(self.ring.modulus) - code)
 
-    def ordered(self, word: Lanes) -> Lanes:
-        """Words as f32, by which they are compared: codes by their number, constants and large ones by theirs."""
-        value = self.value(word)
-        return where(value.constant, value.shadow, word.as_type("s32").to("f32"))
+    def ordered(self, word: Lanes, *, spaced: bool = True) -> Lanes:
+        """Words as f32, by which they are compared: codes by their number times the ring's spacing, constants and large
+        ones by theirs. For equality they are not ``spaced``: the code of 1 is 1."""
+        value, number = self.value(word), word.as_type("s32").to("f32")
+        spacing = self.ring.spacing if spaced else 1.0
+        return where(value.constant, value.shadow, number if spacing == 1.0 else number * spacing)
 
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 

@@ -109,6 +109,7 @@ def land_arrivals(context: int, entry: int) -> int:
     store64(context + 8 * CURRENT, warp)
     store64(context + 8 * CURRENT_STATE, state)
     store64(entry + 8 * TR_KIND, LANDED)
+    store64(entry + 8 * TR_MBARRIER, 0)  # it counts no bytes
     flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
     first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
     left = 0

@@ -51,6 +51,7 @@ from sdpalab.sim.native.layout import (
     TRACE,
     WITHIN,
 )
+from sdpalab.sim.native.recorded import is_recorded, record_line
 from sdpalab.sim.native.suspects import current_instruction, suspect
 from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
@@ -62,10 +63,10 @@ __all__ = ["global_lines", "move_box", "put"]
 
 
 def global_lines(context: int, entry: int, kind: int) -> int:
-    """What the checks and the counters make of the lines of a box in global memory, which the warp that issued the copy
-    reads (1) or writes (2), or combines with others (3); a status."""
+    """What the checks, the counters and the recorders make of the lines of a box in global memory, which the warp that
+    issued the copy reads (1) or writes (2), or combines with others (3); a status."""
     checked, counting = load64(context + 8 * CHECKED) | load64(context + 8 * TRACE), load64(context + 8 * COUNTING)
-    if (checked | counting) == 0:
+    if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
         return 0
     current_instruction(context, load64(entry + 8 * TR_PC))
     store64(context + 8 * CURRENT, load64(entry + 8 * TR_WARP))
@@ -74,10 +75,12 @@ def global_lines(context: int, entry: int, kind: int) -> int:
     if tensor == 0:
         begin = load64(entry + 8 * TR_COORDINATES)
         end = begin + load64(entry + 8 * TR_BYTES)
+        record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
         return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
-    if counting and nested(tensor) == 0:
+    in_order = nested(tensor)
+    if counting and in_order == 0 and disjoint(tensor) == 0:
         return TENSOR_MAP
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
     lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
@@ -97,8 +100,13 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         if status != 0:
             return status
         total += end - begin
+        if counting and in_order == 0:  # lines that share no sector
+            if (begin | end) % SECTOR != 0:
+                return TENSOR_MAP
+            last = -1
         sectors += max(0, (end - 1) // SECTOR - max(begin // SECTOR, last + 1) + 1)
         last = max(last, (end - 1) // SECTOR)
+        record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
     add_sectors(context, entry, sectors, total)
     return 0
@@ -148,6 +156,27 @@ def nested(tensor: int) -> int:
             if stride < reach:
                 return 0
             reach += (count - 1) * stride
+    return 1
+
+
+def disjoint(tensor: int) -> int:
+    """Whether no two lines of a box overlap, in whichever order they lie in memory."""
+    reach = load64(tensor + 8 * MAP_COUNTS) * load64(tensor + 8 * MAP_ITEM)
+    axes = load64(tensor + 8 * MAP_AXES)
+    used = 0
+    for _ in range(1, axes):  # by their strides
+        next_one, least = -1, 0
+        for axis in range(1, axes):
+            stride = load64(tensor + 8 * (MAP_STEPS + axis)) * load64(tensor + 8 * (MAP_STRIDES + axis))
+            left = load64(tensor + 8 * (MAP_COUNTS + axis)) > 1 and used >> axis & 1 == 0
+            if left and (next_one < 0 or stride < least):
+                next_one, least = axis, stride
+        if next_one < 0:
+            return 1
+        if least < reach:
+            return 0
+        reach += (load64(tensor + 8 * (MAP_COUNTS + next_one)) - 1) * least
+        used |= 1 << next_one
     return 1
 
 

@@ -15,6 +15,8 @@ from sdpalab.sim.native.layout import (
     EXTENTS,
     FULL,
     GLOBAL,
+    GLOBAL_SHIFT,
+    GLOBAL_WRITERS,
     ILLEGAL,
     LANDED,
     MAP_AXES,
@@ -118,15 +120,33 @@ def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
     return load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + operand + 1))
 
 
+def written_in_launch(context: int, first: int, last: int) -> int:
+    """Whether a warp has written to bytes of global memory, where races are looked for."""
+    writers = load64(context + 8 * GLOBAL_WRITERS)
+    if writers == 0:
+        return 0
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    granule = first >> shift
+    while granule <= last >> shift:
+        if load64(writers + 8 * granule) != 0:
+            return 1
+        granule += 1
+    return 0
+
+
 def tensor_map_at(context: int, address: int) -> int:
     """The tensor map whose bytes are at a generic address; 0 if there is none.
 
-    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them.
+    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them. With the
+    race check there is none where this launch has written: the reference engine looks for the fences between the
+    proxies.
     """
     offset = address - GLOBAL_BASE
     if offset & 63:
         return 0
     if within_extent(context, offset, 128) == 0:
+        return 0
+    if written_in_launch(context, offset, offset + 127):
         return 0
     place = load64(context + 8 * GLOBAL) + offset
     for number in range(load64(context + 8 * TENSOR_MAP_COUNT)):

@@ -55,7 +55,8 @@ from sdpalab.sim.native.layout import (
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import actor_of, cta_alive, cta_of, mbarrier_at, offset_of
-from sdpalab.sim.native.suspects import current_instruction
+from sdpalab.sim.native.recorded import is_recorded, record_lines, record_shared
+from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
@@ -108,6 +109,7 @@ def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes
         status = issue_one(registers, record, lane, context, entry) if entry >= 64 else entry
         if status != 0:
             return status
+    record_lines(context, load32(record + 4 * (OPERANDS + COPY_PC)))
     return 0
 
 
@@ -124,7 +126,8 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
             return status if status != 0 else begin_store(context, entry, lane)
     mbarrier = named_mbarrier(context, lane_address(registers, record, COPY_SIGNAL, lane))
     if mbarrier == 0:
-        return MBARRIER_RULE
+        store64(entry + 8 * TR_KIND, LANDED)
+        return broken_rule(context, MBARRIER_RULE)
     store64(entry + 8 * TR_MBARRIER, mbarrier)
     casts = load32(record + 4 * (OPERANDS + COPY_CASTS))
     if kind == LOADS and casts >= 0:
@@ -163,7 +166,11 @@ def multicast(context: int, model: int, ranks: int) -> int:
         cta = first + rank
         mbarrier = mbarrier_at(context, cta, offset)
         if mbarrier == 0 or cta_alive(context, cta) == 0:
-            return MBARRIER_RULE
+            status = broken_rule(context, MBARRIER_RULE)
+            if status != 0:
+                return status
+            if mbarrier == 0:
+                continue
         place = next_entry(context)
         if place == 0:
             return FULL
@@ -185,7 +192,7 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
     size = element * many
-    if load64(context + 8 * COUNTING) != 0:
+    if load64(context + 8 * COUNTING) | is_recorded(context, load32(record + 4 * (OPERANDS + 6))):
         row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
         places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
         signal = registers + load32(record + 4 * (OPERANDS + 2))
@@ -196,7 +203,9 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
             store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
             if mask >> lane & 1 and offset_of(load64(signal + 8 * lane)) != offset_of(load64(signal + 8 * first)):
                 return SPREAD
-        count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
+        record_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)))
+        if load64(context + 8 * COUNTING) != 0:
+            count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -207,7 +216,11 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
             return ILLEGAL
         mbarrier = named_mbarrier(context, signal)
         if mbarrier == 0 or cta_of(context, signal) != cta or cta_alive(context, cta) == 0:
-            return MBARRIER_RULE
+            status = broken_rule(context, MBARRIER_RULE)
+            if status != 0:
+                return status
+            if mbarrier == 0:  # this lane is left out
+                continue
         entry = new_entry(context, WORDS, lane, cta, offset, size)
         if entry < 64:
             return entry

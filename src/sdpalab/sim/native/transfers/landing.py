@@ -7,6 +7,7 @@ then.
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.orders import SAME_CLUSTER
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.clocks import completed, operation_time, release_to, warps_of_cluster
 from sdpalab.sim.native.copies import count_unwaited
@@ -20,6 +21,7 @@ from sdpalab.sim.native.layout import (
     CAPTURED_BYTES,
     CAPTURED_END,
     CHECKED,
+    COUNTING,
     CURRENT,
     CURRENT_STATE,
     DRAWN,
@@ -27,8 +29,7 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FULL,
     LANDED,
-    MB_PHASE,
-    MBARRIER_RULE,
+    MB_BYTES,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -63,10 +64,13 @@ from sdpalab.sim.native.layout import (
     WORDS,
     WRITTEN_OUT,
 )
-from sdpalab.sim.native.mbarriers import actor_of, bytes_came, cta_alive, is_far, vectors_of
+from sdpalab.sim.native.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
+from sdpalab.sim.native.recorded import record_lines, record_update
 from sdpalab.sim.native.reset import draw
+from sdpalab.sim.native.stale_events import mbarrier_arrival
 from sdpalab.sim.native.suspects import broken_rule, current_instruction
 from sdpalab.sim.native.trace import trace_advance
+from sdpalab.sim.native.traffic import count_stretch
 from sdpalab.sim.native.transfers.arrivals import land_arrivals
 from sdpalab.sim.native.transfers.boxes import global_lines, move_box, put
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
@@ -105,6 +109,7 @@ def begin_store(context: int, entry: int, lane: int) -> int:
 def write_out(context: int, entry: int) -> int:
     """A store writes global memory; a status."""
     status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
+    record_lines(context, load64(entry + 8 * TR_PC))
     if status != 0:
         return status
     move_box(context, entry)
@@ -203,7 +208,7 @@ def land_next(context: int) -> int:
             status = land(context, entry)
             if status != 0:
                 return status
-    return 0
+    return signal_all(context, serial)
 
 
 def land(context: int, entry: int) -> int:
@@ -241,22 +246,26 @@ def land(context: int, entry: int) -> int:
 
 
 def signal(context: int, entry: int) -> int:
-    """The mbarrier of a copy that has landed counts its bytes; a status.
-
-    The reference engine counts those of all copies of one instruction together. Where a phase ends before the last of
-    them, it is left to that.
-    """
-    mbarrier = load64(entry + 8 * TR_MBARRIER)
-    phase = load64(mbarrier + 8 * MB_PHASE)
+    """The mbarrier of a copy that has landed counts its bytes; a status. Where copies are late, its phase ends when all
+    copies of the instruction have landed (:func:`signal_all`)."""
+    mbarrier, many = load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES)
     current_instruction(context, load64(entry + 8 * TR_PC))
-    status = bytes_came(context, mbarrier, load64(entry + 8 * TR_BYTES))
-    if status != 0 or load64(mbarrier + 8 * MB_PHASE) == phase:
-        return status
+    if load64(context + 8 * EARLY) != 0:
+        return bytes_came(context, mbarrier, many)
+    store64(mbarrier + 8 * MB_BYTES, load64(mbarrier + 8 * MB_BYTES) - many)
+    return 0
+
+
+def signal_all(context: int, serial: int) -> int:
+    """All copies of one instruction have landed: phases that waited only for their bytes end; a status."""
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-        other = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        same = load64(other + 8 * TR_SERIAL) == load64(entry + 8 * TR_SERIAL)
-        if same and in_flight(other) and load64(other + 8 * TR_MBARRIER) == mbarrier:
-            return MBARRIER_RULE
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_SERIAL) != serial or load64(entry + 8 * TR_MBARRIER) == 0:
+            continue
+        current_instruction(context, load64(entry + 8 * TR_PC))
+        status = bytes_counted(context, load64(entry + 8 * TR_MBARRIER))
+        if status != 0:
+            return status
     return 0
 
 
@@ -279,6 +288,10 @@ def combine_words(context: int, entry: int) -> int:
     """An asynchronous reduction updates shared memory on behalf of its lane, and passes that on to its mbarrier; a
     status."""
     source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        record_update(context, entry)
+        if load64(context + 8 * COUNTING) != 0:
+            count_stretch(context, load64(entry + 8 * TR_PC), load64(entry + 8 * TR_BYTES))
     warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
     cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
     store64(entry + 8 * TR_KIND, LANDED)
@@ -294,6 +307,7 @@ def combine_words(context: int, entry: int) -> int:
             if status != 0:
                 return status
         release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
+    mbarrier_arrival(context, warp, mbarrier, SAME_CLUSTER + 1)
     put(context, entry, shared_place(context, entry), source, size)
     return signal(context, entry)
 

@@ -28,12 +28,6 @@ from sdpalab.sim.native.watch.shared_memory import (
     update_shared,
     write_shared,
 )
-from sdpalab.sim.native.watch.undefined_bytes import (
-    shadows_from_memory,
-    shadows_of_matrices,
-    shadows_of_product,
-    shadows_to_memory,
-)
 
 __all__ = [
     "copies_landed",
@@ -45,10 +39,6 @@ __all__ = [
     "read_global",
     "read_shared",
     "read_strong",
-    "shadows_from_memory",
-    "shadows_of_matrices",
-    "shadows_of_product",
-    "shadows_to_memory",
     "update_shared",
     "wait_for_grids",
     "write_global",

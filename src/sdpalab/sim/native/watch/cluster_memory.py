@@ -22,13 +22,13 @@ from sdpalab.sim.native.layout import (
     WARP_CTA,
 )
 from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
-from sdpalab.sim.native.watch.shared_memory import read_shared, update_shared, write_shared
+from sdpalab.sim.native.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
 from sdpalab.sim.native.words import copy, load64, store32, store64
 
-__all__ = ["READS", "UPDATES", "WRITES", "watch_cluster"]
+__all__ = ["FOLLOWED", "READS", "UPDATES", "WRITES", "watch_cluster"]
 
-READS, WRITES, UPDATES = 1, 2, 3
-"""What an access does."""
+READS, WRITES, UPDATES, FOLLOWED = 1, 2, 3, 4
+"""What an access does; of reads, undefined bytes may be followed."""
 
 
 def watch_cluster(context: int, mask: int, present: int, width: int, does: int) -> int:
@@ -70,7 +70,10 @@ def watch_one(context: int, lanes: int, present: int, low: int, high: int, width
         return write_shared(context, lanes, present, low, high, width)
     if does == UPDATES:
         return update_shared(context, lanes, present, low, high, width)
-    status = read_shared(context, lanes, present, low, high, width)
+    if does == FOLLOWED:
+        status = read_followed(context, lanes, present, low, high, width)
+    else:
+        status = read_shared(context, lanes, present, low, high, width)
     mark_read(context, lanes, width, cta)
     return status
 

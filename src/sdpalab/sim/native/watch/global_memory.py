@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sdpalab.sim.native.clocks import lanes_there, lanes_with, vector_of
+from sdpalab.sim.native.lane_order import arrive_lanes, lanes_before
 from sdpalab.sim.native.layout import (
     ACQUIRES,
     ACTORS,
@@ -77,7 +78,7 @@ def conflicts(context: int, tag: int, lane: int, there: int) -> int:
     other = load64(context + 8 * WARP_COUNT) * (place - 1) + number
     if time <= load64(vector_of(context, warp) + 8 * other):
         return 0
-    return 1 if warp != other or there >> lane & 1 == 0 else 0
+    return 1 if warp != other or (there >> lane & 1 == 0 and lanes_before(context, warp, there, time) == 0) else 0
 
 
 def of_cluster(context: int, cta: int) -> int:
@@ -148,10 +149,10 @@ def read_constant(context: int, mask: int, present: int, width: int) -> int:
                 continue
             granule = offset >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
-                if load64(writers + 8 * k) != 0:
-                    return RACE
-                if strong != 0 and load64(strong + 8 * k) != 0:
-                    return RACE
+                if load64(writers + 8 * k) != 0 or (strong != 0 and load64(strong + 8 * k) != 0):
+                    status = suspect(context, IN_GLOBAL, k, RACE)
+                    if status != 0:
+                        return status
     return read_global(context, mask, present, width)
 
 
@@ -185,7 +186,9 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
             place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
             before = load64(place)
             if before >> 40 == mine >> 40 and before & 0xFF == mine & 0xFF:
-                lanes = load32(masks) if (before >> 8 & 0xFFFFFFFF) > met else EVERY_LANE
+                lanes, time = load32(masks), before >> 8 & 0xFFFFFFFF
+                if time <= met or lanes_before(context, warp, lanes, time):
+                    lanes = EVERY_LANE
                 store64(place, mine)
                 store32(masks, lanes & lanes_with(there, lane))
             elif before >> 40 != SEVERAL:
@@ -292,6 +295,8 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
             store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
             if chains != 0:
                 status = observe(context, warp, granule, does) if does & OBSERVES else 0
+                if does & RELEASES:
+                    arrive_lanes(context, warp, 1 << lane)
                 if status == 0 and (release == 0 or does & ACQUIRES):
                     release = release_for(context, warp, does & RELEASES)
                     status = release if release < 64 else 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from sdpalab.sim.checks.orders import SAME_GPU
 from sdpalab.sim.native.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from sdpalab.sim.native.lane_order import arrive_lanes, leave_lanes
 from sdpalab.sim.native.layout import (
     ACQUIRES,
     ACTORS,
@@ -73,6 +74,8 @@ __all__ = [
     "take_rows",
 ]
 
+
+AT_ANY_TIME = (1 << 62) - 1
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
@@ -252,8 +255,22 @@ def covered(context: int, warp: int, release: int) -> int:
     return 1 if load64(row_of(context, warp) + 8 * (warps * linear + other % warps)) >= time else 0
 
 
+def join_lanes(context: int, warp: int, release: int) -> None:
+    """The lanes of a warp come after what others of them have released before a release, by whichever warp that is."""
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    linear, row = load64(release + 8 * (RELEASE_LINEAR + other // warps)), load64(release + 8 * RELEASE_ROW)
+    until = 0
+    if linear == linear_of(context, other):
+        until = AT_ANY_TIME if other == warp else load64(vector_in(context, release) + 8 * warp)
+    if row != 0:
+        until = max(until, load64(row + 8 * (warps * linear_of(context, warp) + warp % warps)))
+    if until != 0:
+        leave_lanes(context, warp, until)
+
+
 def join(context: int, warp: int, release: int) -> None:
     """A warp comes after a release."""
+    join_lanes(context, warp, release)
     if covered(context, warp, release):
         return
     other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
@@ -324,6 +341,7 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
     if sequential:
         come_after_fences(context, warp)
     if load32(record + 4 * (OPERANDS + 1)):
+        arrive_lanes(context, warp, mask)
         word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
         last = load64(state + 8 * word)
         fences = load64(state + 8 * ROW_FENCES)

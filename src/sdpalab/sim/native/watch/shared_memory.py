@@ -12,8 +12,10 @@ from sdpalab.sim.native.layout import (
     ASYNC,
     CLOCKS,
     CURRENT,
+    CURRENT_RECORD,
     CURRENT_STATE,
     EVERY_LANE,
+    FAULTS,
     FLOORS,
     FLYING,
     GRANULE_SHIFT,
@@ -38,7 +40,6 @@ from sdpalab.sim.native.layout import (
     READERS,
     SCRATCH,
     SCRATCH_PLACES,
-    UNDEFINED,
     VECTORS,
     WARP_CTA,
     WRITE_MASKS,
@@ -46,7 +47,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
-from sdpalab.sim.native.suspects import suspect
+from sdpalab.sim.native.suspects import note_unwritten, suspect
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
@@ -178,11 +179,14 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     need = (1 << width) - 1
+    bad = 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             if load32(written + (offset >> 3)) >> (offset & 7) & need != need:
-                return UNDEFINED
+                bad |= 1 << lane
+    if bad != 0:
+        return note_unwritten(context, load64(context + 8 * CURRENT_RECORD), bad, width, places)
     pages = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         begin = written + (page << PAGE_SHIFT - 3)
@@ -213,6 +217,11 @@ def update_shared(context: int, mask: int, present: int, low: int, high: int, wi
         status = defined(context, mask, width, cta, low, high)
     if status == 0:
         mark_updated(context, mask, width)
+        places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+        written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+        for lane in range(32 if load64(context + 8 * FAULTS) != 0 else 0):  # behind an undefined byte that is noted
+            if mask >> lane & 1:
+                mark_bytes(written, load64(places + 8 * lane), width)
     return status
 
 

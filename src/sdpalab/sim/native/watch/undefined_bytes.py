@@ -1,32 +1,51 @@
 """Undefined bytes of shared memory on their way through registers: machine code.
 
 A register's shadow has a bit for each of its bits, 1 where that is undefined; a byte of shared memory is undefined if
-it has not been written, or was written from a register with undefined bits (:mod:`sdpalab.sim.checks.tracking`).
+it has not been written, or was written from a register with undefined bits (:mod:`sdpalab.sim.checks.tracking`). Beside
+both lies an origin: the pc, plus one, of the load from which the undefined bits came.
 """
 
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
-    CURRENT_STATE,
+    FAULTS,
+    LISTS,
     OPERANDS,
+    ORIGINS,
     PAGE_FULL,
     PAGE_SHIFT,
     PAGES,
     SCRATCH,
+    SCRATCH_CHUNKS,
     SCRATCH_PLACES,
-    WARP_CTA,
+    SHARED_STRIDE,
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.mbarriers import cta_of, offset_of
+from sdpalab.sim.native.suspects import note_reached, note_unwritten
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
-__all__ = ["shadows_from_memory", "shadows_of_matrices", "shadows_of_product", "shadows_to_memory"]
+__all__ = [
+    "shadows_from_memory",
+    "shadows_of_matrices",
+    "shadows_to_global",
+    "shadows_to_matrices",
+    "shadows_to_memory",
+]
+
+ITEM_WORDS = 3
+"""In a list of registers, for each: the rows of its shadow and of its origin (or -1), and its bytes."""
 
 
-def written_bytes(context: int) -> int:
-    """The bits of the current CTA's shared memory: 1 for a byte that is defined."""
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+def written_bytes(context: int, cta: int) -> int:
+    """The bits of the shared memory of a CTA: 1 for a byte that is defined."""
     return load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+
+
+def origins_of(context: int, cta: int) -> int:
+    """The origins of the shared memory of a CTA."""
+    return load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
 
 
 def undefined_bits(written: int, offset: int, size: int) -> int:
@@ -37,6 +56,22 @@ def undefined_bits(written: int, offset: int, size: int) -> int:
         if load8(written + (at >> 3)) >> (at & 7) & 1 == 0:
             bits |= 0xFF << 8 * k
     return bits
+
+
+def all_written(written: int, offset: int, size: int) -> int:
+    """Whether bytes at an offset, a multiple of their number, are all defined."""
+    if size == 16:
+        return load8(written + (offset >> 3)) == 0xFF and load8(written + (offset >> 3) + 1) == 0xFF
+    need = (1 << size) - 1
+    return load8(written + (offset >> 3)) >> (offset & 7) & need == need
+
+
+def origin_in(context: int, cta: int, offset: int, size: int, reader: int) -> int:
+    """Where the undefined bits of a stretch come from: the reader itself, if they were never written."""
+    origin = 0
+    for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
+        origin = max(origin, load32(origins_of(context, cta) + 4 * k))
+    return origin if origin != 0 else reader
 
 
 def store_lane(row: int, lane: int, size: int, bits: int) -> None:
@@ -60,97 +95,171 @@ def load_lane(row: int, lane: int, size: int) -> int:
     return bits
 
 
+def undefine(context: int, cta: int, offset: int, size: int, bits: int) -> None:
+    """Of up to eight bytes at an offset, those in which a bit is set are undefined."""
+    written = written_bytes(context, cta)
+    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    for k in range(size if bits != 0 else 0):
+        at = offset + k
+        if bits >> 8 * k & 0xFF:
+            store8(written + (at >> 3), load8(written + (at >> 3)) & ~(1 << (at & 7)))
+            store64(full + 8 * (at >> PAGE_SHIFT), 0)
+
+
+def put_origin(context: int, cta: int, offset: int, size: int, origin: int) -> None:
+    """Note where the undefined bits of a stretch come from."""
+    for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
+        store32(origins_of(context, cta) + 4 * k, origin)
+
+
+# ---- loads and stores ------------------------------------------------------------------------------------------------
+
+
 def shadows_from_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes load from shared memory: operand 3 are the bytes of an element, 4 how many there are, 5 the bytes of a
-    register, and from 6 on the rows of the registers' shadows (or -1). Their offsets are in the scratch."""
-    places, written = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, written_bytes(context)
+    """Lanes load from shared memory: operand 3 are the bytes of an element, 4 how many there are, 5 where the list of
+    their registers begins, 6 the pc, plus one. Their places are in the scratch. A status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    wide = load32(record + 4 * (OPERANDS + 5))
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    reader, bad = load32(record + 4 * (OPERANDS + 6)), 0
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            written = written_bytes(context, cta)
+            clean = all_written(written, offset, size * many)
+            origin = 0
+            if clean == 0:
+                bad |= 1 << lane
+                origin = origin_in(context, cta, offset, size * many, reader)
             for k in range(many):
-                row = load32(record + 4 * (OPERANDS + 6 + k))
-                if row >= 0:
-                    store_lane(registers + row, lane, wide, undefined_bits(written, offset + size * k, size))
-    return 0
+                item = items + 4 * ITEM_WORDS * k
+                if load32(item) >= 0:
+                    bits = 0 if clean else undefined_bits(written, offset + size * k, size)
+                    store_lane(registers + load32(item), lane, load32(item + 8), bits)
+                    store32(registers + load32(item + 4) + 4 * lane, origin)
+    return note_read(context, record, bad, size * many, places)
+
+
+def note_read(context: int, record: int, bad: int, width: int, places: int) -> int:
+    """Lanes have read undefined bytes, which are followed: where faults are noted, so is the first such read."""
+    if bad == 0 or load64(context + 8 * FAULTS) == 0:
+        return 0
+    return note_unwritten(context, record, bad, width, places)
+
+
+def stored_bits(registers: int, item: int, lane: int) -> int:
+    """The shadow of a lane's register in a list."""
+    row = load32(item)
+    return load_lane(registers + row, lane, load32(item + 8)) if row >= 0 else 0
+
+
+def stored_origin(registers: int, items: int, many: int, lane: int) -> int:
+    """Where the undefined bits of a lane's registers in a list come from."""
+    origin = 0
+    for k in range(many):
+        item = items + 4 * ITEM_WORDS * k
+        if stored_bits(registers, item, lane) != 0:
+            origin = max(origin, load32(registers + load32(item + 4) + 4 * lane))
+    return origin
 
 
 def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> int:
     """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`."""
-    places, written = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, written_bytes(context)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
-    wide = load32(record + 4 * (OPERANDS + 5))
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    low = (1 << 8 * size) - 1 if size < 8 else -1
     for lane in range(32):
         if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            undefined = 0
             for k in range(many):
-                row = load32(record + 4 * (OPERANDS + 6 + k))
-                bits = load_lane(registers + row, lane, wide) if row >= 0 else 0
-                for j in range(size):
-                    at = offset + size * k + j
-                    if bits >> 8 * j & 0xFF:
-                        store8(written + (at >> 3), load8(written + (at >> 3)) & ~(1 << (at & 7)))
-                        store64(full + 8 * (at >> PAGE_SHIFT), 0)
+                bits = stored_bits(registers, items + 4 * ITEM_WORDS * k, lane) & low
+                undefine(context, cta, offset + size * k, size, bits)
+                undefined |= bits
+            if undefined != 0:
+                put_origin(context, cta, offset, size * many, stored_origin(registers, items, many, lane))
     return 0
 
 
+def shadows_to_global(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes have stored to global memory by generic addresses: there undefined bytes matter. Operands as those of
+    :func:`shadows_from_memory`; a status."""
+    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    origins = load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    low = (1 << 8 * size) - 1 if size < 8 else -1
+    bad = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            undefined = 0
+            for k in range(many):
+                undefined |= stored_bits(registers, items + 4 * ITEM_WORDS * k, lane) & low
+            origin = stored_origin(registers, items, many, lane) if undefined != 0 else 0
+            store32(origins + 4 * lane, origin)
+            if origin != 0:
+                bad |= 1 << lane
+    return note_reached(context, record, bad, 0, origins)
+
+
+# ---- matrices --------------------------------------------------------------------------------------------------------
+
+
 def shadows_of_matrices(registers: int, record: int, mask: int, context: int) -> int:
-    """``ldmatrix``: operand 3 says how many matrices, 4 whether they are transposed; from 5 on the rows of shadows."""
-    places, written = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, written_bytes(context)
+    """``ldmatrix``: operand 3 says how many matrices, 4 whether they are transposed, 5 where the list of the registers
+    begins, 6 the pc, plus one. A status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    reader, bad, most = load32(record + 4 * (OPERANDS + 6)), 0, 0
+    for lane in range(8 * many):
+        if mask >> lane & 1:
+            cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+            if all_written(written_bytes(context, cta), offset, 16) == 0:
+                bad |= 1 << lane
+                most = max(most, origin_in(context, cta, offset, 16, reader))
     for k in range(many):
-        row = load32(record + 4 * (OPERANDS + 5 + k))
-        for lane in range(32 if row >= 0 else 0):
+        item = items + 4 * ITEM_WORDS * k
+        if load32(item) < 0:
+            continue
+        fill(registers + load32(item), 0, 128)
+        for lane in range(32):
+            store32(registers + load32(item + 4) + 4 * lane, most)
+        for lane in range(32 if bad >> 8 * k & 0xFF else 0):
             bits = 0
             for half in range(2):
                 line, column = lane >> 2, 2 * (lane & 3) + half
                 if transposed:
                     line, column = column, line
-                offset = load64(places + 8 * (8 * k + line)) + 2 * column
-                bits |= undefined_bits(written, offset, 2) << 16 * half
-            store32(registers + row + 4 * lane, bits)
-    return 0
+                if bad >> 8 * k + line & 1:
+                    place = load64(places + 8 * (8 * k + line))
+                    written = written_bytes(context, cta_of(context, place))
+                    bits |= undefined_bits(written, offset_of(place) + 2 * column, 2) << 16 * half
+            store32(registers + load32(item) + 4 * lane, bits)
+    return note_read(context, record, bad, 16, places)
 
 
-def shadows_of_product(registers: int, record: int, mask: int, context: int) -> int:
-    """``mma`` of 16 by 8: operands are the rows of the shadows of A (up to 4), B (2), C (4) and D (4), or -1; the last
-    one is -2 if elements of C and D are halves.
-
-    An element of D is undefined if one of its row of A, of its column of B, or its addend is.
-    """
-    place = load64(context + 8 * SCRATCH)  # whether rows of A are undefined, and columns of B: a byte each
-    fill(place, 0, 24)
-    total = 0
-    for k in range(14):
-        row = load32(record + 4 * (OPERANDS + k))
-        if row >= 0 and k < 10:
-            for lane in range(32):
-                bits = load32(registers + row + 4 * lane)
-                total |= bits
-                if bits and k < 6:
-                    store8(place + (lane >> 2) + (16 if k > 3 else 8 * (k & 1)), 1)
-    halves = load32(record + 4 * (OPERANDS + 13)) == -2
-    for k in range(10, 14):
-        row = load32(record + 4 * (OPERANDS + k))
-        if row < 0:
+def shadows_to_matrices(registers: int, record: int, mask: int, context: int) -> int:
+    """``stmatrix`` has stored; operands as those of :func:`shadows_of_matrices`."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    origin = 0
+    for lane in range(32):
+        origin = max(origin, stored_origin(registers, items, many, lane))
+    for lane in range(8 * many):
+        if mask >> lane & 1 == 0:
             continue
-        if total == 0:
-            fill(registers + row, 0, 128)
-            continue
-        addend = load32(record + 4 * (OPERANDS + k - 4))
-        upper = k == 11 if halves else k > 11
-        for lane in range(32):
-            before = load32(registers + addend + 4 * lane) if addend >= 0 else 0
-            column = 2 * (lane & 3)
-            line = load8(place + (lane >> 2) + 8 * upper)
-            if halves:
-                low = line | load8(place + 16 + column) | ((before & 0xFFFF) != 0)
-                high = line | load8(place + 17 + column) | ((before >> 16 & 0xFFFF) != 0)
-                store32(registers + row + 4 * lane, 0xFFFF * (low != 0) | 0xFFFF0000 * (high != 0))
-            else:
-                bad = line | load8(place + 16 + column + (k & 1)) | (before != 0)
-                store32(registers + row + 4 * lane, -1 if bad else 0)
+        cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
+        undefined = 0
+        for column in range(8):
+            line, across = lane & 7, column
+            if transposed:
+                line, across = column, lane & 7
+            word = stored_bits(registers, items + 4 * ITEM_WORDS * (lane >> 3), 4 * line + (across >> 1))
+            bits = word >> 16 * (across & 1) & 0xFFFF
+            undefine(context, cta, offset + 2 * column, 2, bits)
+            undefined |= bits
+        if undefined != 0:
+            put_origin(context, cta, offset, 16, origin)
     return 0
