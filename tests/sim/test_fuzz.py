@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_random_programs_compute_what_the_scalar_evaluator_says() -> None:
-    result = fuzz.fuzz(6.0, 1, "programs", rounds=60)
+    result = fuzz.fuzz(math.inf, 1, "programs", rounds=25)
     assert result["failures"] == []
-    assert result["counts"]["programs"] >= 5
+    assert result["counts"]["programs"] == 25
 
 
 def test_damaged_ptx_raises_typed_errors_only() -> None:
-    result = fuzz.fuzz(5.0, 1, "parser", rounds=300)
+    result = fuzz.fuzz(math.inf, 1, "parser", rounds=200)
     assert result["failures"] == []
     assert {"damaged: PtxSyntaxError", "damaged: ran"} <= set(result["counts"])
 

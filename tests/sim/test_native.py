@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 import random
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +25,9 @@ from translated_functions import FUNCTIONS  # noqa: E402
 
 from sdpalab import sim  # noqa: E402
 from sdpalab.campaigns import fuzz  # noqa: E402
+from sdpalab.sim import sources  # noqa: E402
 from sdpalab.sim.native import engine  # noqa: E402
+from sdpalab.sim.native import library as library_module  # noqa: E402
 from sdpalab.sim.native.assembler import HANDLERS  # noqa: E402
 from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
 from sdpalab.sim.native.library import Library  # noqa: E402
@@ -227,6 +234,50 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
     out, _ = exchange("bar.sync 0; popc.b32 %r8, %r1; sub.u32 %r8, %r8, %r8; add.u32 %r2, %r2, %r8;")
     assert (out == THREADS - 1 - np.arange(THREADS)).all()
     assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add was there
+
+
+def test_code_reaches_its_constants_in_a_process_with_large_arrays(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("crowded_process.py")
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("4.25\n", 0), done.stderr
+
+
+def test_what_is_made_from_sources_of_before_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(Library(*target_name(), root=tmp_path), "a")
+    monkeypatch.setattr(library_module, "changed_since_import", lambda: True)
+    library = Library(*target_name(), root=tmp_path)
+    assert kept(library, "a") == kept(library, "a") == (b"machine code of a", 1)
+    assert kept(library, "b")[1] == 1
+    assert len(list(tmp_path.glob("*.o"))) == 1
+
+
+def test_every_source_of_the_simulator_is_in_the_key(tmp_path: Path) -> None:
+    root = tmp_path / "sim"
+    shutil.copytree(sources.__file__.rpartition("/")[0], root, ignore=shutil.ignore_patterns("__pycache__"))
+    before, imported = sources.sources_digest(root), time.time()
+    assert before == sources.sources_digest()
+    assert not sources.changed_since_import(root, imported + 1)
+    for name in ("tally.py", "checks/orders.py", "native/layout.py"):
+        path = root / name
+        path.write_text(path.read_text() + "\n")
+        os.utime(path, (imported + 2, imported + 2))
+        assert sources.sources_digest(root) != before
+        assert sources.changed_since_import(root, imported + 1)
+        before = sources.sources_digest(root)
+
+
+def test_a_function_that_was_edited_after_its_import_is_not_translated(tmp_path: Path) -> None:
+    path = tmp_path / "edited.py"
+    path.write_text("def function(x):\n    return x + 1\n")
+    spec = importlib.util.spec_from_file_location("edited", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert compile_functions((module.function,), *target_name())
+    path.write_text("def function(x):\n    return (x - 1) * 3\n")
+    with pytest.raises(sim.LaunchError, match="edited was edited since this process imported it"):
+        compile_functions((module.function,), *target_name())
 
 
 # ---- what is not native ----------------------------------------------------------------------------------------------

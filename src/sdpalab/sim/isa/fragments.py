@@ -98,16 +98,21 @@ SUMMED = 16
 def matrix_product(left: Array, right: Array) -> Array:
     """Products [..., rows, columns] of float32 matrices [..., rows, k] and [..., columns, k], of one instruction.
 
-    Sums over k are made in blocks of :data:`SUMMED`, each in ascending order from zero: the host's matrix product adds
-    so few in that order, and more in an order that depends on its shape and on the processor.
+    Sums over k are made in blocks of :data:`SUMMED`, each in ascending order from zero and rounded to nearest after
+    each product. The host's matrix product would add in an order that depends on its shape and on the processor. A
+    factor has at most 11 significant bits, so that float64 holds a product exactly, and its rounding changes no sum.
     """
-    parts = range(0, left.shape[-1], SUMMED)
-    first, *others = (
-        np.matmul(left[..., at : at + SUMMED], right[..., at : at + SUMMED].swapaxes(-1, -2)) for at in parts
-    )
-    total: Array = first
-    for part in others:
-        total += part
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    parts: list[Array] = []
+    with np.errstate(all="ignore"):
+        for at in range(0, left.shape[-1], SUMMED):
+            part = np.zeros((*left.shape[:-1], right.shape[-2]), np.float32)
+            for k in range(at, min(at + SUMMED, left.shape[-1])):
+                part = (part + left[..., :, None, k] * right[..., None, :, k]).astype(np.float32)
+            parts.append(part)
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
     return total
 
 

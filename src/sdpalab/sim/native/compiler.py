@@ -33,10 +33,14 @@ def target_name() -> tuple[str, str]:
 
 
 def target_machine(cpu: str, features: str) -> Any:
-    """LLVM's target machine for a processor."""
+    """LLVM's target machine for a processor.
+
+    Addresses have 64 bits. MCJIT puts each section of an object where there is room; in a process with large arrays
+    that may be more than 2 GiB from the last, where shorter addresses do not reach, and LLVM would end the process.
+    """
     _initialised()
     target = llvm.Target.from_default_triple()
-    return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="small")
+    return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="static", codemodel="large")
 
 
 def compile_operation(operation: NativeOperation, cpu: str, features: str) -> bytes:

@@ -4,9 +4,10 @@ What is kept is one object for the loop and all else that is translated from Pyt
 operation; an operation's calls of translated functions are linked when it is loaded. So a kernel with operations that
 no kernel before had costs some milliseconds for each of those, once.
 
-An object's name is a digest of everything that it depends on: this package's sources, the rules that they take from the
-reference engine, LLVM, the processor and its features. Its file begins with the digest of its content: a file that does
-not match is made again, never used.
+An object's name is a digest of everything that it depends on: the simulator's sources, LLVM, the processor and its
+features. Its file begins with the digest of its content: a file that does not match is made again, never used. A
+process whose sources have changed since it imported them neither reads nor keeps anything: what it compiles is not what
+the digest says.
 """
 
 from __future__ import annotations
@@ -26,24 +27,9 @@ import llvmlite.binding as llvm
 from sdpalab.sim.native.compiler import compile_functions, compile_operation, target_machine, target_name
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import symbol
+from sdpalab.sim.sources import changed_since_import, sources_digest
 
 __all__ = ["Library", "library"]
-
-_PACKAGE = Path(__file__).parent
-_RULES = (
-    "types.py",
-    "tensor_cores.py",
-    "mufu_tables.py",
-    "isa/mufu.py",
-    "memory.py",
-    "ring.py",
-    "isa/rounding.py",
-    "isa/fp8.py",
-    "isa/fragments.py",
-    "isa/logic.py",
-    "isa/matrix_descriptor.py",
-)
-"""Files of the reference engine from which code or numbers go into the operations."""
 
 
 @functools.cache
@@ -71,6 +57,7 @@ class Library:
         machine = target_machine(cpu, features)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._version = _version()
+        self._keeps = not changed_since_import()
 
     def address(self, name: str) -> int:
         """The address of a function that has been loaded."""
@@ -121,6 +108,8 @@ class Library:
 
     def object_of(self, name: str, build: Callable[[], bytes]) -> bytes:
         """An object from the cache, or built and kept there; without room for it, only built."""
+        if not self._keeps:
+            return build()
         path = self.path_of(name)
         try:
             content = path.read_bytes()
@@ -157,10 +146,5 @@ def _cache_root() -> Path:
 
 
 def _version() -> str:
-    """A digest of the sources that make the code, and the version of LLVM."""
-    digest = hashlib.sha256(f"{llvmlite.__version__} {llvm.llvm_version_info} {sys.version_info[:2]}".encode())
-    files = [*sorted(_PACKAGE.rglob("*.py")), *(_PACKAGE.parent / name for name in _RULES)]
-    for path in files:
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)} ".encode() + content)
-    return digest.hexdigest()
+    """The simulator's sources, and what compiles them."""
+    return f"{sources_digest()} {llvmlite.__version__} {llvm.llvm_version_info} {sys.version_info[:2]}"

@@ -16,10 +16,12 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Sequence
+from types import CodeType
 from typing import Any
 
 from llvmlite import ir
 
+from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64
 
 __all__ = ["Translator", "symbol"]
@@ -91,13 +93,32 @@ def symbol(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__name__}"
 
 
+def _source_of(function: Callable[..., Any]) -> str:
+    """The text of a function, which must be what this process has loaded.
+
+    Raises
+    ------
+    LaunchError
+        If its file was edited meanwhile.
+    """
+    loaded = function.__code__
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+        code = next(each for each in compile(text, "", "exec").co_consts if isinstance(each, CodeType))
+    except (OSError, SyntaxError, StopIteration):
+        code = None
+    if code is None or (code.co_name, code.co_code, code.co_names) != (loaded.co_name, loaded.co_code, loaded.co_names):
+        raise LaunchError(f"{function.__module__} was edited since this process imported it: start the process again")
+    return text
+
+
 class _Body:
     """One function's code while it is written down."""
 
     def __init__(self, function: Callable[..., Any], target: Any, translator: Translator) -> None:
         self.function, self.target, self.translator = function, target, translator
         self.module = translator.module
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        tree = ast.parse(_source_of(function)).body[0]
         assert isinstance(tree, ast.FunctionDef)
         self.tree = tree
         self.builder = ir.IRBuilder(target.append_basic_block("entry"))
