@@ -12,7 +12,8 @@ PYTHON="$VENV_PYTHON" scripts/lint.sh >"$log" 2>&1 &
 lint=$!
 code=0
 # A file's tests stay on one worker, so that the fixtures of its module run once; the files' order is that of conftest.py.
-"$VENV_PYTHON" -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@" || code=$?
+# A crash ends a worker; xdist runs the rest of its file again, and a second crash there would go on for ever.
+"$VENV_PYTHON" -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 "$@" || code=$?
 if ! wait "$lint"; then
     [ "$code" -ne 0 ] || code=1
 fi
