@@ -87,7 +87,7 @@ def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> N
     done = run("test.sh", "-k", "judge")
     assert (
         done.stdout
-        == "ran -m pytest -n auto --dist loadfile --no-loadscope-reorder -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
+        == "ran -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
     )
     assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
     run("repro.sh")
@@ -161,7 +161,7 @@ def test_ci_runs_the_suite_that_it_names(
     done = run(".ci/run", **suite)
     assert done.returncode == code
     assert printed in done.stdout
-    assert ("-n auto --dist loadfile --no-loadscope-reorder --full\n" in done.stdout) == (
+    assert ("-n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 --full\n" in done.stdout) == (
         suite.get("SDPALAB_TESTS") == "full"
     )
     assert (done.stderr == "SDPALAB_TESTS must be fast or full, not 'all'\n") == (code == 2)
