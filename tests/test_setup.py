@@ -23,6 +23,7 @@ esac
 [ "$1" != -m ] || [ ! -e "$here/$2-fails" ]
 """
 
+WORKERS = "-n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -85,10 +86,7 @@ def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> N
     run("repro.sh")
     calls(project)
     done = run("test.sh", "-k", "judge")
-    assert (
-        done.stdout
-        == "ran -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
-    )
+    assert done.stdout == f"ran -m pytest {WORKERS} -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
     assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
     run("repro.sh")
     run("test.sh")
@@ -161,7 +159,5 @@ def test_ci_runs_the_suite_that_it_names(
     done = run(".ci/run", **suite)
     assert done.returncode == code
     assert printed in done.stdout
-    assert ("-n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1 --full\n" in done.stdout) == (
-        suite.get("SDPALAB_TESTS") == "full"
-    )
+    assert (f"{WORKERS} --full\n" in done.stdout) == (suite.get("SDPALAB_TESTS") == "full")
     assert (done.stderr == "SDPALAB_TESTS must be fast or full, not 'all'\n") == (code == 2)
