@@ -302,6 +302,21 @@ IDIOM(last_block) {  // 1: no fence before the count, 2: none behind it, 3: fenc
     out[threadIdx.x] = sum;
 }
 
+// As in the CUDA C++ Programming Guide: volatile results, no fence behind the count, and the last block resets it.
+IDIOM(reset_of_the_count) {  // 1: the first block resets it, 2: all blocks do
+    volatile Word* results = data;
+    if (threadIdx.x != 0) return;
+    results[blockIdx.x] = blockIdx.x;
+    __threadfence();
+    const Word before = atomicAdd(flags, 1);
+    if (STEP == 0 && before != gridDim.x - 1) return;
+    if (STEP == 1 && before != 0) return;
+    Word sum = 0;
+    for (unsigned i = 0; i < gridDim.x; ++i) sum += results[i];
+    out[0] = sum;
+    *flags = 0;
+}
+
 IDIOM(last_block_of_libcu) {  // 1: relaxed count, 2: release alone, 3: acquire alone
     __shared__ bool last;
     data[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
@@ -545,6 +560,7 @@ FOUR(ring)
 FOUR(look_back)
 TWO(look_back_in_one_word)
 FIVE(last_block)
+THREE(reset_of_the_count)
 FOUR(last_block_of_libcu)
 THREE(queue)
 TWO(counter_of_blocks)

@@ -36,6 +36,7 @@ IDIOMS: dict[str, tuple[int, int, list[set[str]]]] = {
     "look_back": (4, 64, [RACE] * 3),
     "look_back_in_one_word": (4, 32, [RACE]),
     "last_block": (3, 64, [RACE] * 4),
+    "reset_of_the_count": (3, 64, [RACE] * 2),
     "last_block_of_libcu": (3, 64, [RACE] * 3),
     "queue": (4, 32, [RACE] * 2),
     "counter_of_blocks": (3, 64, [RACE]),

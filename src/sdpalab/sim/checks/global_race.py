@@ -57,6 +57,8 @@ class GlobalRaceCheck(Observer):
         code = [each for each in machine.entry.instructions if opcode_of(each).memory]
         orders = [memory_order(each) for each in code if "shared" not in each.mods]
         self._strong = any(order.strong for order in orders)
+        self._updates = np.array([each.opcode in ("atom", "red") for each in machine.entry.instructions], np.bool_)
+        """Which instructions are atomic operations."""
         self._narrow = any(order.strong and order.level < SAME_GPU for order in orders)
         """Whether strong operations may race with each other."""
         self.maps = TensorMapFences(machine, log, race.clocks, race.sync, history)
@@ -245,9 +247,21 @@ class GlobalRaceCheck(Observer):
         """A weak access must come after the strong ones of others; reads do not conflict with reads."""
         if self._strong:
             self._check(access, self.history.strong, what, matters)
-            self._check(access, self.history.earlier, what, matters)
+            self._check(access, self.history.earlier, what, lambda: self._behind_update(access, matters))
             if not reads:
                 self._check(access, self.history.watched, "overwrites what {other} reads", matters)
+
+    def _behind_update(self, access: Access, matters: Callable[[], Mask] | None) -> Mask:
+        """Which accesses may meet atomic operations of others, of those that matter: the last of the place is not one of
+        the warp's own. That comes, in the coherence order of the place, after all before it, and what the warp does next
+        to the place comes after that (PTX ISA, "Coherence"; the count that the last block resets in the CUDA C++
+        Programming Guide, "Memory Fence Functions")."""
+        last = self.history.strong
+        owners, tags, pcs = (each.gather(access.index, access.width) for each in (last.owner, last.tag, last.pc))
+        own = owners == self.owner[access.sel][:, None]
+        own &= tags >> ACTOR_SHIFT == (self.clocks.tags(access.sel) >> ACTOR_SHIFT)[:, None]
+        others: Mask = ~(own & self._updates[pcs]).all(axis=1)
+        return others if matters is None else others & matters()
 
     def _check_scopes(self, access: Access, order: MemoryOrder, what: str, marks: Marks) -> None:
         """Two strong operations that nothing orders must include each other in their scopes."""
