@@ -252,10 +252,12 @@ class GlobalRaceCheck(Observer):
                 self._check(access, self.history.watched, "overwrites what {other} reads", matters)
 
     def _behind_update(self, access: Access, matters: Callable[[], Mask] | None) -> Mask:
-        """Which accesses, of those that matter, may meet atomic operations of others: where the last of the place is not
-        one of the warp's own. That one comes after all before it in the coherence order of the place, and what the warp
-        does next to the place comes after that (PTX ISA, "Coherence"; the count that the last block resets in the CUDA
-        C++ Programming Guide, "Memory Fence Functions")."""
+        """Which accesses, of those that matter, may meet atomic operations of others.
+
+        Not those of a warp whose own atomic operation was the last on the place: that comes after all before it in the
+        place's coherence order, and what the warp does next to the place comes after that (PTX ISA, "Coherence"; the
+        count that the last block resets in the CUDA C++ Programming Guide, "Memory Fence Functions").
+        """
         last = self.history.strong
         owners, tags, pcs = (each.gather(access.index, access.width) for each in (last.owner, last.tag, last.pc))
         own = owners == self.owner[access.sel][:, None]
