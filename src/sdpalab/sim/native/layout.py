@@ -327,8 +327,9 @@ all warps in front of a block run it."""
 EVENT_WORDS = 9
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
 TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP = 7, 8, 9, 10
+TRACE_FENCE = -1
 """An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
-used; a tensor map is read that a kernel may change."""
+used; a tensor map is read that a kernel may change; behind its accesses, an instruction is a fence of tensor maps."""
 EV_MAP, EV_DESCRIPTOR = 6, 9
 """Of a tensor map, its place in global memory, and behind the other words its bytes."""
 EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8

@@ -21,6 +21,7 @@ from sdpalab.sim.errors import Deadlock, SimError, StepLimit
 from sdpalab.sim.flow import polls_in_vain, trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import RANK_SHIFT, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -30,7 +31,7 @@ from sdpalab.sim.native.event_order import EventOrder, in_turns
 from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
-from sdpalab.sim.observer import Access
+from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.tally import Tally
 
@@ -201,6 +202,19 @@ def _by_cluster(events: Array) -> dict[int, list[Array]]:
     return {first: in_turns(mine) for first, mine in by_cluster.items()}
 
 
+class _FaultCheck(Observer):
+    """Illegal accesses of the instructions of :mod:`.steps`, which are noted nowhere else."""
+
+    records_faults = True
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self._check = MemoryCheck(machine, log)
+
+    def fault(self, kind: str, access: Access) -> None:
+        """Record it."""
+        self._check.fault(kind, access)
+
+
 class _Replay:
     """A machine on which events happen once more."""
 
@@ -218,6 +232,7 @@ class _Replay:
         self.machine = still_machine(setup, space, ctas, watched)
         tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
+        self.machine.observers.append(_FaultCheck(self.machine, log))
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and what each observer gave."""
@@ -272,6 +287,9 @@ class _Replay:
             self._read_maps(step.events, cluster)
         elif kind == layout.TRACE_REGISTERS:
             self.flow.use_registers(machine.entry.instructions[place], sel)
+        elif kind == layout.TRACE_FENCE:
+            for observer in machine.observers:
+                observer.tensor_map_fence(sel, machine.entry.instructions[place], None)
         elif kind == layout.TRACE_EXIT:
             self.flow.leave(sel)
         elif kind == layout.TRACE_TRAP:

@@ -27,6 +27,7 @@ from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import StepLimit
 from sdpalab.sim.flow import too_many_steps
 from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -47,8 +48,8 @@ from sdpalab.sim.touched import Touched
 __all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
 
 _CHUNK = 16
-_OF_FAULTS = {"out-of-bounds", "misaligned", "uninitialised", "divergent"}
-"""Kinds of hazards that the first run notes."""
+_Noted = set[tuple[str, int]]
+"""Kind and instruction of hazards that the first run has noted."""
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
 
 
@@ -152,34 +153,47 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     except NotNative:
         return False
     before = space.data.copy()
-    if not _record_and_replay(fine, order, code, log, suspicions, closely=False):
+    noted = {(each.kind, each.pc) for each in log.hazards()}
+    if not _record_and_replay(fine, order, code, log, suspicions, noted, closely=False):
         return False
-    if _explains(log, suspicions):
+    if _explains(log, suspicions, noted):
         return True
     # What is suspected may be more than what is wrong: of places that no hazard explains, all are looked at.
     space.data[:] = before
-    if not _record_and_replay(fine, order, code, log, suspicions, closely=True):
+    if not _record_and_replay(fine, order, code, log, suspicions, noted, closely=True):
         return False
-    return suspicions.all_noted(suspicions.pcs - _parties(log))
+    return suspicions.all_noted(suspicions.pcs - _parties(log, noted))
 
 
-def _parties(log: HazardLog) -> set[int]:
+def _shown(log: HazardLog, noted: _Noted) -> list[Hazard]:
+    """The hazards that events show."""
+    return [each for each in log.hazards() if (each.kind, each.pc) not in noted]
+
+
+def _parties(log: HazardLog, noted: _Noted) -> set[int]:
     """The instructions of all hazards that events show, and of the accesses that they conflict with."""
-    hazards = [each for each in log.hazards() if each.kind not in _OF_FAULTS]
+    hazards = _shown(log, noted)
     return {each.pc for each in hazards} | {each.other.pc for each in hazards if each.other is not None}
 
 
-def _explains(log: HazardLog, suspicions: Suspicions) -> bool:
+def _explains(log: HazardLog, suspicions: Suspicions, noted: _Noted) -> bool:
     """Whether there is a hazard for each suspicion."""
-    kinds = {each.kind for each in log.hazards()} - _OF_FAULTS
+    kinds = {each.kind for each in _shown(log, noted)}
     arrivals, beside = len(suspicions.arrivals(closely=True)), suspicions.beside
     if (arrivals and "barrier" not in kinds) or (beside and not kinds & {"wgmma", "cluster"}):
         return False
-    return bool(kinds) and suspicions.pcs <= _parties(log)
+    return bool(kinds) and suspicions.pcs <= _parties(log, noted)
 
 
 def _record_and_replay(
-    fine: Setup, order: Mapping[int, int], code: NativeCode, log: HazardLog, suspicions: Suspicions, *, closely: bool
+    fine: Setup,
+    order: Mapping[int, int],
+    code: NativeCode,
+    log: HazardLog,
+    suspicions: Suspicions,
+    noted: _Noted,
+    *,
+    closely: bool,
 ) -> bool:
     """Run a launch with a record of what happens to some of the suspicious places, or to all that nothing explains so
     far; the checks report that. Whether they could."""
@@ -198,7 +212,7 @@ def _record_and_replay(
         clusters[suspicions.last] = 2
     if orders_blocks(fine.entry):  # what a cluster has passed on matters to all after it
         clusters |= 2
-    for row in suspicions.watched(_parties(log), closely=closely):
+    for row in suspicions.watched(_parties(log, noted), closely=closely):
         marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
         if row[layout.SU_SPACE] == layout.IN_SHARED:
             clusters[row[layout.SU_CLUSTER]] |= 1
@@ -325,7 +339,7 @@ REPORTED = {
     for status in (
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
-        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE),
+        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""
