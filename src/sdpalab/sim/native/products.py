@@ -75,7 +75,6 @@ from sdpalab.sim.native.layout import (
     SHARED_STRIDE,
     TABLE,
     TOUCHED_SETS,
-    TRACE,
     WARP_COUNT,
     WARP_CTA,
     WARP_NUMBER,
@@ -177,7 +176,7 @@ def issue(context: int, first: int, words: int) -> int:
     keep = load32(registers + (scale & ~3)) & 1
     for k in range(4):
         mine = registers + size * k
-        differ = load32(mine + (scale & ~3)) != (-1 if keep else 0)
+        differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
         for lane in range(32):
             if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
                 differ = 1
@@ -367,9 +366,9 @@ def land(context: int, first: int, entry: int) -> int:
 
 
 def refused(context: int, placed: int) -> int:
-    """Whether a product cannot read chunks that were so placed; a status. With checks, illegal ones are poison."""
+    """Whether a product cannot read chunks that were so placed; a status. With checks, illegal ones have been noted."""
     if placed == _ILLEGAL:
-        return ILLEGAL if load64(context + 8 * CHECKED) == 0 and load64(context + 8 * TRACE) == 0 else 0
+        return broken_rule(context, ILLEGAL) if load64(context + 8 * CHECKED) == 0 else 0
     return 0 if placed else WGMMA_RULE
 
 
