@@ -168,6 +168,10 @@ def test_a_map_that_one_block_writes_for_another() -> None:
     check(*with_map(PASSED_ON, grid=2), clean=True)
 
 
+def test_a_map_that_nothing_orders_between_blocks() -> None:
+    check(*with_map(PASSED_ON.replace("st.release.gpu", "st.relaxed.gpu").replace("ld.acquire", "ld.relaxed"), grid=2))
+
+
 @pytest.mark.parametrize("edit", BETWEEN_BLOCKS.values(), ids=BETWEEN_BLOCKS)
 def test_missing_fences_between_blocks(edit: Edit) -> None:
     check(*with_map(replace_once(PASSED_ON, edit), grid=2))
@@ -197,3 +201,36 @@ def test_operands_outside_shared_memory(which: int, mode: str) -> None:
     both[which] = OUTSIDE
     given = products.MEMORY, products.FRAGMENT, 16, *both
     check(lambda _: products.run(products.chained(), *given, async_mode=mode)[0], list)
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+ELECTED = bulk.START + bulk.LOAD + "setp.ne.u32 %p3, %r0, 0;\n"
+LANES_APART = {
+    "others go on": ELECTED + "@%p3 bra GO;\n" + bulk.WAIT + "GO: st.global.u32 [%rd1], 3;\n",
+    "halves of a warp": ELECTED
+    + "setp.lt.u32 %p3, %r0, 16;\n@%p3 bra GO;\n"
+    + bulk.WAIT
+    + "bra BOTH;\nGO: add.u32 %r9, %r0, 1;\n"
+    + CTA_WAIT.format(1, "%r2", 0)
+    + "BOTH: st.global.u32 [%rd1], 3;\n",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("body", LANES_APART.values(), ids=LANES_APART)
+def test_counters_where_lanes_wait_apart(body: str, mode: str) -> None:
+    """How often a warp runs what comes behind the wait depends on the order: it is that of the reference engine."""
+    reports = []
+    for name in ("reference", "native"):
+        args = [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]
+        with engine(name, alone=name == "native"):
+            ptx = kernel(body, bulk.PARAMS)
+            reports.append(sim.launch(ptx, "k", 3, 64, args, counters=True, checks=(), async_mode=mode))
+    mine, other = (each.counters for each in reports)
+    assert mine is not None
+    assert other is not None
+    assert mine.by_warp == other.by_warp
+    assert [mine.total(name) for name in ("sectors", "wavefronts")] == [
+        other.total(name) for name in ("sectors", "wavefronts")
+    ]

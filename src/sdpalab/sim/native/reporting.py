@@ -11,7 +11,9 @@ reference engine has several in lockstep (:mod:`.event_order`). Where threads po
 
 What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
 bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, all
-of its places are looked at, in another such run; if they are too many to be noted, the reference engine decides.
+of its places are looked at, in another such run; one part after the other, if there is no room for all their events.
+The same runs are made of launches that end with an exception, and of those whose counters depend on the order in which
+lanes of a warp come from an mbarrier: then the order is that of these runs.
 """
 
 from __future__ import annotations
@@ -204,7 +206,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

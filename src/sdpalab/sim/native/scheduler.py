@@ -321,7 +321,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
         if load64(context + 8 * COUNTING) != 0:
             count_block(context, state, at, size)
             passed = load64(state + 8 * PASSED)
-            if mask & passed and mask & ~passed:
+            if mask & passed and mask & ~passed and load64(context + 8 * FAULTS) == 0:
                 return APART
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)

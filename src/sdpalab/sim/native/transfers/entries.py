@@ -52,6 +52,7 @@ from sdpalab.sim.native.layout import (
     TR_SOURCE,
     TR_STATE,
     TR_WARP,
+    TRACE,
     TRANSFER_COUNT,
     TRANSFER_FIRST,
     TRANSFER_SERIAL,
@@ -62,6 +63,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
 from sdpalab.sim.native.suspects import broken_rule, suspect
+from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.words import call_operation, copy, load32, load64, store64
 
 __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
@@ -147,6 +149,8 @@ def tensor_map_at(context: int, address: int) -> int:
         return 0
     if within_extent(context, offset, 128) == 0:
         return 0
+    if load64(context + 8 * TRACE) != 0:
+        trace_global(context, offset, offset + 128)
     status = written_in_launch(context, offset, offset + 127)
     if status != 0:
         return status
