@@ -110,7 +110,10 @@ def note_suspicions(
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     unwritten = bool((faults[:, layout.FA_KIND] == layout.UNWRITTEN_READ).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.INDEX, layout.TOO_DEEP)
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP)
+    if status == layout.INDEX:  # else a call of what is no function: the reference engine says which address
+        branch = fine.program.blocks[int(state.context[layout.CURRENT_PC])].end
+        ends = branch is not None and branch.opcode == "brx"
     if (status and not ends) or state.host.error is not None:
         return None
     if setup.checks and "memory" not in setup.checks and (faults[:, layout.FA_KIND] <= layout.OUT_OF_BOUNDS).any():
