@@ -116,6 +116,43 @@ def test_an_mbarrier_without_the_fence_that_the_strict_check_needs() -> None:
     check(launched(body, buffers, bulk.PARAMS, checks=(*sim.CHECKS, "strict")))
 
 
+OTHER = "setp.eq.u32 %p7, %r0, 1;\n@%p7 "
+"""Of the next instruction: lane 1 executes it, whereas lane 0 issues copies."""
+THERE = bulk.START + bulk.LOAD + bulk.WAIT
+REDUCE = bulk.STORE.replace("cp.async.bulk.global", "cp.reduce.async.bulk.global").replace(" [%rd1]", ".add.u32 [%rd1]")
+OF_LANES = {
+    "a write behind the load": THERE + OTHER + "st.global.u32 [%rd3], 7;\n",
+    "a write before the load": bulk.START + OTHER + "st.global.u32 [%rd3+16], 7;\n" + bulk.LOAD + bulk.WAIT,
+    "a write behind the store": THERE + bulk.STORE + OTHER + "st.global.u32 [%rd1+2048], 7;\n",
+    "a write before the store": THERE + OTHER + "st.global.u32 [%rd1+16], 7;\n" + bulk.STORE,
+    "a read before the store": THERE + OTHER + "ld.global.u32 %r9, [%rd1+16];\n" + bulk.STORE,
+    "a write before the reduction": THERE + OTHER + "st.global.u32 [%rd1+16], 7;\n" + REDUCE,
+}
+
+
+IN_ORDER = {
+    "a write of the same lane": THERE + OTHER.replace(", 1;", ", 0;") + "st.global.u32 [%rd3], 7;\n",
+    "a write behind a meeting": THERE + "bar.warp.sync -1;\n" + OTHER + "st.global.u32 [%rd3], 7;\n",
+    "a write before a meeting": THERE + OTHER + "st.global.u32 [%rd1+16], 7;\nbar.warp.sync -1;\n" + bulk.STORE,
+    "a write before a meeting, and a reduction": THERE
+    + OTHER
+    + "st.global.u32 [%rd1+16], 7;\nbar.warp.sync -1;\n"
+    + REDUCE,
+}
+
+
+@pytest.mark.parametrize("body", OF_LANES.values(), ids=OF_LANES)
+def test_copies_and_other_lanes_of_their_warp(body: str) -> None:
+    """Global memory is accessed by the lane that issues a copy, and by no other."""
+    check(launched(body, buffers, bulk.PARAMS))
+
+
+@pytest.mark.parametrize("body", IN_ORDER.values(), ids=IN_ORDER)
+def test_copies_and_lanes_that_come_after_them(body: str) -> None:
+    with engine("native", alone=True):
+        assert launched(body, buffers, bulk.PARAMS)().hazards == []
+
+
 PIPELINE: dict[str, Edit] = {
     "the producer does not wait": (CTA_WAIT.format(1, "%r17", "%r14"), ""),
     "the consumer does not wait": (CTA_WAIT.format(2, "%r16", "%r13"), ""),

@@ -19,6 +19,8 @@ from two_engines import agreement, engine
 
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 
+from sdpalab.sim.native.repeating import Repetition, TooManyEvents
+
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 THREADS = 64
 EXCHANGE = (
@@ -227,3 +229,42 @@ def test_planted_bugs_are_reported_alike(bug: Edit) -> None:
 def test_broken_twins_are_reported_alike(pair: Pair) -> None:
     ptx = build(Module("program.cu", pair.source(broken=True), "entry"), pair.arch).ptx.decode()
     compare(ptx, 2, pair.threads, lambda: [np.arange(512, dtype=np.uint32) % 100, np.zeros(1024, np.uint32), 40])
+
+
+# ---- many suspicious places ------------------------------------------------------------------------------------------
+
+MANY = (
+    HEAD
+    + """.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .pred %p<4>; .shared .b32 s[1024];
+    mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; mov.u32 %r3, s; mad.lo.u32 %r4, %r2, 4, %r3; mov.u32 %r5, 0;
+    L: mad.lo.u32 %r6, %r5, 32, %r1; setp.eq.u32 %p1, %r6, {place}; selp.u32 %r7, 6, 5, %p1;
+    st.shared.u32 [%r4], %r7; add.u32 %r4, %r4, 128; add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 32; @%p2 bra L;
+    ret; }}"""
+)
+"""Two warps write the same value to all places, but for the second one at one ``place``, less 32."""
+
+
+def many(place: int) -> sim.Report:
+    """A launch of one block."""
+    return sim.launch(MANY.format(place=place), "k", 1, THREADS, [np.zeros(1, np.uint32)])
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["at once", "in parts"])
+@pytest.mark.parametrize("place", [5000, 32 + 16, 32 + 900])
+def test_one_of_many_suspicious_places_is_a_hazard(place: int, parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of them are none, and there are more than native code keeps rows of, or events of at once."""
+    with engine("reference"):
+        expected = many(place)
+    assert {each.kind for each in expected.hazards} == ({"race"} if place < 1056 else set())
+    at_once = Repetition.report
+
+    def report(launch: Repetition, *, closely: bool, part: int = 0, parts: int = 1) -> bool:
+        if closely and parts < 32:
+            raise TooManyEvents
+        return at_once(launch, closely=closely, part=part, parts=parts)
+
+    if parts:
+        monkeypatch.setattr(Repetition, "report", report)
+    with engine("native", alone=True):
+        found = many(place)
+    assert places(found) == places(expected)

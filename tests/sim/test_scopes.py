@@ -268,7 +268,7 @@ def test_lanes_of_one_instruction_write_different_values(place):
 def test_equal_values_race_only_on_request():
     body = "setp.eq.u32 %p1, %r1, 0; st.global.u32 [%rd1], 5;"
     assert kinds(body, grid=2) == set()
-    assert kinds(body, grid=2, schedules=("forward",), checks=("race", "values")) == {"race"}
+    assert kinds(body, grid=2, threads=1, schedules=("forward",), checks=("race", "values")) == {"race"}
 
 
 RETURNING = """setp.eq.u32 %p1, %r1, 1; @%p1 bra OTHER; setp.eq.u32 %p2, %r0, 0; @%p2 bra WRITER;

@@ -129,8 +129,8 @@ def test_between_blocks(schedule: str) -> None:
     assert "race" in [each.kind for each in hazards(unordered, grid=2, schedule=schedule)]
 
 
-def test_the_reference_engine_has_the_check() -> None:
-    """Native code leaves a launch to it that uses a map which it has written, unless nothing is checked."""
+def test_native_code_suspects_each_use_of_a_map_that_the_launch_has_written() -> None:
+    """Where it looks for races: what it has of the fences is then looked at (test_native_copy_hazards)."""
     with differential() as outcomes:
         hazards(RIGHT["a copy with a fence"])
         hazards(RIGHT["a copy with a fence"], checks=())

@@ -10,13 +10,25 @@ import numpy as np
 from sdpalab.sim.barriers import Barriers, Reduction
 from sdpalab.sim.decode import Decoder, Mods, find_handler
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
+from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.machine import Machine, Resume
 from sdpalab.sim.selection import Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto", "polls_in_vain", "trapped"]
+__all__ = [
+    "ENDS",
+    "End",
+    "EndHandler",
+    "Flow",
+    "block_end",
+    "build_end",
+    "goto",
+    "index_beyond",
+    "polls_in_vain",
+    "trapped",
+]
 
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -115,15 +127,20 @@ def _brx(flow: Flow, instruction: Instruction, following: int) -> End:
         chosen = index[sel]
         beyond = chosen >= len(blocks)
         if beyond.any():
-            block, thread = machine.where(int(indices(subset(sel, beyond))[0]))
-            raise IllegalAccess(
-                f"{instruction.text} at PTX line {instruction.line}: index {int(chosen[beyond][0])} of "
-                f"{len(blocks)} targets, by block {block}, thread {thread}"
-            )
+            lane = int(indices(subset(sel, beyond))[0])
+            raise index_beyond(instruction, int(chosen[beyond][0]), *machine.where(lane))
         targets = blocks[chosen]
         return [(int(target), subset(sel, targets == target)) for target in np.unique(targets)]
 
     return end
+
+
+def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for an indexed branch with an index beyond its targets."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line}: index {index} of "
+        f"{len(branch_targets(instruction))} targets, by block {block}, thread {thread}"
+    )
 
 
 @block_end("exit")

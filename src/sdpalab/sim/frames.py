@@ -10,15 +10,24 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.errors import IllegalAccess
+from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.parameters import parameter_column
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import Array, Selection, indices, subset
 
-__all__ = ["MOST_DEPTH", "Frames"]
+__all__ = ["MOST_DEPTH", "Frames", "too_deep"]
 
 MOST_DEPTH = 1024
 """Of calls within calls of functions without local variables."""
+
+
+def too_deep(instruction: Instruction, depth: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call by which a thread's stack ends."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line}: calls within calls are {depth} deep, where the stack ends "
+        f"(block {block}, thread {thread})"
+    )
 
 
 class Frames:
@@ -71,10 +80,7 @@ class Frames:
         depths = self.depth[sel]
         if int(depths.max()) + 1 >= self.most:
             block, thread = self.machine.where(int(indices(sel)[int(depths.argmax())]))
-            raise IllegalAccess(
-                f"{instruction.text} at PTX line {instruction.line}: calls within calls are {self.most} deep, where "
-                f"the stack ends (block {block}, thread {thread})"
-            )
+            raise too_deep(instruction, self.most, block, thread)
         for depth in np.unique(depths):
             part = subset(sel, depths == depth)
             while len(self.stack) <= depth:

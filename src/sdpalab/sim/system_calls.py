@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
+from sdpalab.sim.errors import IllegalAccess
+from sdpalab.sim.geometry import Dim3
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.selection import Array
 
-__all__ = ["ARGUMENT_BYTES", "LaneMemory", "formatted"]
+__all__ = ["ARGUMENT_BYTES", "LaneMemory", "formatted", "freed_in_vain", "nothing_there"]
 
 ARGUMENT_BYTES: dict[str, tuple[int, ...]] = {
     "vprintf": (8, 8),
@@ -53,6 +56,22 @@ class LaneMemory(ABC):
         zeros = np.flatnonzero(stretch == 0)
         content: bytes = stretch[: zeros[0] if len(zeros) else len(stretch)].tobytes()
         return content
+
+
+def nothing_there(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a function that is given an address where there is nothing."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line} is given the address {address:#x}, where "
+        f"there is nothing (block {block}, thread {thread})"
+    )
+
+
+def freed_in_vain(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for ``free`` of what is no allocation."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line}: free is given {address:#x}, which malloc did "
+        f"not return or which is free already (block {block}, thread {thread})"
+    )
 
 
 def formatted(memory: LaneMemory, template: int, buffer: int) -> tuple[str, int]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, POISON, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, WORDS, Space
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["PARAMETER_MASK", "Accessor", "address_register"]
+__all__ = ["PARAMETER_MASK", "Accessor", "address_register", "illegal_access"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
 _USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
@@ -23,6 +23,18 @@ _NOWHERE: Indices = np.empty(0, np.int64)
 PARAMETER_MASK = np.int64(0xFFFF_FFFF)
 """The bits of an address in the parameter space that count: 32-bit registers hold such addresses, too."""
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
+
+
+def illegal_access(
+    machine: Machine, kind: str, space: str, instruction: Instruction, lane: int, offset: int
+) -> IllegalAccess:
+    """The exception for a lane's illegal access, where no check records it."""
+    block, thread = machine.where(lane)
+    source = machine.source(instruction)
+    return IllegalAccess(
+        f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
+        f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
+    )
 
 
 def address_register(decoder: Decoder, instruction: Instruction, operand: Operand) -> tuple[Array, int]:
@@ -153,20 +165,12 @@ class Accessor:
         """Report illegal accesses, and go on without them."""
         lanes = subset(sel, bad)
         if not any(observer.records_faults for observer in self.observers):
-            self._raise(kind, space, int(indices(lanes)[0]), int(offset[bad][0]))
+            lane, first = int(indices(lanes)[0]), int(offset[bad][0])
+            raise illegal_access(self.machine, kind, space.name, self.instruction, lane, first)
         suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
         for observer in self.observers:
             observer.fault(kind, suppressed)
         return subset(sel, ~bad), offset[~bad]
-
-    def _raise(self, kind: str, space: Space, lane: int, offset: int) -> NoReturn:
-        block, thread = self.machine.where(lane)
-        source = self.machine.source(self.instruction)
-        raise IllegalAccess(
-            f"{kind} access to {space.name} memory at offset {offset} by {self.instruction.text} "
-            f"at PTX line {self.instruction.line}"
-            f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
-        )
 
     def reads(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
         """The legal reads, after the observers have seen them."""

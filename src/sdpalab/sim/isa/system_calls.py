@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sdpalab.sim.decode import Decoder, Mods, Step
-from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
+from sdpalab.sim.errors import DeviceAssertion
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.isa.parameters import parameter_place
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.selection import Array, Selection, indices
-from sdpalab.sim.system_calls import ARGUMENT_BYTES, LaneMemory, formatted
+from sdpalab.sim.system_calls import ARGUMENT_BYTES, LaneMemory, formatted, freed_in_vain, nothing_there
 
 __all__ = ["SYSTEM_CALLS", "SystemCall"]
 
@@ -95,11 +95,7 @@ def _free(decoder: Decoder, instruction: Instruction, results: Sequence[Operand]
         for lane in indices(sel):
             address = int(pointers[lane])
             if address and not heap.free(address):
-                block, thread = machine.where(int(lane))
-                raise IllegalAccess(
-                    f"{instruction.text} at PTX line {instruction.line}: free is given {address:#x}, which malloc did "
-                    f"not return or which is free already (block {block}, thread {thread})"
-                )
+                raise freed_in_vain(instruction, address, *machine.where(int(lane)))
         heap.publish(space)
 
     return step
@@ -131,8 +127,4 @@ class _MachineMemory(LaneMemory):
         for extent in machine.spaces["global"].extents:
             if extent.begin <= offset < extent.end:
                 return machine.spaces["global"].data[offset : extent.end]
-        block, thread = machine.where(self.lane)
-        raise IllegalAccess(
-            f"{self.instruction.text} at PTX line {self.instruction.line} is given the address {address:#x}, where "
-            f"there is nothing (block {block}, thread {thread})"
-        )
+        raise nothing_there(self.instruction, address, *machine.where(self.lane))

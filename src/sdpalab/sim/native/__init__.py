@@ -19,9 +19,9 @@ because it must infer types that are all alike, and adds a dependency and the in
 **Checks.** Every access is checked for bounds and alignment before it happens, whatever the launch asks for. With
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
-with a reason. So native code may suspect more than what is wrong, and must never suspect less. Many kinds of hazards
-are then reported in further native runs (:mod:`.reporting`); the others by the reference engine, which runs the
-launch from the beginning.
+with a reason. So native code may suspect more than what is wrong, and must never suspect less. What is wrong is then
+reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has; a few broken rules are
+left to the reference engine, which runs the launch from the beginning.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch
@@ -43,8 +43,9 @@ changed, and by instructions whose accesses a recorder collects. Where reads may
 out every access of lanes to global and shared memory. Launches with such calls run on one thread.
 
 **What is left to the reference engine** besides: launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of
-another stream's, counters where lanes of a warp wait for an mbarrier apart from each other, and an instruction without
-a native handler, where a lane reaches it. The table is in docs/instructions.md.
+another stream's, lanes of one instruction that access several spaces or wait for several mbarriers, illegal accesses of
+launches with some checks but ``memory``, and an instruction without a native handler, where a lane reaches it. The
+table is in docs/instructions.md.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

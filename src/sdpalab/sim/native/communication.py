@@ -14,6 +14,7 @@ from sdpalab.sim.program import instructions_of
 
 __all__ = [
     "all_resident",
+    "changes_maps",
     "communicates",
     "ctas_together",
     "orders_blocks",
@@ -37,6 +38,12 @@ def reaches_all_blocks(instruction: Instruction) -> bool:
 def communicates(entry: Entry) -> bool:
     """Whether there is a strong access to global memory."""
     return any(map(is_communication, entry.instructions))
+
+
+@derived
+def changes_maps(entry: Entry) -> bool:
+    """Whether there are instructions for tensor maps that a kernel changes."""
+    return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in entry.instructions)
 
 
 def orders_blocks(entry: Entry) -> bool:

@@ -19,7 +19,7 @@ from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.communication import communicates, ctas_together
+from sdpalab.sim.native.communication import changes_maps, communicates, ctas_together
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.host import HostCall
 from sdpalab.sim.native.library import library
@@ -110,7 +110,7 @@ def _run(
     first = code.state()
     calls = any(not (isinstance(each, HostCall) and each.ends) for each in decoded.host_calls)
     alone = bool(communicates(setup.entry) or calls or decoded.stale_calls or setup.watchers)
-    alone = alone or _writes_maps(setup)
+    alone = alone or changes_maps(setup.entry)  # such uses are not among the accesses compared
     threads = 1 if alone else min(_threads(setup, workers), clusters)
     states = [first, *(code.state() for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
@@ -171,11 +171,6 @@ def _threads(setup: Setup, workers: int | None) -> int:
     work = setup.geometry.ctas * setup.geometry.threads * len(setup.entry.instructions) * (8 if loops else 1)
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(cpus, _MOST_THREADS) if work > _WORTH else 1
-
-
-def _writes_maps(setup: Setup) -> bool:
-    """Whether blocks may use tensor maps that others have written: such uses are not among the accesses compared."""
-    return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in setup.entry.instructions)
 
 
 def _conflict(states: list[State]) -> bool:

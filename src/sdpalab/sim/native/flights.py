@@ -44,6 +44,7 @@ from sdpalab.sim.native.layout import (
     REMOTE,
     SCRATCH,
     SCRATCH_FAULTS,
+    SCRATCH_POISON,
     SHARED,
     SHARED_STRIDE,
     WARP_COUNT,
@@ -94,9 +95,12 @@ def doubt(context: int, cta: int, granule: int, status: int) -> int:
 def read_chunks(context: int, places: int, many: int, cta: int, first: int, warps: int, twin: int, time: int) -> int:
     """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses; a status."""
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    poison = load64(context + 8 * SCRATCH) + SCRATCH_POISON
     last = -1
     closely = 0
     for k in range(many):
+        if load64(places + 8 * k) == poison:  # it is illegal
+            continue
         offset = load64(places + 8 * k) - begin
         page = offset >> PAGE_SHIFT
         if page != last:
@@ -210,8 +214,10 @@ def written_before(context: int, cta: int, begin: int, end: int, first: int, war
 def reads_complete(context: int, places: int, many: int, cta: int) -> None:
     """An operation does not read these chunks any more."""
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    poison = load64(context + 8 * SCRATCH) + SCRATCH_POISON
     for k in range(many):
-        reads_range_complete(context, cta, load64(places + 8 * k) - begin, _CHUNK)
+        if load64(places + 8 * k) != poison:
+            reads_range_complete(context, cta, load64(places + 8 * k) - begin, _CHUNK)
 
 
 def reads_range_complete(context: int, cta: int, offset: int, size: int) -> None:

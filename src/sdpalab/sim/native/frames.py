@@ -18,12 +18,14 @@ from sdpalab.sim.native.layout import (
     FRAME_MOVING,
     FRAME_ROWS,
     FRAME_VARIABLES,
-    ILLEGAL,
     LISTS,
     LOCAL_STRIDE,
     OPERANDS,
+    SCRATCH,
+    SCRATCH_FAULTS,
     STACK,
     STACK_BYTES,
+    TOO_DEEP,
 )
 from sdpalab.sim.native.words import copy, load8, load32, load64, store8, store32, store64
 
@@ -38,7 +40,10 @@ def push_frame(registers: int, record: int, mask: int, context: int) -> int:
         if mask >> lane & 1:
             depth = load32(depths + 4 * lane)
             if depth + 1 >= load32(frame + 4 * FRAME_MOST):
-                return ILLEGAL
+                scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
+                store64(scratch, lane)
+                store64(scratch + 8, depth + 1)
+                return TOO_DEEP
             move_frame(context, registers, frame, lane, depth, 1)
             store32(depths + 4 * lane, depth + 1)
             move_variables(registers, frame, lane, load32(frame + 4 * FRAME_LOCAL))

@@ -3,7 +3,7 @@ tensor maps say that a kernel has changed, and the accesses that recorders colle
 
 A record of the operation ``host`` calls back, with the number of its call among those of the program. That takes some
 microseconds, and kernels print and allocate rarely. An address where there is nothing, and ``free`` of what is no
-allocation, end the native run: the reference engine reports them.
+allocation, end the launch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from llvmlite import ir
 
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
+from sdpalab.sim.geometry import Dim3
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64
@@ -27,7 +29,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.recorders import Recorders
 from sdpalab.sim.native.words import load32
 from sdpalab.sim.selection import Array
-from sdpalab.sim.system_calls import LaneMemory, formatted
+from sdpalab.sim.system_calls import LaneMemory, formatted, freed_in_vain, nothing_there
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = ["HOST_OPERATION", "Host", "HostCall", "WatchedAccess", "call_back"]
@@ -43,14 +45,13 @@ class HostCall:
         One of :data:`~sdpalab.sim.system_calls.ARGUMENT_BYTES`.
     arguments, results : tuple of (int, int)
         For each its row, and the bytes of an element.
-    line : int
-        Of the PTX.
+    instruction : Instruction
     """
 
     name: str
     arguments: tuple[tuple[int, int], ...]
     results: tuple[tuple[int, int], ...]
-    line: int
+    instruction: Instruction
 
     @property
     def ends(self) -> bool:
@@ -109,15 +110,15 @@ class Host:
         The recorders of the launch.
     error : BaseException, optional
         What went wrong in Python; the native run has ended then.
-    failure : DeviceAssertion, optional
-        Of an assertion that has failed.
+    failure : DeviceAssertion or IllegalAccess, optional
+        With which the launch ends: an assertion has failed, or a function was given what it cannot take.
     """
 
     def __init__(self, setup: Setup, space: Space, context: Array, calls: Sequence[HostCall | WatchedAccess]) -> None:
         self.setup, self.space, self.context, self.calls = setup, space, context, calls
         self.printed: list[str] = []
         self.error: BaseException | None = None
-        self.failure: DeviceAssertion | None = None
+        self.failure: DeviceAssertion | IllegalAccess | None = None
         self._extents: Array = np.empty(0, np.int64)
         self.recorders = Recorders(setup, space, context, self.fail)
         self._maps: list[Array] = []
@@ -140,11 +141,12 @@ class Host:
             rows = [[_row(registers + row, size) for row, size in each] for each in (call.arguments, call.results)]
             lanes = [lane for lane in range(WARP) if mask >> lane & 1]
             if call.ends:
-                self._fail(lanes[0], call.line, *rows[0])
+                self._fail(lanes[0], call.instruction, *rows[0])
             else:
-                _ANSWERS[call.name](self, lanes, *rows)
-        except IllegalAccess:
-            return layout.ILLEGAL
+                _ANSWERS[call.name](self, call.instruction, lanes, *rows)
+        except IllegalAccess as failure:
+            self.failure = failure
+            return layout.TRAP
         except BaseException as error:
             self.fail(error)
             return layout.TRAP
@@ -165,29 +167,48 @@ class Host:
             return 0
         return self._maps[-1].ctypes.data + 8 * layout.MAP_WORDS * many
 
-    def _fail(self, lane: int, line: int, message: Array, file: Array, row: Array, function: Array, _: Array) -> None:
-        """``__assertfail``: the launch ends behind it."""
-        memory, geometry = _NativeMemory(self, lane), self.setup.geometry
-        what, where, name = (memory.string(int(each[lane])).decode("latin-1") for each in (message, file, function))
+    def where(self, lane: int) -> tuple[Dim3, Dim3]:
+        """Block and thread of a lane of the current warp."""
+        geometry = self.setup.geometry
         thread = WARP * (int(self.context[layout.CURRENT]) % geometry.warps) + lane
-        block = geometry.block_at(int(self.context[layout.CURRENT_CTA]) - 1)
+        return geometry.block_at(int(self.context[layout.CURRENT_CTA]) - 1), geometry.thread_at(thread)
+
+    def _fail(
+        self,
+        lane: int,
+        instruction: Instruction,
+        message: Array,
+        file: Array,
+        row: Array,
+        function: Array,
+        _: Array,
+    ) -> None:
+        """``__assertfail``: the launch ends behind it."""
+        memory = _NativeMemory(self, lane, instruction)
+        what, where, name = (memory.string(int(each[lane])).decode("latin-1") for each in (message, file, function))
+        block, thread = self.where(lane)
         self.failure = DeviceAssertion(
-            f"{where}:{int(row[lane])}: {name}: block {block}, thread {geometry.thread_at(thread)}: assertion `{what}` "
-            f"failed (PTX line {line})"
+            f"{where}:{int(row[lane])}: {name}: block {block}, thread {thread}: assertion `{what}` failed "
+            f"(PTX line {instruction.line})"
         )
 
     # ---- the functions ----------------------------------------------------------------------------------------------
 
-    def print(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+    def print(
+        self, instruction: Instruction, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]
+    ) -> None:
         """``vprintf``: each lane's text, in the order of the lanes."""
         formats, buffers = given
         for lane in lanes:
-            text, many = formatted(_NativeMemory(self, lane), int(formats[lane]), int(buffers[lane]))
+            memory = _NativeMemory(self, lane, instruction)
+            text, many = formatted(memory, int(formats[lane]), int(buffers[lane]))
             self.printed.append(text)
             for count in results:
                 count[lane] = many
 
-    def allocate(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+    def allocate(
+        self, instruction: Instruction, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]
+    ) -> None:
         """``malloc``."""
         (sizes,), heap = given, self.setup.heap
         assert heap is not None
@@ -197,13 +218,16 @@ class Host:
                 place[lane] = address
         self._publish()
 
-    def free(self, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]) -> None:
+    def free(
+        self, instruction: Instruction, lanes: Sequence[int], given: Sequence[Array], results: Sequence[Array]
+    ) -> None:
         """``free``."""
         (pointers,), heap = given, self.setup.heap
         assert heap is not None
         for lane in lanes:
-            if pointers[lane] and not heap.free(int(pointers[lane])):
-                raise IllegalAccess("what is freed is no allocation")
+            address = int(pointers[lane])
+            if address and not heap.free(address):
+                raise freed_in_vain(instruction, address, *self.where(lane))
         self._publish()
 
     def _publish(self) -> None:
@@ -215,7 +239,7 @@ class Host:
         self.context[layout.EXTENT_COUNT] = len(self._extents)
 
 
-_Answer = Callable[[Host, Sequence[int], Sequence[Array], Sequence[Array]], None]
+_Answer = Callable[[Host, Instruction, Sequence[int], Sequence[Array], Sequence[Array]], None]
 _ANSWERS: dict[str, _Answer] = {
     "vprintf": Host.print,
     "malloc": Host.allocate,
@@ -224,8 +248,8 @@ _ANSWERS: dict[str, _Answer] = {
 
 
 class _NativeMemory(LaneMemory):
-    def __init__(self, host: Host, lane: int) -> None:
-        self.host, self.lane = host, lane
+    def __init__(self, host: Host, lane: int, instruction: Instruction) -> None:
+        self.host, self.lane, self.instruction = host, lane, instruction
 
     def stretch(self, address: int) -> Array:
         """The bytes from an address to the end of what it lies in."""
@@ -241,7 +265,7 @@ class _NativeMemory(LaneMemory):
         for extent in self.host.space.extents:
             if extent.begin <= offset < extent.end:
                 return self.host.space.data[offset : extent.end]
-        raise IllegalAccess(f"there is nothing at {address:#x}")
+        raise nothing_there(self.instruction, address, *self.host.where(self.lane))
 
 
 def _bytes_at(address: int, size: int) -> Array:

@@ -74,6 +74,7 @@ WHY = (
     "a register that was never set",
     "not algebraic",
     "an access that comes after no griddepcontrol.wait",
+    "calls within calls that are too deep",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
@@ -81,6 +82,7 @@ WHY = (
 (TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
     range(14, 24)
 )
+TOO_DEEP = 24
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ CONTEXT_WORDS = 192
     CURRENT_SHARED,  # the shared memory of its CTA
     CURRENT_LOCAL,
     CURRENT_LIVE,  # its lanes that have not exited
-    CURRENT_PC,  # of a warp that gave up: where, a record; or the block in front of which it has run too many steps
+    CURRENT_PC,  # of a warp that gave up: where, a record; or the block: before too many steps, or with a wrong index
     GRID_X,
     GRID_Y,
     GRID_Z,
@@ -239,6 +241,9 @@ CONTEXT_WORDS = 192
     SUSPECTS,  # rows of places where there may be a hazard; 0: a suspicion ends the run
     SUSPECT_COUNT,
     SUSPECTS_OF,  # how many of them each record has
+    MARKED_SHARED,  # granules of more of them: bytes for those of a CTA,
+    MARKED_GLOBAL,  # for those of global memory,
+    MARKED_CLUSTERS,  # and for each cluster bits: it has such granules, a rule may be broken in it
     ARRIVALS_OF,  # for the end of each block the last cluster, plus one, that has a row
     FAULTS,  # rows of what is wrong; 0: one ends the run
     FAULT_COUNT,
@@ -265,7 +270,7 @@ CONTEXT_WORDS = 192
     RECORDED,  # of each instruction, whether recorders collect its accesses: a byte; 0: of none
     RECORD_SHARED,  # functions of Python for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
-) = range(179)
+) = range(182)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -275,7 +280,7 @@ SCRATCH_BYTES = (1 << 17) + 1024
 SCRATCH_POISON = 1 << 17
 """In the scratch: what lanes read whose access is illegal."""
 SCRATCH_FAULTS, SCRATCH_WIDTHS = (1 << 17) + 256, (1 << 17) + 512
-"""There too: offsets and widths of illegal accesses."""
+"""There too: offsets and widths of illegal accesses; or the lane that ends the launch, and its index or depth."""
 SCRATCH_PLACES = 1 << 14
 """In the scratch: 32 offsets that an operation passes to a function."""
 STALE_PLACES, STALE_WORDS, STALE_BYTES, STALE_DIFFER = (1 << 14) + 1024, (1 << 14) + 2048, 16, (1 << 14) + 1536
@@ -327,8 +332,9 @@ all warps in front of a block run it."""
 EVENT_WORDS = 9
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
 TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP = 7, 8, 9, 10
+TRACE_FENCE = -1
 """An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
-used; a tensor map is read that a kernel may change."""
+used; a tensor map is read that a kernel may change; behind its accesses, an instruction is a fence of tensor maps."""
 EV_MAP, EV_DESCRIPTOR = 6, 9
 """Of a tensor map, its place in global memory, and behind the other words its bytes."""
 EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8

@@ -23,6 +23,7 @@ from sdpalab.sim.native.layout import (
     FENCED,
     FIRST_PART,
     FULL,
+    ILLEGAL,
     L_A,
     L_B,
     L_COLUMNS,
@@ -67,6 +68,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH_A,
     SCRATCH_B,
     SCRATCH_CHUNKS,
+    SCRATCH_POISON,
     SCRATCH_RECORD,
     SHARED,
     SHARED_LIMIT,
@@ -86,6 +88,7 @@ from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64,
 __all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
 
 _EVERYONE = (1 << 32) - 1
+_ILLEGAL = 2
 
 
 def meet(context: int, state: int, block: int, part: int, end: int) -> int:
@@ -173,14 +176,15 @@ def issue(context: int, first: int, words: int) -> int:
     keep = load32(registers + (scale & ~3)) & 1
     for k in range(4):
         mine = registers + size * k
-        predicate = load32(mine + (scale & ~3))
-        if predicate != (-1 if keep else 0):
-            return WGMMA_RULE
+        differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
         for lane in range(32):
             if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
-                return WGMMA_RULE
+                differ = 1
             if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
-                return WGMMA_RULE
+                differ = 1
+        status = broken_rule(context, WGMMA_RULE) if differ else 0  # the first lane's count
+        if status != 0:
+            return status
         if in_shared == 0:
             for j in range(4):
                 target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
@@ -209,16 +213,26 @@ def announce(context: int, first: int, entry: int, words: int) -> int:
     store64(entry + 8 * PR_TIME, time)
     cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
-        if place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0:
-            return WGMMA_RULE
+        status = place_legal(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        if status != 0:
+            return status
         for k in range(4):
             status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
             if status != 0:
                 return status
     columns = load32(words + 4 * L_COLUMNS)
-    if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
-        return WGMMA_RULE
+    status = place_legal(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    if status != 0:
+        return status
     return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
+
+
+def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+    """Where an operand's chunks lie, of which none may be illegal: as :func:`place_chunks`; a status."""
+    placed = place_chunks(context, cta, descriptor, rows, k_major, out)
+    if placed == _ILLEGAL:
+        return broken_rule(context, ILLEGAL)
+    return 0 if placed else WGMMA_RULE
 
 
 def complete(context: int, first: int, entry: int, words: int) -> None:
@@ -321,18 +335,19 @@ def land(context: int, first: int, entry: int) -> int:
     cta = first // load64(context + 8 * WARP_COUNT)
     columns = load32(words + 4 * L_COLUMNS)
     chunks = scratch + SCRATCH_CHUNKS
-    if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
-        return WGMMA_RULE
+    placed = place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    status = refused(context, placed)
+    if status != 0:
+        return status
     store32(record + 4 * OPERANDS, columns // 8)
     store32(record + 4 * (OPERANDS + 1), 0)
     store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
     call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_B)), 0, record, -1, context)
-    in_shared = load32(words + 4 * L_A) >= 0
-    if (
-        in_shared
-        and place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0
-    ):
-        return WGMMA_RULE
+    if load32(words + 4 * L_A) >= 0:
+        placed = place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        status = refused(context, placed)
+        if status != 0:
+            return status
     for warp in range(4):
         registers = load64(context + 8 * REGISTERS) + load64(context + 8 * REGISTER_BYTES) * (first + warp)
         store32(record + 4 * OPERANDS, 2)
@@ -350,8 +365,16 @@ def land(context: int, first: int, entry: int) -> int:
     return 0
 
 
+def refused(context: int, placed: int) -> int:
+    """Whether a product cannot read chunks that were so placed; a status. With checks, illegal ones have been noted."""
+    if placed == _ILLEGAL:
+        return broken_rule(context, ILLEGAL) if load64(context + 8 * CHECKED) == 0 else 0
+    return 0 if placed else WGMMA_RULE
+
+
 def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 0 if one is illegal."""
+    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 0 if the descriptor is
+    not modelled, 2 if one is illegal: that is taken from poison."""
     if descriptor >> 49 & 7:
         return 0
     start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
@@ -360,6 +383,7 @@ def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: in
     across = width // 16
     limit = load64(context + 8 * SHARED_LIMIT) - 16
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    poison, placed = load64(context + 8 * SCRATCH) + SCRATCH_POISON, 1
     for outer in range(rows // 8):
         for half in range(2):
             for inner in range(8):
@@ -371,7 +395,7 @@ def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: in
                     place = outer * stride + inner * 16 + half * leading
                 address = start + place
                 address = address ^ (address >> 7 & across - 1) << 4
-                if address < 0 or address > limit:
-                    return 0
-                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address)
-    return 1
+                legal = address >= 0 and address <= limit
+                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address if legal else poison)
+                placed = placed if legal else _ILLEGAL
+    return placed

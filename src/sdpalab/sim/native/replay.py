@@ -17,10 +17,12 @@ from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten
 from sdpalab.sim.chunks import Setup, race_observers
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
 from sdpalab.sim.definedness import loads_shared
-from sdpalab.sim.errors import Deadlock, SimError, StepLimit
+from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.flow import polls_in_vain, trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.access import illegal_access
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import RANK_SHIFT, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -30,7 +32,7 @@ from sdpalab.sim.native.event_order import EventOrder, in_turns
 from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
-from sdpalab.sim.observer import Access
+from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.tally import Tally
 
@@ -47,7 +49,7 @@ _NOWHERE: Indices = np.empty(0, np.int64)
 
 
 def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
-    """Report illegal accesses, and uses of what is undefined.
+    """Report illegal accesses, and uses of what is undefined, if there is a check of that.
 
     Parameters
     ----------
@@ -56,7 +58,15 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
         By the words of :mod:`~sdpalab.sim.native.layout`.
     decoded : Decoded
         What they are by.
+
+    Raises
+    ------
+    IllegalAccess
+        Without that check, for the first illegal access.
     """
+    recorded = "memory" in setup.checks
+    if not recorded:
+        faults = faults[np.isin(faults[:, layout.FA_KIND], list(_FAULTS))]
     if not len(faults):
         return
     size = setup.geometry.cluster_size
@@ -95,6 +105,9 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), width))
             continue
         where = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]]
+        if not recorded:
+            place = where.name, instruction, int(lanes[0]), int(offsets[0])
+            raise illegal_access(machine, _FAULTS[kind], *place)
         check.fault(_FAULTS[kind], Access(where, offsets, _NOWHERE, width, lanes, instruction))
 
 
@@ -123,7 +136,7 @@ def replay(
     together: bool,
     stuck: bool,
     polling: tuple[int, int, Instruction] | None = None,
-    limit: StepLimit | None = None,
+    ending: SimError | None = None,
     failure: SimError | None = None,
 ) -> None:
     """Report what the checks of races, copies and barriers say of recorded events.
@@ -143,7 +156,7 @@ def replay(
     polling : tuple, optional
         Then, a warp that polls: its number among those that ran together, its lanes as bits, and the instruction by
         which it waits.
-    limit : StepLimit, optional
+    ending : SimError, optional
         The exception with which the last cluster ends.
     failure : SimError, optional
         If the last event is a failed assertion, its exception.
@@ -152,10 +165,12 @@ def replay(
     ------
     Deadlock
         If threads wait for what can never come.
+    IllegalAccess
+        Without the ``memory`` check, if an instruction of :mod:`.steps` makes one.
     KernelTrap
         If the last event is a trap.
-    StepLimit
-        That ``limit``.
+    SimError
+        That ``ending``.
     """
     by_cluster = _by_cluster(events)
     size = ctas_together(setup)
@@ -166,7 +181,7 @@ def replay(
         for chunk in stretches
     ]
     groups = clusters if side_by_side else [[ctas] for chunk in clusters for ctas in chunk]
-    history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
+    history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas) if "race" in setup.checks else None
     machines: dict[int, _Replay] = {}
     last = next(reversed(by_cluster), -1)
     for group in filter(None, groups):
@@ -177,7 +192,7 @@ def replay(
             *(ctas, [by_cluster[first] for first in firsts]),
             together=together,
             stuck=stuck and last in firsts,
-            limit=limit if last in firsts else None,
+            ending=ending if last in firsts else None,
         )
     if polling is not None:
         raise machines[len(ctas)].polls_in_vain(*polling)
@@ -201,6 +216,19 @@ def _by_cluster(events: Array) -> dict[int, list[Array]]:
     return {first: in_turns(mine) for first, mine in by_cluster.items()}
 
 
+class _FaultCheck(Observer):
+    """Illegal accesses of the instructions of :mod:`.steps`, which are noted nowhere else."""
+
+    records_faults = True
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self._check = MemoryCheck(machine, log)
+
+    def fault(self, kind: str, access: Access) -> None:
+        """Record it."""
+        self._check.fault(kind, access)
+
+
 class _Replay:
     """A machine on which events happen once more."""
 
@@ -209,7 +237,7 @@ class _Replay:
         setup: Setup,
         space: Space,
         log: HazardLog,
-        history: GlobalHistory,
+        history: GlobalHistory | None,
         ctas: int,
         watched: Mapping[str, Array],
         failure: SimError | None,
@@ -218,6 +246,8 @@ class _Replay:
         self.machine = still_machine(setup, space, ctas, watched)
         tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
+        if "memory" in setup.checks:
+            self.machine.observers.append(_FaultCheck(self.machine, log))
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
         """Copies in flight, by number: the lanes of their step, and what each observer gave."""
@@ -225,7 +255,7 @@ class _Replay:
         """Which cluster has read a tensor map, by its place."""
 
     def run(
-        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, limit: StepLimit | None
+        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, ending: SimError | None
     ) -> None:
         """Let everything happen to clusters."""
         self.copies.clear()
@@ -239,8 +269,8 @@ class _Replay:
                 self.flow.land(cluster, int(event[layout.EV_OPERATION]))
             else:
                 self._happens(EventStep.of(machine, step, self.size), cluster)
-        if limit is not None:
-            raise limit
+        if ending is not None:
+            raise ending
         self.flow.finish(stuck=stuck)
 
     def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
@@ -272,6 +302,9 @@ class _Replay:
             self._read_maps(step.events, cluster)
         elif kind == layout.TRACE_REGISTERS:
             self.flow.use_registers(machine.entry.instructions[place], sel)
+        elif kind == layout.TRACE_FENCE:
+            for observer in machine.observers:
+                observer.tensor_map_fence(sel, machine.entry.instructions[place], None)
         elif kind == layout.TRACE_EXIT:
             self.flow.leave(sel)
         elif kind == layout.TRACE_TRAP:

@@ -81,6 +81,8 @@ from sdpalab.sim.native.layout import (
     REFUSED,
     REGISTER_BYTES,
     REGISTERS,
+    SCRATCH,
+    SCRATCH_FAULTS,
     SHARED,
     SHARED_STRIDE,
     SIZE,
@@ -319,7 +321,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
         if load64(context + 8 * COUNTING) != 0:
             count_block(context, state, at, size)
             passed = load64(state + 8 * PASSED)
-            if mask & passed and mask & ~passed:
+            if mask & passed and mask & ~passed and load64(context + 8 * FAULTS) == 0:
                 return APART
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)
@@ -334,7 +336,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
             record += 64
         status = end_block(context, state, registers, block, at, mask)
         if status != 0:
-            store64(context + 8 * CURRENT_PC, (last - records) // 64)
+            store64(context + 8 * CURRENT_PC, at if status == INDEX else (last - records) // 64)
             return status
     return 0
 
@@ -423,6 +425,9 @@ def go_by_index(context: int, state: int, registers: int, block: int, taken: int
         for lane in range(32):
             mine = load32(row + 4 * lane)
             if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
+                scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
+                store64(scratch, lane)
+                store64(scratch + 8, mine & 0xFFFFFFFF)
                 return INDEX
             if left >> lane & 1 and (index < 0 or mine == index):
                 index = mine

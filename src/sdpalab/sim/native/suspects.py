@@ -33,9 +33,13 @@ from sdpalab.sim.native.layout import (
     FAULTS_OF,
     GLOBAL_SHIFT,
     GRANULE_SHIFT,
+    GRANULES,
     ILLEGAL,
     IN_GLOBAL,
     IN_SHARED,
+    MARKED_CLUSTERS,
+    MARKED_GLOBAL,
+    MARKED_SHARED,
     MOST_FAULTS,
     MOST_SUSPECTS,
     NEVER_SET,
@@ -64,7 +68,7 @@ from sdpalab.sim.native.layout import (
     UNWRITTEN_READ,
     WARP_LINEAR,
 )
-from sdpalab.sim.native.words import copy, load32, load64, store32, store64
+from sdpalab.sim.native.words import copy, load8, load32, load64, store8, store32, store64
 
 __all__ = [
     "broken_rule",
@@ -87,15 +91,16 @@ def current_instruction(context: int, pc: int) -> None:
 
 def suspect(context: int, space: int, granule: int, status: int) -> int:
     """The access that is checked may be a hazard at a granule: 0 if that has been noted, else the status, which ends
-    the run. So many granules of each instruction are noted; that there are more of them says nothing new."""
+    the run. So many granules of each instruction are noted; more of them are only marked (:func:`mark`)."""
     suspects = load64(context + 8 * SUSPECTS)
     if suspects == 0:
         return status
     record = (load64(context + 8 * CURRENT_RECORD) - load64(context + 8 * RECORDS)) >> 6
     many = load64(context + 8 * SUSPECTS_OF) + 4 * record
-    if load32(many) >= SUSPECTS_OF_RECORD:
-        return 0
     count = load64(context + 8 * SUSPECT_COUNT)
+    if load32(many) >= SUSPECTS_OF_RECORD or (count >= MOST_SUSPECTS and load32(many) > 0):
+        mark(context, space, granule)
+        return 0
     if count >= MOST_SUSPECTS:
         return status
     store32(many, load32(many) + 1)
@@ -106,6 +111,17 @@ def suspect(context: int, space: int, granule: int, status: int) -> int:
     store64(row + 8 * SU_GRANULE, granule)
     store64(row + 8 * SU_CLUSTER, load64(context + 8 * CLUSTER))
     return 0
+
+
+def mark(context: int, space: int, granule: int) -> None:
+    """A granule is suspicious, as many others are at the same instruction; or a rule may be broken there."""
+    cluster = load64(context + 8 * MARKED_CLUSTERS) + load64(context + 8 * CLUSTER)
+    if space == IN_GLOBAL:
+        store8(load64(context + 8 * MARKED_GLOBAL) + granule, 1)
+        return
+    store8(cluster, load8(cluster) | (1 if space == IN_SHARED else 2))
+    if space == IN_SHARED:
+        store8(load64(context + 8 * MARKED_SHARED) + granule % load64(context + 8 * GRANULES), 1)
 
 
 def broken_rule(context: int, status: int) -> int:

@@ -34,6 +34,10 @@ class Suspicions:
         The last cluster that ran.
     unwritten : bool
         Whether bytes of shared memory were read that are not defined.
+    marks : dict of int to ndarray of uint8
+        By space, which granules are suspicious besides, where an instruction has too many for rows.
+    clusters : ndarray of uint8
+        For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
     """
 
     rows: Array
@@ -41,6 +45,8 @@ class Suspicions:
     status: int
     last: int
     unwritten: bool
+    marks: dict[int, Array]
+    clusters: Array
 
     @property
     def pcs(self) -> set[int]:
@@ -63,7 +69,8 @@ class Suspicions:
         rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
         if not closely:
             rules = rules[np.unique(rules[:, layout.SU_RECORD], return_index=True)[1]]
-        return np.unique(rules[:, layout.SU_CLUSTER])
+        more = np.flatnonzero(self.clusters & 2) if closely else ()
+        return np.union1d(rules[:, layout.SU_CLUSTER], more).astype(np.int64)
 
     def arrivals(self, *, closely: bool) -> Array:
         """Clusters in which a rule of barriers may be broken: some, or ``closely`` all."""
@@ -88,9 +95,3 @@ class Suspicions:
                 _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
                 some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
                 yield from mine[firsts[some]]
-
-    def all_noted(self, pcs: Collection[int]) -> bool:
-        """Whether of these instructions every suspicious place has been noted."""
-        records, counts = np.unique(self.rows[:, layout.SU_RECORD], return_counts=True)
-        full = records[counts >= layout.SUSPECTS_OF_RECORD]
-        return len(self.rows) < layout.MOST_SUSPECTS and not {self.places[int(each)] for each in full} & set(pcs)

@@ -68,6 +68,7 @@ from sdpalab.sim.native.layout import (
     TRACE_CLUSTER,
     TRACE_END,
     TRACE_EXIT,
+    TRACE_FENCE,
     TRACE_LANDING,
     TRACE_MAP,
     TRACE_MEETING,
@@ -99,6 +100,7 @@ __all__ = [
     "trace_advance",
     "trace_arrival",
     "trace_exit",
+    "trace_fence",
     "trace_global",
     "trace_landing",
     "trace_map",
@@ -227,6 +229,12 @@ def trace_map(record: int, mask: int, context: int) -> int:
                 store64(event + 8 * EV_MAP, place)
                 copy(event + 8 * EV_DESCRIPTOR, load64(context + 8 * GLOBAL) + place, DESCRIPTOR_BYTES)
             before = place
+    return 0
+
+
+def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes have copied a tensor map by an instruction that is a fence, too; operand 0 is the pc."""
+    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
     return 0
 
 

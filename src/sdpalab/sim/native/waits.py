@@ -36,6 +36,7 @@ from sdpalab.sim.native.layout import (
     END_EXIT,
     END_PC,
     END_TOKEN,
+    FAULTS,
     FIRST_PART,
     FOR_REGISTERS,
     HELD_REGISTERS,
@@ -96,7 +97,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     if status != 0:
         return status
     apart = others_go_on(context, mask) if load64(context + 8 * COUNTING) != 0 else 0
-    if apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0):
+    if (apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0)) and load64(context + 8 * FAULTS) == 0:
         return APART
     row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
     mbarrier_instruction(context, registers, row, offset, mask, load32(block + 4 * END_PC))

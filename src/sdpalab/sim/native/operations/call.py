@@ -68,7 +68,7 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
     asm.guard = asm.guard_word(instruction)
     given = [(_load(asm, each, size), size) for each, size in zip(arguments.items, ARGUMENT_BYTES[name], strict=True)]
     places = [(asm.temporary(8 * size), size) for size in sizes]
-    asm.host_calls.append(HostCall(name, tuple(given), tuple(places), instruction.line))
+    asm.host_calls.append(HostCall(name, tuple(given), tuple(places), instruction))
     asm.record(HOST_OPERATION, [0, 0, 0, len(asm.host_calls) - 1])
     for operand, (row, size) in zip(results.items, places, strict=True):
         _store(asm, operand, row, size)

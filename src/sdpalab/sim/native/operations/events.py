@@ -7,6 +7,7 @@ from sdpalab.sim.isa.tensor_map_replace import ALIGNMENT
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, bits_of
+from sdpalab.sim.native.communication import changes_maps
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.warpgroup import set_words, sets_used
@@ -29,7 +30,7 @@ def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
             operation = NativeOperation("trace.registers", lambda code: code.hand_over(trace_registers))
             asm.record(operation, [*set_words(sets), instruction.pc])
     box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
-    if box is not None and any(each.opcode == "tensormap" for each in asm.entry.instructions):
+    if box is not None and changes_maps(asm.entry):
         _trace_map(asm, instruction, box)
     if is_step(asm.entry, instruction):
         asm.begin(instruction)

@@ -13,6 +13,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.move import load_operation, store_operation
 from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.trace import trace_fence
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, FIELDS
 
 __all__: list[str] = []
@@ -79,6 +80,8 @@ def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             )
             asm.record(operation, [row, offset + begin, *words])
     asm.guard = guard
+    if asm.traced:
+        asm.record(NativeOperation("trace.fence", lambda code: code.hand_over(trace_fence)), [instruction.pc])
 
 
 def _first_lane(code: OperationCode) -> None:

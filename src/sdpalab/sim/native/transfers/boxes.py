@@ -12,10 +12,11 @@ from sdpalab.sim.native.layout import (
     COUNTING,
     CURRENT,
     CURRENT_CTA,
-    EVERY_LANE,
+    CURRENT_LIVE,
     GLOBAL,
     GLOBAL_SHIFT,
     IN_GLOBAL,
+    LIVE,
     LOADS,
     MAP_AXES,
     MAP_BEGIN,
@@ -32,7 +33,6 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
     SECTORS,
-    STRICT,
     TABLE,
     TENSOR_MAP,
     TOUCHED,
@@ -49,13 +49,15 @@ from sdpalab.sim.native.layout import (
     TR_SOURCE,
     TR_WARP,
     TRACE,
+    WARP_WORDS,
+    WARPS,
     WITHIN,
 )
 from sdpalab.sim.native.recorded import is_recorded, record_line
 from sdpalab.sim.native.suspects import current_instruction, suspect
 from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
-from sdpalab.sim.native.watch import read_global, write_global, write_strong, written_nearby
+from sdpalab.sim.native.watch import read_pieces, update_pieces, write_pieces, written_nearby
 from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
 from sdpalab.sim.tally import SECTOR
 
@@ -69,8 +71,10 @@ def global_lines(context: int, entry: int, kind: int) -> int:
     if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
         return 0
     current_instruction(context, load64(entry + 8 * TR_PC))
-    store64(context + 8 * CURRENT, load64(entry + 8 * TR_WARP))
+    warp = load64(entry + 8 * TR_WARP)
+    store64(context + 8 * CURRENT, warp)
     store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
+    store64(context + 8 * CURRENT_LIVE, load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + LIVE)))
     tensor = load64(entry + 8 * TR_MAP)
     if tensor == 0:
         begin = load64(entry + 8 * TR_COORDINATES)
@@ -181,10 +185,8 @@ def disjoint(tensor: int) -> int:
 
 
 def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
-    """The current warp reads (1) or writes (2) a stretch of global memory, or updates it atomically (3); a status.
-
-    In the strict check it is a lane that does so, the issuer; else, as many lanes as there are pieces.
-    """
+    """The issuer, a lane of the current warp, reads (1) or writes (2) a stretch of global memory, or updates it
+    atomically (3); a status."""
     if load64(context + 8 * TRACE) != 0:
         trace_global(context, begin, end)
         return 0
@@ -193,25 +195,20 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
         if status != 0:
             return status
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    first, last = 0, 32
-    if load64(context + 8 * STRICT) != 0:
-        first, last = issuer, issuer + 1
     width = min(16, (begin | end) & -(begin | end))
     at = begin
     while at < end:
-        lane = first
-        mask = 0
-        while lane < last and at < end:
-            store64(places + 8 * lane, at)
-            at += width
-            mask |= 1 << lane
-            lane += 1
+        many = min(32, (end - at) // width)
+        for number in range(many):
+            store64(places + 8 * number, at + width * number)
+        at += width * many
+        mask = (1 << many) - 1
         if kind == 1:
-            status = read_global(context, mask, EVERY_LANE, width)
+            status = read_pieces(context, mask, 1 << issuer, width, issuer)
         elif kind == 3:
-            status = write_strong(context, mask, EVERY_LANE, width, CONTINUES | SAME_GPU << SCOPE_SHIFT)
+            status = update_pieces(context, mask, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
         else:
-            status = write_global(context, mask, EVERY_LANE, width)
+            status = write_pieces(context, mask, 1 << issuer, width, issuer)
         if status != 0:
             return status
     return 0

@@ -16,8 +16,10 @@ from sdpalab.sim.native.layout import (
     FULL,
     GLOBAL,
     GLOBAL_SHIFT,
+    GLOBAL_STRONG,
     GLOBAL_WRITERS,
     ILLEGAL,
+    IN_GLOBAL,
     LANDED,
     MAP_AXES,
     MAP_BYTES,
@@ -50,6 +52,7 @@ from sdpalab.sim.native.layout import (
     TR_SOURCE,
     TR_STATE,
     TR_WARP,
+    TRACE,
     TRANSFER_COUNT,
     TRANSFER_FIRST,
     TRANSFER_SERIAL,
@@ -59,6 +62,8 @@ from sdpalab.sim.native.layout import (
     WITHIN,
 )
 from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
+from sdpalab.sim.native.suspects import broken_rule, suspect
+from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.words import call_operation, copy, load32, load64, store64
 
 __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry", "origin_place", "shared_place"]
@@ -121,33 +126,34 @@ def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
 
 
 def written_in_launch(context: int, first: int, last: int) -> int:
-    """Whether a warp has written to bytes of global memory, where races are looked for."""
-    writers = load64(context + 8 * GLOBAL_WRITERS)
-    if writers == 0:
-        return 0
+    """A tensor map is read at bytes of global memory: 0 if no warp has written there, where races are looked for, or if
+    that has been noted; else a status. There may be no fence between the proxies."""
+    writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
     shift = load64(context + 8 * GLOBAL_SHIFT)
-    granule = first >> shift
-    while granule <= last >> shift:
-        if load64(writers + 8 * granule) != 0:
-            return 1
-        granule += 1
+    for granule in range(first >> shift, (last >> shift) + 1 if writers != 0 else 0):
+        written = load64(writers + 8 * granule) != 0
+        if written or (strong != 0 and load64(strong + 8 * granule) != 0):
+            status = suspect(context, IN_GLOBAL, granule, TENSOR_MAP)
+            if status != 0:
+                return status
     return 0
 
 
 def tensor_map_at(context: int, address: int) -> int:
-    """The tensor map whose bytes are at a generic address; 0 if there is none.
+    """The tensor map whose bytes are at a generic address; 0 if there is none, or a status below 64.
 
-    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them. With the
-    race check there is none where this launch has written: the reference engine looks for the fences between the
-    proxies.
+    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them.
     """
     offset = address - GLOBAL_BASE
     if offset & 63:
         return 0
     if within_extent(context, offset, 128) == 0:
         return 0
-    if written_in_launch(context, offset, offset + 127):
-        return 0
+    if load64(context + 8 * TRACE) != 0:
+        trace_global(context, offset, offset + 128)
+    status = written_in_launch(context, offset, offset + 127)
+    if status != 0:
+        return status
     place = load64(context + 8 * GLOBAL) + offset
     for number in range(load64(context + 8 * TENSOR_MAP_COUNT)):
         tensor = load64(context + 8 * TENSOR_MAPS) + 8 * MAP_WORDS * number
@@ -160,20 +166,23 @@ def tensor_map_at(context: int, address: int) -> int:
 
 
 def box_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
-    """An entry for a box that a lane copies; a status below 64 where that is wrong."""
+    """An entry for a box that a lane copies; where that is wrong, 0 if it has been noted, or a status below 64."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     tensor = tensor_map_at(context, lane_address(registers, record, COPY_FAR, lane))
     axes = load32(record + 4 * (OPERANDS + COPY_MANY))
     if tensor == 0:
-        return TENSOR_MAP
+        return broken_rule(context, TENSOR_MAP)
+    if tensor < 64:
+        return tensor
     if load64(tensor + 8 * MAP_AXES) != axes:
-        return TENSOR_MAP
+        return broken_rule(context, TENSOR_MAP)
     cta, offset = cta_of(context, shared), offset_of(shared)
     size = load64(tensor + 8 * MAP_BYTES)
     if cta < 0 or offset & 127 or offset > load64(context + 8 * SHARED_LIMIT) - size:
-        return ILLEGAL
-    if cta_alive(context, cta) == 0:
-        return ILLEGAL
+        return broken_rule(context, ILLEGAL)
+    status = reaches_exited(context, cta)
+    if status != 0:
+        return status
     if load64(tensor + 8 * MAP_SWIZZLE) != 0 and size & 127:
         return TENSOR_MAP
     entry = new_entry(context, kind, lane, cta, offset, size)
@@ -186,8 +195,14 @@ def box_entry(registers: int, record: int, lane: int, context: int, kind: int) -
     return entry
 
 
+def reaches_exited(context: int, cta: int) -> int:
+    """Whether a copy uses the shared memory of a CTA that has exited: it goes on, where that has been noted; a
+    status."""
+    return broken_rule(context, ILLEGAL) if cta_alive(context, cta) == 0 else 0
+
+
 def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
-    """An entry for bytes that a lane copies; 0 if it copies none, or a status below 64 where that is wrong."""
+    """An entry for bytes that a lane copies; 0 if it copies none; where that is wrong, as :func:`box_entry`."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     far = lane_address(registers, record, COPY_FAR, lane)
     begin = far if kind == WITHIN else far - GLOBAL_BASE
@@ -196,13 +211,16 @@ def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int)
     if size == 0:
         return 0
     limit = load64(context + 8 * SHARED_LIMIT) - size
-    if cta < 0 or size < 0 or (size | offset | begin) & 15 or offset > limit or cta_alive(context, cta) == 0:
-        return ILLEGAL
+    legal = cta >= 0 and size > 0 and (size | offset | begin) & 15 == 0 and offset <= limit
     if kind == WITHIN:
-        if begin < 0 or begin > limit:
-            return ILLEGAL
-    elif within_extent(context, begin, size) == 0:
-        return ILLEGAL
+        legal = legal and begin >= 0 and begin <= limit
+    else:
+        legal = legal and within_extent(context, begin, size) != 0
+    if legal == 0:
+        return broken_rule(context, ILLEGAL)
+    status = reaches_exited(context, cta)
+    if status != 0:
+        return status
     entry = new_entry(context, kind, lane, cta, offset, size)
     if entry < 64:
         return entry

@@ -213,7 +213,10 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         signal = lane_address(registers, record, 2, lane)
         cta, offset = cta_of(context, address), offset_of(address)
         if cta < 0 or offset & (size - 1) or offset > load64(context + 8 * SHARED_LIMIT) - size:
-            return ILLEGAL
+            status = broken_rule(context, ILLEGAL)
+            if status != 0:
+                return status
+            continue
         mbarrier = named_mbarrier(context, signal)
         if mbarrier == 0 or cta_of(context, signal) != cta or cta_alive(context, cta) == 0:
             status = broken_rule(context, MBARRIER_RULE)

@@ -52,7 +52,17 @@ from sdpalab.sim.native.watch.releases import (
 from sdpalab.sim.native.watch.scopes import keep_scope, relation_of, scope_at
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["read_constant", "read_global", "read_strong", "write_global", "write_strong", "written_nearby"]
+__all__ = [
+    "read_constant",
+    "read_global",
+    "read_pieces",
+    "read_strong",
+    "update_pieces",
+    "write_global",
+    "write_pieces",
+    "write_strong",
+    "written_nearby",
+]
 
 
 def global_tag(context: int) -> int:
@@ -158,6 +168,12 @@ def read_constant(context: int, mask: int, present: int, width: int) -> int:
 
 def read_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
+    return read_pieces(context, mask, present, width, -1)
+
+
+def read_pieces(context: int, mask: int, present: int, width: int, issuer: int) -> int:
+    """One lane, the issuer, reads at all of the places in the scratch that ``mask`` names; without one (-1), each is
+    read by a lane of its own. As :func:`read_global`."""
     status = access_in_time(context, mask, width, 0)
     if status != 0:
         return status
@@ -171,9 +187,9 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
     mine = global_tag(context)
     warp = load64(context + 8 * CURRENT)
     met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
-    for lane in range(32):
-        if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+    for number in range(32):
+        if mask >> number & 1:
+            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
             if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
                 granule = offset >> shift
                 for k in range(granule, granule + many):
@@ -200,6 +216,11 @@ def read_global(context: int, mask: int, present: int, width: int) -> int:
 
 def write_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes write global memory; as :func:`read_global`."""
+    return write_pieces(context, mask, present, width, -1)
+
+
+def write_pieces(context: int, mask: int, present: int, width: int, issuer: int) -> int:
+    """One lane writes at all of the places in the scratch; as :func:`read_pieces`."""
     status = access_in_time(context, mask, width, 1)
     if status != 0:
         return status
@@ -212,9 +233,9 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
     watched, chains = load64(context + 8 * GLOBAL_WATCHED), load64(context + 8 * CHAINS)
     there = lanes_there(context, present)
     mine = global_tag(context)
-    for lane in range(32):
-        if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+    for number in range(32):
+        if mask >> number & 1:
+            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
             near = offset >> READ_SHIFT
             read = conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near))
             granule = offset >> shift
@@ -273,6 +294,11 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
     ``does`` are bits: ``ACQUIRES``, ``RELEASES``; ``OBSERVES`` for what returns the value before, ``CONTINUES`` for all
     that reads and writes; and the scope.
     """
+    return update_pieces(context, mask, width, does, -1)
+
+
+def update_pieces(context: int, mask: int, width: int, does: int, issuer: int) -> int:
+    """One lane updates all of the places in the scratch; as :func:`read_pieces` and :func:`write_strong`."""
     status = access_in_time(context, mask, width, 1)
     if status != 0:
         return status
@@ -281,9 +307,9 @@ def write_strong(context: int, mask: int, present: int, width: int, does: int) -
     readers, masks = load64(context + 8 * GLOBAL_READERS), load64(context + 8 * GLOBAL_READ_MASKS)
     warp, many = load64(context + 8 * CURRENT), max(width >> shift, 1)
     release = 0
-    for lane in range(32):
-        if mask >> lane & 1:
-            offset = load64(places + 8 * lane)
+    for number in range(32):
+        if mask >> number & 1:
+            offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
             near, granule = offset >> READ_SHIFT, offset >> shift
             status = weakly_written(context, granule, many, lane)
             if status == 0 and conflicts(context, load64(readers + 8 * near), lane, load32(masks + 4 * near)):
