@@ -48,6 +48,7 @@ HALVES = (
     "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r9, %r10}, {%r3, %r4, %r5, %r6}, {%r7, %r8}, {%r24, %r24};\n"
 )
 
+STORE_UNSET = "st.shared.f32 [%r1], %f7; "
 FIRST_LANE = "setp.eq.u32 %p0, %r0, 0; @%p0 st.global.f32 [%d1], %f1;"
 
 BENIGN = {
@@ -76,6 +77,9 @@ BENIGN = {
     + "cvt.rn.f32.u32 %f1, %r9;" + OUT,
     "rows through a shuffle": tile(8) + FRAGMENT + COLUMNS + PRODUCT + "mov.b32 %r9, %f1; "
     "shfl.sync.bfly.b32 %r9, %r9, 1, 31, -1; mov.b32 %f1, %r9;" + OUT,
+    "never set, and not loaded": STORE_UNSET + "st.shared.f32 [%r1+4], %f0; ld.shared.f32 %f1, [%r1+4];" + OUT,
+    "never set, and masked": STORE_UNSET + LOAD + "setp.ge.u32 %p0, %r0, 0; selp.f32 %f1, %f0, %f1, %p0;" + OUT,
+    "never set, and overwritten": STORE_UNSET + "st.shared.f32 [%r1], %f0; " + LOAD + OUT,
 }  # fmt: skip
 
 WRONG = {
@@ -179,13 +183,61 @@ def test_one_cause_is_one_hazard():
     assert (hazard.source, hazard.other.source) == ("a.cu:7", "a.cu:9")
 
 
-def test_registers_that_were_never_set_are_reported_as_without_such_reads():
-    body = LOAD + "st.shared.f32 [%r1+4], %f7; " + PRODUCT.replace("{%f0, %f0, %f0, %f0}", "{%f8, %f0, %f0, %f0}")
+UNSET = {
+    "loaded": (STORE_UNSET + LOAD + OUT, "%f7", "st.shared.f32", "st.global.f32"),
+    "computed with": (STORE_UNSET + LOAD + "add.f32 %f1, %f1, %f9;" + OUT, "%f7", "st.shared.f32", "st.global.f32"),
+    "through shared memory twice": (
+        STORE_UNSET + LOAD + "st.shared.f32 [%r1+4], %f1; ld.shared.f32 %f2, [%r1+4]; st.global.f32 [%d1], %f2;",
+        *("%f7", "st.shared.f32", "st.global.f32"),
+    ),
+    "the second of a vector": (
+        "st.shared.v2.f32 [%r1], {%f0, %f7}; ld.shared.f32 %f1, [%r1+4];" + OUT,
+        *("%f7", "st.shared.v2.f32", "st.global.f32"),
+    ),
+    "through generic addresses": (
+        "cvt.u64.u32 %d2, %r1; cvta.shared.u64 %d2, %d2; st.f32 [%d2+8], %f7; ld.f32 %f1, [%d2+8]; st.f32 [%d1], %f1;",
+        *("%f7", "st.f32", "st.f32"),
+    ),
+    "in matrices": (
+        "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r21], {%r0, %r25}; setp.lt.u32 %p0, %r0, 16; "
+        "@%p0 ld.shared.u32 %r9, [%r21]; @%p0 st.global.u32 [%d1], %r9;",
+        *("%r25", "stmatrix", "st.global.u32"),
+    ),
+}  # fmt: skip
+"""A register that was never set goes through shared memory: its name, and by what it is stored and used."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("body", "register", "stored", "used"), UNSET.values(), ids=UNSET)
+def test_a_register_that_was_never_set_matters_behind_shared_memory(body, register, stored, used, schedule):
+    (hazard,) = report(body, schedule).hazards
+    assert f"register {register} is stored to shared memory, was never set, and is used as" in hazard.message
+    assert f"a stored value by {used}" in hazard.message
+    assert hazard.text.startswith(stored)
+    assert hazard.other.ptx_line >= hazard.ptx_line > 10
+
+
+def test_an_atomic_operation_on_a_register_that_was_never_set_is_reported_where_it_is_made():
+    (hazard,) = report(STORE_UNSET + LOAD + "atom.shared.add.u32 %r9, [%r1], 1;").hazards
+    assert hazard.kind == "uninitialised"
+    assert hazard.text.startswith("atom")
+
+
+def test_a_register_that_was_never_set_matters_at_once_where_it_cannot_be_followed():
+    """In a product, and in global memory by a generic address."""
+    body = LOAD + "st.f32 [%d1], %f7; " + PRODUCT.replace("{%f0, %f0, %f0, %f0}", "{%f8, %f0, %f0, %f0}")
     assigned = "mov.u32 %r3, 0; mov.u32 %r4, 0; mov.u32 %r5, 0; mov.u32 %r6, 0;" + COLUMNS
     messages = [hazard.message for hazard in report(assigned + body).hazards]
     assert len(messages) == 2
     assert "register %f7 is used as a stored value, and was never set" in messages[0]
     assert "register %f8 is used as an operand, and was never set" in messages[1]
+
+
+def test_a_race_does_not_hide_that_a_register_that_was_never_set_does_not_matter():
+    body = STORE_UNSET + "mov.u32 %r3, buf; st.shared.u32 [%r3+2048], %r0; ld.shared.f32 %f1, [%r3+2048];" + OUT
+    kinds = {hazard.kind for hazard in report(body, threads=64).hazards}
+    assert "race" in kinds
+    assert "uninitialised" not in kinds
 
 
 def test_memory_and_counts_are_those_of_one_run():

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 
 from differential import differential
-from test_definedness import BENIGN, COLUMNS, LOAD, PRODUCT, WRONG, report
+from test_definedness import BENIGN, COLUMNS, LOAD, PRODUCT, UNSET, WRONG, report
 
 from sdpalab import sim
 from two_engines import engine
@@ -27,17 +27,17 @@ def test_what_does_not_matter_stays_on_the_native_engine(name: str) -> None:
     assert outcomes == [UNDEFINED, ""]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_matters_is_reported_natively(name: str) -> None:
+@pytest.mark.parametrize("body", [body for body, *_ in (*WRONG.values(), *UNSET.values())], ids=[*WRONG, *UNSET])
+def test_what_matters_is_reported_natively(body: str) -> None:
     with engine("reference"):
-        expected = report(WRONG[name][0])
+        expected = report(body)
     with engine("native", alone=True):
-        reported = report(WRONG[name][0])
+        reported = report(body)
     assert reported == expected
 
 
 @pytest.mark.parametrize(
-    "use", ["st.shared.f32 [%r1+4], %f7;", COLUMNS + PRODUCT.replace("{%f0, %f0, %f0, %f0}", "{%f7, %f0, %f0, %f0}")]
+    "use", ["st.f32 [%d1], %f7;", COLUMNS + PRODUCT.replace("{%f0, %f0, %f0, %f0}", "{%f7, %f0, %f0, %f0}")]
 )
 def test_a_register_that_was_never_set_matters_where_undefined_bytes_are_passed_on(use: str) -> None:
     body = "mov.u32 %r3, 0; mov.u32 %r4, 0; mov.u32 %r5, 0; mov.u32 %r6, 0;" + LOAD + use

@@ -16,7 +16,16 @@ from sdpalab.sim.linking import callee, is_indirect
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 
-__all__ = ["Region", "Undefined", "computes", "find_undefined", "is_followed", "loads_shared", "writes"]
+__all__ = [
+    "Region",
+    "Undefined",
+    "computes",
+    "find_undefined",
+    "is_followed",
+    "loads_shared",
+    "stores_shared",
+    "writes",
+]
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,12 @@ def loads_shared(instruction: Instruction) -> bool:
     """Whether an instruction's results may be bytes of shared memory."""
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "local", "const", "param"}
     return instruction.opcode == "ldmatrix" or (instruction.opcode == "ld" and not spaces)
+
+
+def stores_shared(instruction: Instruction) -> bool:
+    """Whether an instruction may leave bytes of shared memory as undefined as its registers are."""
+    elsewhere = {"global", "local", "param", "async"} & set(instruction.mods)
+    return instruction.opcode in ("st", "stmatrix") and not elsewhere
 
 
 def find_undefined(program: Program, entry: Entry, regions: Mapping[int, Region] | None = None) -> Undefined:

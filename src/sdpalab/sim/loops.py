@@ -1,15 +1,19 @@
-"""The loops of a program: natural loops of its control flow (Aho, Lam, Sethi and Ullman, "Compilers", chapter 9)."""
+"""The loops of a program: natural loops of its control flow (Aho, Lam, Sethi and Ullman, "Compilers", chapter 9).
+
+They are found in each function by itself, where control goes on behind a call; what a loop calls can be added to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ir import Entry, Instruction
+from sdpalab.sim.linking import callee, function_label
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 
-__all__ = ["Loop", "short_loops"]
+__all__ = ["Loop", "short_loops", "with_calls"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,15 @@ class Loop:
         In the order of the code.
     whole : bool
         Whether it has all ways back to its header; else it has one of several.
+    called : mapping of str to frozenset of int
+        Those of its blocks that belong to functions which it calls (:func:`with_calls`).
     """
 
     program: Program
     header: int
     blocks: tuple[int, ...]
     whole: bool
+    called: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @cached_property
     def code(self) -> dict[int, list[Instruction]]:
@@ -38,20 +45,26 @@ class Loop:
 
     @cached_property
     def successors(self) -> dict[int, list[int]]:
-        """The blocks of the loop that may follow each; those outside are -1."""
+        """The blocks of the loop that may follow each; those outside are -1. What it calls returns to it."""
         inside = set(self.blocks)
+        following = {number: self.program.blocks[number].successors for number in self.blocks}
         return {
-            number: [each if each in inside else -1 for each in self.program.blocks[number].successors]
-            for number in self.blocks
+            number: [each if each in inside else -1 for each in ways if each in inside or number not in self._returning]
+            for number, ways in following.items()
         }
+
+    @cached_property
+    def _returning(self) -> frozenset[int]:
+        """Blocks that end with a return into the loop."""
+        inner = frozenset[int]().union(*self.called.values())
+        return frozenset(number for number in inner if _ends_with(self.program.blocks[number], "ret"))
 
     @property
     def exits(self) -> Iterator[int]:
         """The blocks behind which some lanes may leave the loop."""
         for number in self.blocks:
-            end = self.program.blocks[number].end
-            leaves = end is not None and end.opcode in ("exit", "ret", "trap", "brkpt")
-            if leaves or -1 in self.successors[number]:
+            leaves = _ends_with(self.program.blocks[number], "exit", "ret", "trap", "brkpt")
+            if (leaves and number not in self._returning) or -1 in self.successors[number]:
                 yield number
 
     @cached_property
@@ -87,15 +100,17 @@ class Loop:
         return after
 
 
-def short_loops(program: Program, most: int) -> list[Loop]:
+def short_loops(entry: Entry, program: Program, most: int) -> list[Loop]:
     """All loops of at most so many blocks: for each header the loop of all ways back to it; and where there are
     several, that of each, as a loop that goes on to other work by one of them and tries again by another."""
+    ways = _ways(program)
     before: list[list[int]] = [[] for _ in program.blocks]
-    for number, block in enumerate(program.blocks):
-        for following in block.successors:
-            before[following].append(number)
+    for number, following in enumerate(ways):
+        for each in following:
+            before[each].append(number)
     loops: list[Loop] = []
-    for header, latches in _ways_back(program.blocks, program.start).items():
+    starts = [program.start, *(program.block_of_label[function_label(name)] for name in entry.functions)]
+    for header, latches in _ways_back(ways, starts).items():
         bodies = [_body(before, header, [latch], most) for latch in latches]
         if len(latches) > 1:
             loops += [Loop(program, header, tuple(sorted(body)), False) for body in bodies if body]
@@ -104,12 +119,68 @@ def short_loops(program: Program, most: int) -> list[Loop]:
     return loops
 
 
-def _ways_back(blocks: Sequence[BasicBlock], start: int) -> dict[int, list[int]]:
+def with_calls(entry: Entry, loop: Loop, most: int) -> Loop | None:
+    """A loop with all functions that it calls. None if that makes more blocks than ``most``, a function is not defined
+    or calls itself, or a call goes through a register."""
+    program, ways = loop.program, _ways(loop.program)
+    called: dict[str, frozenset[int]] = {}
+    left = list(loop.blocks)
+    while left:
+        block = program.blocks[left.pop()]
+        if block.end is None or block.end.opcode != "call":
+            continue
+        name = callee(block.end)
+        if name not in entry.functions or name in entry.circles:
+            return None
+        if name not in called:
+            called[name] = frozenset(_reached(ways, program.block_of_label[function_label(name)]))
+            left += called[name]
+    blocks = {*loop.blocks}.union(*called.values())
+    return replace(loop, blocks=tuple(sorted(blocks)), called=called) if len(blocks) <= most else None
+
+
+def _ends_with(block: BasicBlock, *opcodes: str) -> bool:
+    return block.end is not None and block.end.opcode in opcodes
+
+
+def _ways(program: Program) -> list[list[int]]:
+    """For each block those that may follow it in its function: a call goes on behind itself, a return nowhere."""
+    ways = []
+    for number, block in enumerate(program.blocks):
+        stays = block.end is not None and block.end.guard is not None
+        if _ends_with(block, "call"):
+            ways.append([number + 1])
+        elif _ends_with(block, "ret"):
+            ways.append([number + 1] if stays else [])
+        else:
+            ways.append(block.successors)
+    return ways
+
+
+def _reached(ways: Sequence[Sequence[int]], start: int) -> set[int]:
+    """A block and all that it leads to."""
+    reached, left = set[int](), [start]
+    while left:
+        number = left.pop()
+        if number not in reached:
+            reached.add(number)
+            left += ways[number]
+    return reached
+
+
+def _ways_back(ways: Sequence[Sequence[int]], starts: Sequence[int]) -> dict[int, list[int]]:
     """For each header the blocks from which a way leads back to it: found by a search in depth."""
     back: dict[int, list[int]] = {}
-    state = {start: 1}
-    stack = [(start, iter(blocks[start].successors))]
-    while stack:
+    state: dict[int, int] = {}
+    waiting = [*starts]
+    stack: list[tuple[int, Iterator[int]]] = []
+    while waiting or stack:
+        if not stack:
+            start = waiting.pop()
+            if start not in state:
+                state[start] = 1
+                stack.append((start, iter(ways[start])))
+            continue
         number, following = stack[-1]
         after = next(following, None)
         if after is None:
@@ -120,7 +191,7 @@ def _ways_back(blocks: Sequence[BasicBlock], start: int) -> dict[int, list[int]]
                 back[after].append(number)
         elif after not in state:
             state[after] = 1
-            stack.append((after, iter(blocks[after].successors)))
+            stack.append((after, iter(ways[after])))
     return back
 
 

@@ -9,6 +9,9 @@ A register is worth following if it is written in the loop: its value depends on
 where several instructions write it, on the branches that choose one of these. It is as in the turn before if that
 leads to nothing but memory at fixed addresses. What a turn passes on to itself in the next one (a counter, a pointer
 that walks) is not, nor is a clock.
+
+A function that the loop calls is a part of it. If it is called from elsewhere, too, its blocks do not count as the
+loop's: a thread that is in them need not be polling.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sdpalab.sim.fusion import registers_in, registers_read, registers_written
-from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register
-from sdpalab.sim.loops import Loop, short_loops
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, Vector
+from sdpalab.sim.linking import callee
+from sdpalab.sim.loops import Loop, short_loops, with_calls
 from sdpalab.sim.opcodes import opcode_of, updates_memory
 from sdpalab.sim.program import Program
 
@@ -29,8 +33,8 @@ LONGEST = 64
 _READING = ("cas", "exch")
 """Atomic operations that change nothing while what they wait for has not come; others do with the operand 0."""
 _CLOCKS = ("%clock", "%globaltimer")
-_PASSED, _LOCAL = ".param", ".local"
-"""In place of registers: what functions pass to each other, and the memory of a thread alone."""
+_PASSED, _LOCAL = ".param ", ".local"
+"""In place of registers: what functions pass to each other (and its name), and the memory of a thread alone."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +85,35 @@ def polling_loops(entry: Entry, program: Program) -> Polling:
     polling: set[int] = set()
     endless: list[tuple[Loop, Instruction]] = []
     others: list[Loop] = []
-    for loop in short_loops(program, LONGEST) if any(_reads_memory(each, zeros) for each in entry.instructions) else ():
-        read, ends = _judge(loop, zeros)
+    reads = any(_reads_memory(each, zeros) for each in entry.instructions)
+    for short in short_loops(entry, program, LONGEST) if reads else ():
+        loop = with_calls(entry, short, LONGEST) or short
+        read, ends = _judge(entry, loop, zeros)
         if read is not None:
-            polling.update(loop.blocks)
+            polling.update(_own(entry, loop))
         if read is not None and not ends:
             endless.append((loop, read))
         else:
             others.append(loop)
-    waits = {number: read for loop, read in endless for number in loop.blocks}
+    waits = {number: read for loop, read in endless for number in _own(entry, loop)}
     for inner in others:  # a delay, or a few tries, inside a loop that polls
         if any(inner.header != loop.header and {*inner.blocks} <= {*loop.blocks} for loop, _ in endless):
             waits = {number: read for number, read in waits.items() if number not in inner.blocks}
     return Polling(frozenset(polling), waits)
+
+
+def _own(entry: Entry, loop: Loop) -> set[int]:
+    """The blocks of a loop without those of functions that are called from elsewhere, too."""
+    own = {number: name for name, blocks in loop.called.items() for number in blocks}
+    shared = {name for name in loop.called if name in entry.targets}
+    before = None
+    while before != shared:
+        before = set(shared)
+        for number, block in enumerate(loop.program.blocks):
+            outside = number not in loop.blocks or own.get(number) in shared
+            if outside and block.end is not None and block.end.opcode == "call":
+                shared.add(callee(block.end))
+    return {number for number in loop.blocks if own.get(number) not in shared}
 
 
 def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
@@ -106,14 +126,14 @@ def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
     return frozenset(zero - other)
 
 
-def _judge(loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]:
+def _judge(entry: Entry, loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]:
     """An instruction by which a loop reads what it waits for, if it polls; and whether it may end without that."""
     code = [each for number in loop.blocks for each in loop.code[number]]
-    if any(_has_effects(each, zeros) for each in code):
+    if any(_has_effects(each, zeros) or not _is_known(each, loop) for each in code):
         return None, True
-    values = _values(loop, zeros)
+    values = _values(entry, loop, zeros)
     reads = {name: each for each in code if _reads_memory(each, zeros) for name in registers_written(each)}
-    carried = {name for name in _carried(loop, values) if name in values.behind(sorted(values.sources[name]))}
+    carried = {name for name in _carried(entry, loop, values) if name in values.behind(sorted(values.sources[name]))}
     moving = carried | values.clocks
     waited: Instruction | None = None
     ends = False
@@ -136,11 +156,15 @@ def _decides(end: Instruction) -> list[str]:
     return [*names, *registers_in(end.operands[0])] if end.opcode == "brx" else names
 
 
-def _values(loop: Loop, zeros: frozenset[str]) -> _Dependences:
+def _values(entry: Entry, loop: Loop, zeros: frozenset[str]) -> _Dependences:
     values = _Dependences()
     writers: dict[str, list[tuple[int, Instruction]]] = {}
     for number in loop.blocks:
         for each in loop.code[number]:
+            if each.opcode == "call":
+                for name, passed in _passes(entry, each):
+                    values.sources.setdefault(name, set()).update(passed)
+                continue
             for name in _written(each):
                 writers.setdefault(name, []).append((number, each))
     for name, each_one in writers.items():
@@ -156,7 +180,7 @@ def _values(loop: Loop, zeros: frozenset[str]) -> _Dependences:
     return values
 
 
-def _carried(loop: Loop, values: _Dependences) -> set[str]:
+def _carried(entry: Entry, loop: Loop, values: _Dependences) -> set[str]:
     """Registers that a turn may read as the one before has left them: read before they are written, by live variables
     (Aho, Lam, Sethi and Ullman, chapter 9)."""
     used: dict[int, set[str]] = {}
@@ -166,8 +190,10 @@ def _carried(loop: Loop, values: _Dependences) -> set[str]:
         for each in loop.code[number]:
             names = {name for name in _read(each) if name in values.sources}
             used[number] |= names - killed[number]
-            if each.guard is None:
-                killed[number].update(name for name in _written(each) if name not in (_PASSED, _LOCAL))
+            if each.guard is None and each.opcode == "call":
+                killed[number].update(name for name, _ in _passes(entry, each))
+            elif each.guard is None:
+                killed[number].update(name for name in _written(each) if not name.startswith((_PASSED, _LOCAL)))
     alive = {number: set(used[number]) for number in loop.blocks}
     changed = True
     while changed:
@@ -197,7 +223,7 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
 
 def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
     """Whether an instruction may change what others wait for, or waits for others itself."""
-    if instruction.opcode in ("bar", "barrier", "call"):
+    if instruction.opcode in ("bar", "barrier"):
         return instruction.mods[:1] != ("warp",)
     if instruction.opcode == "st":
         return not {"param", "local"} & _spaces(instruction)
@@ -222,10 +248,47 @@ def _address(instruction: Instruction) -> set[str]:
     return {*names, *([] if instruction.guard is None else [instruction.guard.register.name])}
 
 
+def _is_known(instruction: Instruction, loop: Loop) -> bool:
+    """Whether it can be seen what an instruction passes on: a call to a function in the loop, and parameters there by
+    their names."""
+    if instruction.opcode == "call":
+        return callee(instruction) in loop.called
+    return not loop.called or not _parameters(instruction) or all(map(_named, _parameters(instruction)))
+
+
+def _parameters(instruction: Instruction) -> list[Address]:
+    """The addresses of parameters that an instruction accesses."""
+    inside = opcode_of(instruction).memory and "param" in _spaces(instruction)
+    return [each for each in instruction.operands if isinstance(each, Address)] if inside else []
+
+
+def _named(address: Address) -> str:
+    """The name of a parameter; empty if a register has its address."""
+    return address.base.name if isinstance(address.base, Symbol) else ""
+
+
+def _passes(entry: Entry, call: Instruction) -> list[tuple[str, list[str]]]:
+    """What a call sets, and what that is a copy of: the function's parameters, and the results."""
+    function = entry.functions[callee(call)]
+    results, _, *arguments = call.operands
+    given = [item for each in arguments if isinstance(each, Vector) for item in each.items]
+    taken = list(results.items) if isinstance(results, Vector) else []
+    pairs = [*zip(function.params, given, strict=False), *zip(taken, function.results, strict=False)]
+    guard = [] if call.guard is None else [call.guard.register.name]
+    return [(name, [*_place(source), *guard]) for target, source in pairs for name in _place(target)]
+
+
+def _place(operand: Operand) -> list[str]:
+    """The name of a register or parameter that is passed on."""
+    if isinstance(operand, Symbol):
+        return [f"{_PASSED}{operand.name}"]
+    return [operand.name] if isinstance(operand, Register) else []
+
+
 def _private(instruction: Instruction) -> list[str]:
     """What stands for the memory of a thread alone that it accesses."""
-    spaces = _spaces(instruction) if opcode_of(instruction).memory else set[str]()
-    return [name for name, space in ((_PASSED, "param"), (_LOCAL, "local")) if space in spaces]
+    local = opcode_of(instruction).memory and "local" in _spaces(instruction)
+    return [*(f"{_PASSED}{_named(each)}" for each in _parameters(instruction)), *([_LOCAL] if local else [])]
 
 
 def _read(instruction: Instruction) -> set[str]:

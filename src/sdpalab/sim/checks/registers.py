@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from sdpalab.sim.decode import HANDLERS, Decoder, Step
-from sdpalab.sim.definedness import Undefined, computes, find_undefined, is_followed, writes
+from sdpalab.sim.definedness import Undefined, computes, find_undefined, is_followed, stores_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
@@ -25,9 +25,9 @@ from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["RegisterCheck", "bits_moved", "ones", "only_integers", "report_unset"]
+__all__ = ["UNSET_USUALLY", "RegisterCheck", "bits_moved", "ones", "only_integers", "report_unset"]
 
-_USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
+UNSET_USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
 """Before a register's name, the name of its shadow."""
 Logic = Callable[[Array, Array, Array, Array], Array]
@@ -212,14 +212,24 @@ class RegisterCheck(Observer):
             for name in registers_in(operand):
                 if name not in reads:
                     continue
-                use = self._use(instruction, Register(name), role, width if not address else None)
+                to_shared = stores_shared(instruction) and not address
+                use = self._use(instruction, Register(name), role, width if not address else None, to_shared=to_shared)
                 (added_to if accumulates and place == 0 else uses).append(use)
         if added_to:
             uses.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
         return uses
 
-    def _use(self, instruction: Instruction, register: Register, role: str, width: PtxType | None = None) -> Step:
-        """Report lanes in which a register is undefined; of a stored one the low ``width`` bits count."""
+    def _use(
+        self,
+        instruction: Instruction,
+        register: Register,
+        role: str,
+        width: PtxType | None = None,
+        *,
+        to_shared: bool = False,
+    ) -> Step:
+        """Report lanes in which a register is undefined; of a stored one the low ``width`` bits count. In shared
+        memory its bits can be followed."""
         shadow = self.shadows[register.name]
         if width is not None and width.bits < 8 * shadow.itemsize:
             shadow = self.decoder.src(instruction, self.decoder.shadow_of(register), TYPES[f"b{width.bits}"])
@@ -227,6 +237,7 @@ class RegisterCheck(Observer):
         def check(sel: Selection) -> None:
             bad: Mask = shadow[sel] != 0
             if bad.any():
+                self.log.unwritten_reads |= to_shared
                 self.report(instruction, indices(sel)[bad], register.name, role)
 
         return check
@@ -239,7 +250,7 @@ class RegisterCheck(Observer):
 def report_unset(machine: Machine, log: HazardLog, instruction: Instruction, lane: int, name: str, role: str) -> None:
     """Record that a lane uses a register in a role, such as ``as an address``, which was never set."""
     what = f"register {name.split('@')[0]} is used {role}, and was never set"
-    log.add(machine, "uninitialised", instruction, lane, what, _USUALLY)
+    log.add(machine, "uninitialised", instruction, lane, what, UNSET_USUALLY)
 
 
 def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step:

@@ -19,7 +19,7 @@ from sdpalab.sim.checks.matrix_shadows import matrix_fragments, matrix_rows, pro
 from sdpalab.sim.checks.registers import RegisterCheck, ones
 from sdpalab.sim.checks.undefined_reads import UndefinedReads
 from sdpalab.sim.decode import Step
-from sdpalab.sim.definedness import Region, Undefined, computes, find_undefined, is_followed, writes
+from sdpalab.sim.definedness import Region, Undefined, computes, find_undefined, is_followed, stores_shared, writes
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction, Operand, Register
 from sdpalab.sim.machine import Machine
@@ -39,8 +39,8 @@ _ALL = np.uint32(0xFFFFFFFF)
 class TrackingCheck(RegisterCheck):
     """Shadows of registers, some of whose bits came from undefined shared memory.
 
-    Beside each shadow lies an origin, the instruction's pc and 1 that read the undefined bytes; 0 for a register that
-    was never set.
+    Beside each shadow lies an origin: the pc, plus one, of the load that read the undefined bytes, or of the store to
+    shared memory of a register that was never set; 0 for such a register itself.
     """
 
     follows = True
@@ -59,8 +59,8 @@ class TrackingCheck(RegisterCheck):
             items = [*block.items, *filter(None, [block.end])]
             first = min(each.pc for each in instructions_of(items[0]))
             self._meeting.setdefault(first, []).append(pc)
-        self.pending: dict[int, tuple[Indices, Array, Array]] = {}
-        """For the pc of a store, its lanes, the shadows of their words and the origins."""
+        self.pending: dict[int, tuple[Indices, Array, Array, list[str]]] = {}
+        """For the pc of a store, its lanes, the shadows of their words, the origins, and the registers' names."""
         self.undefined_reads = UndefinedReads(machine, log)
 
     def find(self) -> Undefined:
@@ -351,8 +351,10 @@ class TrackingCheck(RegisterCheck):
             if name in reads
         ]
 
-        named = {item.name for item in items if isinstance(item, Register) and item.name in self.shadows}
-        unset = [self._never_set(instruction, name, "as a stored value", element) for name in sorted(named)]
+        names = [item.name if isinstance(item, Register) else "" for item in items]
+        followed = stores_shared(instruction)
+        named = () if followed else sorted({name for name in names if name in self.shadows})
+        unset = [self._never_set(instruction, name, "as a stored value", element) for name in named]
 
         def step(sel: Selection) -> None:
             for use in (*addressed, *unset):
@@ -372,7 +374,7 @@ class TrackingCheck(RegisterCheck):
                 origins = np.maximum(origins, np.where(shadow[lanes] != 0, self.origin(shadow)[lanes], np.uint32(0)))
             if matrix:
                 words, origins, lanes = matrix_rows(instruction, words, origins, lanes)
-            self.pending[instruction.pc] = lanes, words, origins
+            self.pending[instruction.pc] = lanes, words, origins, names
 
         return step
 

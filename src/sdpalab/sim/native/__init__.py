@@ -29,8 +29,9 @@ run together, as those of a cluster do; so do those of a chunk, in a second run,
 (:func:`.communication.all_resident`); and, in a random order, those of a few clusters at a time where blocks poll what
 others write, so that they meet there.
 
-**Undefined bytes** of shared memory end the first run. The second follows them (:mod:`.undefined`), and ends where they
-matter; a third goes on behind each such use, notes it, and is reported (:mod:`.reporting`).
+**Undefined bytes** of shared memory end the first run, and so does a store there of a register that was never set. The
+second follows them (:mod:`.undefined`), and ends where they matter; a third goes on behind each such use, notes it, and
+is reported (:mod:`.reporting`).
 
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.

@@ -318,10 +318,12 @@ FA_OFFSETS = 10
 """The first fault of a kind, space and origin by each record: lanes as bits, the CTA's linear index, in lockstep the
 turn of the cluster, the row before of the same record, plus one, and each lane's offset."""
 MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT, UNWRITTEN_READ, REACHED = range(8)
+STORED_UNSET = 8
 """Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that
 are not there, or leaves out one that is (of these two the offsets are masks, and the width the missing lanes); bytes of
-shared memory are read that are not defined; what the load at the pc below the origin has read of those is used. Of uses
-of registers the space is which of the record's it is."""
+shared memory are read that are not defined; what the load or the store at the pc below the origin has brought is used;
+a register that was never set is stored to shared memory. Of uses of registers the space is which of the record's it
+is."""
 
 # ---- events: int64 words ---------------------------------------------------------------------------------------------
 

@@ -72,30 +72,34 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     size = setup.geometry.cluster_size
     machine = still_machine(setup, space, 2 * size)
     check, undefined_reads = MemoryCheck(machine, log), UndefinedReads(machine, log)
-    loads: dict[int, int] = {}
-    """For the pc of a load that has read undefined bytes, the linear index of the first such CTA."""
+    causes: dict[int, int] = {}
+    """For the pc of an instruction that undefined bits come from, the linear index of the first such CTA."""
     in_turn = sorted(faults, key=_fault_in_turn(setup))
-    reads = [row for row in in_turn if setup.tracking and row[layout.FA_KIND] == layout.UNWRITTEN_READ]
-    for row in [*reads, *in_turn]:
+    first = (layout.UNWRITTEN_READ, layout.STORED_UNSET) if setup.tracking else ()
+    for row in [*(row for row in in_turn if row[layout.FA_KIND] in first), *in_turn]:
         instruction = machine.entry.instructions[decoded.places[int(row[layout.FA_RECORD])]]
         kind, linear = int(row[layout.FA_KIND]), int(row[layout.FA_LINEAR])
         machine.cta_ids[:] = linear
         slot = int(row[layout.FA_WARP]) % machine.warps * machine.n_cta
         lanes = lanes_of(slot, int(row[layout.FA_MASK]))
-        if kind in (layout.NEVER_SET, layout.REACHED):
+        if kind in (layout.NEVER_SET, layout.REACHED, layout.STORED_UNSET):
             name, role = decoded.uses[int(row[layout.FA_RECORD])][int(row[layout.FA_SPACE])]
-            if kind == layout.NEVER_SET:
+            if kind == layout.STORED_UNSET and setup.tracking:
+                causes.setdefault(instruction.pc, linear)
+                undefined_reads.stored(instruction.pc, int(lanes[0]), name)
+                continue
+            if kind != layout.REACHED:
                 report_unset(machine, log, instruction, int(lanes[0]), name, role)
                 continue
             pc = int(row[layout.FA_ORIGIN]) - 1
-            machine.cta_ids[:size] = loads[pc]  # the load is the first CTA's of the machine, the use another's
+            machine.cta_ids[:size] = causes[pc]  # the cause is the first CTA's of the machine, the use another's
             undefined_reads.matter(pc, instruction, int(lanes[0]) + WARP * size, role)
             continue
         offsets, width = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy(), int(row[layout.FA_WIDTH])
         if kind == layout.UNWRITTEN_READ:
             offset = int(offsets[0]) & (1 << RANK_SHIFT) - 1
             if setup.tracking and loads_shared(instruction):
-                loads.setdefault(instruction.pc, linear)
+                causes.setdefault(instruction.pc, linear)
                 undefined_reads.read(instruction.pc, int(lanes[0]), width, offset)
             else:
                 report_unwritten(machine, log, instruction, int(lanes[0]), width, offset)

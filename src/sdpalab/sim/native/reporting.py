@@ -108,7 +108,7 @@ def note_suspicions(
     state = code.state(words)
     status = code.run(state, 0, code.clusters)
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
-    unwritten = bool((faults[:, layout.FA_KIND] == layout.UNWRITTEN_READ).any())
+    unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
     ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP)
     if status == layout.INDEX:  # else a call of what is no function: the reference engine says which address

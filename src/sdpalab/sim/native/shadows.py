@@ -1,8 +1,9 @@
 """Shadows of registers that may be undefined, and the records that look at them.
 
 Beside such a register is a row of its shadow, whose bits are 1 where its own are undefined. Where undefined bytes of
-shared memory are followed, beside that is a row of origins: the pc, plus one, of the load that the bits came from, or 0
-if the register was never set. A use of what is undefined is noted (:func:`..suspects.note_reached`), or ends the run.
+shared memory are followed, beside that is a row of origins: the pc, plus one, of the load or the store to shared memory
+that the bits came from, or 0 if the register was never set. A use of what is undefined is noted
+(:func:`..suspects.note_reached`), or ends the run.
 """
 
 from __future__ import annotations
@@ -161,9 +162,11 @@ def _greatest_of_warp(code: OperationCode) -> None:
 # ---- uses ------------------------------------------------------------------------------------------------------------
 
 
-def use_registers(asm: Assembler, names: Sequence[str], role: str, width: int = 0) -> None:
+def use_registers(
+    asm: Assembler, names: Sequence[str], role: str, width: int = 0, *, fault: int = layout.NEVER_SET
+) -> None:
     """Append what notes in which lanes registers are undefined that are used in a role, or ends the run there; of a
-    stored register the low ``width`` bits count."""
+    stored register the low ``width`` bits count. ``fault`` is what it is where undefined bytes are not followed."""
     most = _MANY // 2 if asm.tracking else _MANY
     kinds = [f"b{width}" if width else shadow_type(asm, name) for name in names]
     begin = 0
@@ -176,20 +179,20 @@ def use_registers(asm: Assembler, names: Sequence[str], role: str, width: int = 
         asm.uses[len(asm.records)] = tuple((name, role) for name in part)
         if asm.tracking:
             rows += [origin_row(asm, name) for name in part]
-        build = partial(_used, type_=type_, many=len(part), tracking=asm.tracking)
-        kind = f"{type_}.{len(part)}{'.origins' * asm.tracking}"
+        build = partial(_used, type_=type_, many=len(part), tracking=asm.tracking, fault=fault)
+        kind = f"{type_}.{len(part)}.{'origins' if asm.tracking else fault}"
         asm.record(NativeOperation(f"undefined.use.{kind}", build), rows)
         begin = end
 
 
-def _used(code: OperationCode, *, type_: str, many: int, tracking: bool) -> None:
+def _used(code: OperationCode, *, type_: str, many: int, tracking: bool, fault: int) -> None:
     b = code.builder
     for k in range(many):
         lanes = b.bitcast((_bad(code.source(k, type_)) & code.active).value, WORD32)
         if tracking:
             code.note(lanes, note_reached, WORD64(k), b.ptrtoint(code.row(many + k), WORD64))
         else:
-            code.note(lanes, note_fault, WORD64(layout.NEVER_SET), WORD64(k))
+            code.note(lanes, note_fault, WORD64(fault), WORD64(k))
 
 
 def never_set(asm: Assembler, name: str, role: str, width: int = 0, *, forget: bool = True) -> None:

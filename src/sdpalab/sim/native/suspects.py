@@ -51,6 +51,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
     SCRATCH_WIDTHS,
+    STORED_UNSET,
     SU_CLUSTER,
     SU_GRANULE,
     SU_RECORD,
@@ -76,6 +77,7 @@ __all__ = [
     "first_lane",
     "note_fault",
     "note_reached",
+    "note_stored",
     "note_unwritten",
     "suspect",
     "suspect_arrival",
@@ -192,6 +194,12 @@ def note_unwritten(context: int, record: int, mask: int, width: int, offsets: in
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
 
 
+def note_stored(context: int, record: int, mask: int, which: int) -> int:
+    """Lanes store a register that was never set to shared memory, the record's one of this number. As
+    :func:`note_fault`."""
+    return add_fault(context, record, mask, STORED_UNSET, which, 0, 0, 0)
+
+
 def first_lane(mask: int) -> int:
     """The first of some lanes."""
     first = 0
@@ -202,7 +210,7 @@ def first_lane(mask: int) -> int:
 
 def status_of(kind: int) -> int:
     """With which the run ends where faults are not noted."""
-    if kind in (UNWRITTEN_READ, REACHED):
+    if kind in (UNWRITTEN_READ, REACHED, STORED_UNSET):
         return UNDEFINED
     return UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
 

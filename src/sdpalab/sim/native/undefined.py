@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
-from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, writes
+from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, stores_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
@@ -277,20 +278,19 @@ def _is_tracked_store(instruction: Instruction) -> bool:
 
 
 def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
-    """The address matters at once, and so does a register that was never set."""
+    """The address matters at once, and so does a register that was never set where its bits cannot be followed."""
     address, value = instruction.operands[:2]
     use_registers(asm, [name for name in registers_in(address) if name in reads], "as an address")
-    width = (
-        32 if instruction.opcode == "stmatrix" else next(TYPES[mod].bits for mod in instruction.mods if mod in TYPES)
-    )
-    for name in sorted(reads & set(registers_in(value))):
-        never_set(asm, name, "as a stored value", width)
+    if not stores_shared(instruction):
+        width = next(TYPES[mod].bits for mod in instruction.mods if mod in TYPES)
+        for name in sorted(reads & set(registers_in(value))):
+            never_set(asm, name, "as a stored value", width)
 
 
 def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
     """Append what an instruction leaves undefined in shared memory; behind its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
-    if not asm.tracking or not _is_tracked_store(instruction) or "async" in instruction.mods:
+    if not asm.tracking or not stores_shared(instruction):
         return
     if reads & set(registers_in(instruction.operands[1])):
         asm.begin(instruction)
@@ -314,7 +314,8 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
         role = "as an address" if address else "as a stored value" if stores else "as an operand"
         if accumulates and place == 0:
             continue
-        use_registers(asm, names, role, 0 if address else width)
+        fault = layout.STORED_UNSET if stores_shared(instruction) and not address else layout.NEVER_SET
+        use_registers(asm, names, role, 0 if address else width, fault=fault)
     if accumulates:  # they count where scale-d holds
         before, asm.guard = asm.guard, asm.source(instruction.operands[3], "pred") | 1
         if instruction.guard is not None:

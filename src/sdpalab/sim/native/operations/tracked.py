@@ -78,7 +78,7 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
     def build(code: OperationCode) -> None:
         place.in_space(code, place.put(code), handed)
 
-    asm.uses[len(asm.records)] = (("", "as a stored value"),)  # of stores by a generic address to global memory
+    asm.uses[len(asm.records)] = tuple((each, "as a stored value") for each in names)
     asm.record(NativeOperation(f"{name}.{place.name}", build), [*place.operands, *words])
 
 

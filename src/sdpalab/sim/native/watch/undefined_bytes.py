@@ -2,7 +2,8 @@
 
 A register's shadow has a bit for each of its bits, 1 where that is undefined; a byte of shared memory is undefined if
 it has not been written, or was written from a register with undefined bits (:mod:`sdpalab.sim.checks.tracking`). Beside
-both lies an origin: the pc, plus one, of the load from which the undefined bits came.
+both lies an origin: the pc, plus one, of the load from which the undefined bits came, or of the store of a register
+that was never set; beside such a register 0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from sdpalab.sim.native.layout import (
     FAULTS,
     LISTS,
+    NEVER_SET,
     OPERANDS,
     ORIGINS,
     PAGE_FULL,
@@ -23,7 +25,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN_BYTES,
 )
 from sdpalab.sim.native.mbarriers import cta_of, offset_of
-from sdpalab.sim.native.suspects import note_reached, note_unwritten
+from sdpalab.sim.native.suspects import first_lane, note_fault, note_reached, note_stored, note_unwritten
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
 __all__ = [
@@ -163,12 +165,42 @@ def stored_origin(registers: int, items: int, many: int, lane: int) -> int:
     return origin
 
 
+def lanes_stored(registers: int, item: int, low: int, lanes: int) -> int:
+    """Of some lanes those in which a register of a list has undefined bits among its low ones."""
+    stored = 0
+    for lane in range(32):
+        if lanes >> lane & 1 and stored_bits(registers, item, lane) & low:
+            stored |= 1 << lane
+    return stored
+
+
+def first_stored(registers: int, items: int, many: int, low: int, lanes: int) -> int:
+    """The first register of a list that has undefined bits in any of some lanes."""
+    first = 0
+    while first < many - 1 and lanes_stored(registers, items + 4 * ITEM_WORDS * first, low, lanes) == 0:
+        first += 1
+    return first
+
+
+def note_unset(context: int, registers: int, record: int, low: int, lanes: int, matters: int) -> int:
+    """Lanes have stored registers that were never set: where faults are noted, so is the first of these. If it
+    ``matters``, that is a fault of its own. A status."""
+    if lanes == 0:
+        return 0
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    first = first_stored(registers, items, load32(record + 4 * (OPERANDS + 4)), low, lanes)
+    mine = lanes_stored(registers, items + 4 * ITEM_WORDS * first, low, lanes)
+    status = note_stored(context, record, mine, first) if load64(context + 8 * FAULTS) != 0 else 0
+    return note_fault(context, record, mine, NEVER_SET, first) if matters and status == 0 else status
+
+
 def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`."""
+    """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. A status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
     low = (1 << 8 * size) - 1 if size < 8 else -1
+    unset = 0
     for lane in range(32):
         if mask >> lane & 1:
             cta, offset = cta_of(context, load64(places + 8 * lane)), offset_of(load64(places + 8 * lane))
@@ -178,18 +210,22 @@ def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> i
                 undefine(context, cta, offset + size * k, size, bits)
                 undefined |= bits
             if undefined != 0:
-                put_origin(context, cta, offset, size * many, stored_origin(registers, items, many, lane))
-    return 0
+                origin = stored_origin(registers, items, many, lane)
+                if origin == 0:
+                    unset |= 1 << lane
+                    origin = load32(record + 4 * (OPERANDS + 6))
+                put_origin(context, cta, offset, size * many, origin)
+    return note_unset(context, registers, record, low, unset, 0)
 
 
 def shadows_to_global(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have stored to global memory by generic addresses: there undefined bytes matter. Operands as those of
+    """Lanes have stored to global memory by generic addresses: there undefined bits matter. Operands as those of
     :func:`shadows_from_memory`; a status."""
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
     origins = load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
     low = (1 << 8 * size) - 1 if size < 8 else -1
-    bad = 0
+    bad, unset = 0, 0
     for lane in range(32):
         if mask >> lane & 1:
             undefined = 0
@@ -199,7 +235,10 @@ def shadows_to_global(registers: int, record: int, mask: int, context: int) -> i
             store32(origins + 4 * lane, origin)
             if origin != 0:
                 bad |= 1 << lane
-    return note_reached(context, record, bad, 0, origins)
+            elif undefined != 0:
+                unset |= 1 << lane
+    status = note_reached(context, record, bad, 0, origins)
+    return note_unset(context, registers, record, low, unset, 1) if status == 0 else status
 
 
 # ---- matrices --------------------------------------------------------------------------------------------------------
@@ -244,9 +283,12 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: int) ->
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    origin = 0
+    origin, unset = 0, 0
     for lane in range(32):
         origin = max(origin, stored_origin(registers, items, many, lane))
+    never_set = origin == 0
+    if never_set:
+        origin = load32(record + 4 * (OPERANDS + 6))
     for lane in range(8 * many):
         if mask >> lane & 1 == 0:
             continue
@@ -262,4 +304,14 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: int) ->
             undefined |= bits
         if undefined != 0:
             put_origin(context, cta, offset, 16, origin)
-    return 0
+            if never_set:
+                unset |= 1 << lane
+    return note_rows(context, record, unset)
+
+
+def note_rows(context: int, record: int, lanes: int) -> int:
+    """Lanes point to rows that were stored from a register that was never set: as :func:`note_unset`."""
+    if lanes == 0 or load64(context + 8 * FAULTS) == 0:
+        return 0
+    first = first_lane(lanes) >> 3
+    return note_stored(context, record, lanes & 0xFF << 8 * first, first)
