@@ -109,7 +109,8 @@ def test_a_second_set_of_processes_shares_the_cores_with_the_first(monkeypatch: 
     monkeypatch.setattr(pace, "PAYS_SECONDS", -1.0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     alone = _alone(monkeypatch)
-    assert alone[:2] == [True, True] and alone[-2:] == [False, False]
+    assert alone[:2] == [True, True]
+    assert alone[-2:] == [False, False]
 
 
 @pytest.mark.parametrize(("alone", "workers"), [(True, None), (False, 1)])
