@@ -11,7 +11,7 @@ import numpy as np
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
 
 __all__ = [
-    "Weights",
+    "KnownWeights",
     "bias_of",
     "dequantised",
     "intended_of",
@@ -107,7 +107,7 @@ def weights_of(
         yield place, head, np.exp(scores - most), np.exp(sink - most)
 
 
-class Weights:
+class KnownWeights:
     """What :func:`weights_of` yields for Q and K as they are: derived once for all who read it, if it is small."""
 
     def __init__(self, q: Any, k: Any, problem: Problem) -> None:
@@ -130,7 +130,7 @@ def sums_of(weights: Any, sink: Any) -> Any:
 
 
 def reference_of(q: Any, k: Any, v: Any, problem: Problem, known: Iterable[Any] | None = None) -> Any:
-    """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged. ``known``: :class:`Weights` of Q and K."""
+    """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged. ``known``: the weights of Q and K."""
     exact, values = np.empty(q.shape, np.float64), np.nan_to_num(v.astype(np.float64), posinf=0, neginf=0)
     for place, head, weights, sink in known or weights_of(q, k, problem):
         exact[place] = weights @ values[head] / sums_of(weights, sink)
@@ -222,7 +222,7 @@ def intended_of(
     """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to its type.
 
     ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``. ``known``
-    are the :class:`Weights` of Q and K, which are read where the scores are taken in float64 from Q and K as they are.
+    are the weights of Q and K (:class:`KnownWeights`), read where scores are taken in float64 from both as they are.
     """
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
     p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, is_at, near, normal_inputs
-from sdpalab.evidence.verifier.attention import Weights, intended_of, reference_of
+from sdpalab.evidence.verifier.attention import KnownWeights, intended_of, reference_of
 from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
 from sdpalab.evidence.verifier.findings import Findings
 from sdpalab.evidence.verifier.rule import (
@@ -126,7 +126,7 @@ class Cases:
             self.bundle.find(where, f"there is no rule for the numerics that it declares, {numerics}")
         problem = {**problem, "arrays": arrays}
         dtype, order = problem["dtype"], numerics["normalise"]
-        weights = Weights(q, k, problem)
+        weights = KnownWeights(q, k, problem)
         if of_inputs not in self.references:
             self.references[of_inputs] = reference_of(q, k, v, problem, weights)
         exact = self.references[of_inputs]
