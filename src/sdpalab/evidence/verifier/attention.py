@@ -112,15 +112,15 @@ class KnownWeights:
 
     def __init__(self, q: Any, k: Any, problem: Problem) -> None:
         self.arguments = q, k, problem
-        self.kept: list[Any] | None = None
+        self.blocks: list[Any] | None = None
         self.small = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * 8 <= MOST_WEIGHTS
 
     def __iter__(self) -> Iterator[Any]:
         if not self.small:
             return weights_of(*self.arguments)
-        if self.kept is None:
-            self.kept = list(weights_of(*self.arguments))
-        return iter(self.kept)
+        if self.blocks is None:
+            self.blocks = list(weights_of(*self.arguments))
+        return iter(self.blocks)
 
 
 def sums_of(weights: Any, sink: Any) -> Any:
