@@ -239,6 +239,23 @@ def test_every_entry_of_the_command_line_is_a_command_with_a_short_summary() -> 
     assert all(len(entry.summary) <= 60 for entry in COMMANDS.values())
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="NumPy has one thread on one core anyway")
+def test_a_command_that_keeps_every_core_busy_gives_numpy_one_thread() -> None:
+    code = """if True:
+        import os, sys
+        from sdpalab.cli import COMMANDS
+        from sdpalab.commands.lazy import LazyCommands
+        assert "numpy" not in sys.modules, "it has its threads before any command is looked up"
+        LazyCommands(COMMANDS)["repro"]
+        import numpy
+        numpy.ones((256, 256)) @ numpy.ones((256, 256))
+        print(len(os.listdir("/proc/self/task")))
+    """
+    free = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], env=free, capture_output=True, text=True)
+    assert done.stdout.strip() == "1", done.stderr
+
+
 def test_kernels_lists_the_ladder(cli: Runner, tmp_path: Path) -> None:
     target = tmp_path / "kernels.json"
     done = cli("kernels", "--json", target)

@@ -20,25 +20,25 @@ from sdpalab.errors import MachineError, UserError
 __all__ = ["COMMANDS", "app", "main"]
 
 COMMANDS = {
-    "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report."),
+    "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report.", one_thread=True),
     "kernels": CommandEntry("The shipped kernels: ideas, types, knobs, numerics."),
     "doctor": CommandEntry("What the lab needs from this machine, and what is missing."),
     "new": CommandEntry("Write a kernel that passes, its launch and its test."),
     "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
-    "judge": CommandEntry("Is it attention? If not, why not, and at which line?"),
+    "judge": CommandEntry("Is it attention? If not, why not, and at which line?", one_thread=True),
     "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
     "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
     "capture": CommandEntry("Run it, and leave a launch file.", {"allow_interspersed_args": False}),
     "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
     "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
     "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),
-    "tune": CommandEntry("Search a kernel's configurations; never a wrong one."),
-    "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts."),
+    "tune": CommandEntry("Search a kernel's configurations; never a wrong one.", one_thread=True),
+    "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts.", one_thread=True),
     "torch-matrix": CommandEntry("Judge one kernel with several versions of torch."),
     "report": CommandEntry("The HTML report of a bundle, or of a search."),
     "compare": CommandEntry("Two bundles side by side."),
-    "verify": CommandEntry("Check a bundle: every digest and every verdict again."),
-    "campaign": CommandEntry("Long runs that leave a record in evidence/."),
+    "verify": CommandEntry("Check a bundle: every digest and every verdict again.", one_thread=True),
+    "campaign": CommandEntry("Long runs that leave a record in evidence/.", one_thread=True),
 }
 """Every subcommand, in the order of ``--help``."""
 

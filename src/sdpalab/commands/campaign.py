@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import conclude, one_thread_each, verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.option_groups import ExecutorOptions, RecordOptions
 from sdpalab.commands.output_options import with_output_options
@@ -64,7 +64,6 @@ def verdicts(
     record: RecordOptions,
 ) -> int:
     """Judge kernels at level full on the simulator; the record is written after every kernel."""
-    one_thread_each()
     from sdpalab.campaigns import verdicts as runs
 
     names = kernel or []
@@ -75,7 +74,6 @@ def verdicts(
 @campaign.command()
 def calibration(*, record: RecordOptions) -> int:
     """Correct implementations, none of which the judge may reject, and worse arithmetic, held against the rule."""
-    one_thread_each()
     from sdpalab.campaigns import calibration as runs
 
     packages, sources = runs.PACKAGES, runs.SOURCES
@@ -140,7 +138,6 @@ def diagnosis(
     record: RecordOptions,
 ) -> int:
     """How often the judge's diagnosis names the right class of a planted bug."""
-    one_thread_each()
     from sdpalab.campaigns import diagnosis as runs
 
     words = ["--only", only] if only else []
@@ -257,7 +254,6 @@ def words(
 
 def run_self_test(record: RecordOptions, executor: Executor, *, only: str = "", in_evidence: bool = False) -> int:
     """The campaign ``self-test``; as ``judge --self-test``, it writes its record only where ``--json`` says."""
-    one_thread_each()
     from sdpalab.campaigns import self_test as runs
 
     words, packages = ["--only", only] if only else [], runs.PACKAGES

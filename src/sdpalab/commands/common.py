@@ -21,7 +21,6 @@ __all__ = [
     "OUTPUT",
     "conclude",
     "console_for",
-    "one_thread_each",
     "progress_console",
     "silence",
     "verdict_text",
@@ -73,15 +72,6 @@ def conclude(console: Console, *parts: Any) -> None:
     silent, console.quiet = console.quiet, console.quiet and not OUTPUT.quiet
     console.print(*parts, soft_wrap=True)
     console.quiet = silent
-
-
-def one_thread_each() -> None:
-    """Limit NumPy and torch to one thread each, if they are not loaded yet.
-
-    The judge keeps every core busy with cases already: with threads of their own, each would wait for the others.
-    """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
 
 
 class _Console(Console):

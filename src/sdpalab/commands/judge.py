@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
-from sdpalab.commands.common import INTERRUPTED, conclude, console_for, one_thread_each, verdict_text, write_text
+from sdpalab.commands.common import INTERRUPTED, conclude, console_for, verdict_text, write_text
 from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
@@ -96,7 +96,6 @@ def judge(
     json: JsonOption = None,
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
-    one_thread_each()
     from sdpalab.jobs.judging import judge_by_jobs
     from sdpalab.judge.cases import cases_for, cases_named
     from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate

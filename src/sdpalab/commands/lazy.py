@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,10 +28,14 @@ class CommandEntry:
         One line, at most 60 characters.
     context_settings : mapping
         For the parser, such as ``{"allow_interspersed_args": False}``.
+    one_thread : bool
+        Whether NumPy and torch get one thread each: processes and threads of the command keep every core busy already,
+        and threads of BLAS would spin while they wait for each other.
     """
 
     summary: str
     context_settings: Mapping[str, Any] = field(default_factory=dict)
+    one_thread: bool = False
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -64,12 +69,20 @@ class LazyCommands(MutableMapping[str, Any]):
 def _load(name: str, entry: CommandEntry) -> Any:
     """The command of the module of its name, with the options of every command; a group adds them itself."""
     attribute = name.replace("-", "_")
+    if entry.one_thread:
+        _limit_threads()
     value = getattr(import_module(f"sdpalab.commands.{attribute}"), attribute)
     if isinstance(value, typer.Typer):
         return typer.main.get_command(value)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     single.command(name, context_settings=dict(entry.context_settings) or None)(with_output_options(value))
     return typer.main.get_command(single)
+
+
+def _limit_threads() -> None:
+    """Limit NumPy and torch to one thread each, unless the environment says otherwise; they read it when they load."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def group_of(entries: Mapping[str, CommandEntry]) -> type[TyperGroup]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import conclude, one_thread_each, verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import (
     JsonOption,
@@ -51,7 +51,6 @@ def prove(
     json: JsonOption = None,
 ) -> int:
     """Judge kernels on this GPU, and keep the verdicts: the op runs a kernel where they and a time allow it."""
-    one_thread_each()
     from sdpalab.evidence.choice import choose, forget
     from sdpalab.evidence.folders import proofs_folder
     from sdpalab.evidence.kept import check_writable

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import write_bundle
-from sdpalab.commands.common import INTERRUPTED, conclude, one_thread_each, verdict_text
+from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
@@ -106,7 +106,6 @@ def repro(
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
-    one_thread_each()
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter
     from sdpalab.judge.covering import LARGE_PROBLEMS

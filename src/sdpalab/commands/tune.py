@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import conclude, console_for, one_thread_each, progress_console, verdict_text, write_json
+from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     AddressOption,
@@ -67,7 +67,6 @@ def tune(
     json: JsonOption = None,
 ) -> int:
     """Search a kernel's configurations; a wrong one is never timed, nor a winner."""
-    one_thread_each()
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 

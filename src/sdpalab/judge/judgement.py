@@ -11,7 +11,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -122,6 +122,8 @@ class JudgeRun:
         self._queue: Iterator[int] = iter(())
         self._witnessed: int | None = None
         self._pace: Pace | None = None
+        self._alone = False
+        """Whether one set of processes has all cores to itself, so that one launch on the simulator may use them."""
         self._declared: dict[str, Any] | None = None
         self._kind = ""
 
@@ -129,6 +131,7 @@ class JudgeRun:
         """Judge all cases and put the verdict together; ``workers``: sets of processes, by default as many as pay."""
         # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
         threading.Thread(target=_import_torch, daemon=True).start()
+        self._alone = workers is None
         first = self._worker()
         try:
             about = first.about
@@ -147,7 +150,7 @@ class JudgeRun:
             with _on_interrupt(self._interrupt), ThreadPoolExecutor(max(sets, 2)) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
                 if workers is None and (os.cpu_count() or 1) > 1:
-                    self._pace = Pace(len(self._specs), lambda: servers.append(pool.submit(self._serve, None)))
+                    self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
                 try:
                     for server in servers:  # which may get another
                         server.result()
@@ -176,12 +179,20 @@ class JudgeRun:
         worker = self._processes(problems, on_plan=self._on_plan and self._planned)
         with self._lock:
             self._live.append(worker)
+            worker.alone = self._alone
             if self._abandoned:
                 worker.kill()
         if self._declared not in (None, declared := _declared(worker.about)):
             worker.close()
             raise UserError(f"the candidate declares {declared} in this process, and {self._declared} in the first")
         return worker
+
+    def _start_another(self, pool: ThreadPoolExecutor, servers: list[Future[None]]) -> None:
+        """Start a second set of processes, with which the first shares the cores; called where the lock is held."""
+        self._alone = False
+        for worker in self._live:
+            worker.alone = False
+        servers.append(pool.submit(self._serve, None))
 
     def _abandon(self) -> None:
         """Stop early: no further case, and no worker that would have to be waited for."""

@@ -1,8 +1,9 @@
-"""Two ways to keep the cores busy: outputs are judged behind those that are computed, and a second set of a candidate's
-processes is started where it pays."""
+"""Ways to keep the cores busy: outputs are judged behind those that are computed, and a second set of a candidate's
+processes is started where it pays. Until then one launch on the simulator may use every core."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,9 +16,9 @@ MOST_BEHIND = 2
 """Outputs that wait to be judged: more would only hold memory."""
 FIRST_CASES = 8
 """Cases after which it is estimated how long the others take."""
-PAYS_SECONDS = 8.0
-"""What is left must take so long for a second set of processes: it starts in a second or two of CPU time, and decodes
-the same code again."""
+PAYS_SECONDS = 15.0
+"""What is left must take so long for a second set of processes: it starts in a second of CPU time, and decodes the same
+code again, which takes seconds for kernels of many modules."""
 
 
 class Behind:
@@ -51,15 +52,23 @@ class Pace:
 
     def __init__(self, cases: int, more: Callable[[], None]) -> None:
         self._cases, self._more = cases, more
-        self._begun, self._start = 0, time.monotonic()
+        self._begun, self._last = 0, time.monotonic()
+        self._seconds: list[float] = []
         self._decided = False
 
     def begin(self) -> None:
-        """A case begins."""
+        """A case begins.
+
+        The median of the cases so far stands for those that are left: the first case decodes and compiles, and the
+        large ones come early.
+        """
         done, self._begun = self._begun, self._begun + 1
+        now = time.monotonic()
+        if done:
+            self._seconds.append(now - self._last)
+        self._last = now
         if done < FIRST_CASES or self._decided:
             return
-        left = (self._cases - done) * (time.monotonic() - self._start) / done
-        if left > PAYS_SECONDS:
+        if (self._cases - done) * statistics.median(self._seconds) > PAYS_SECONDS:
             self._decided = True
             self._more()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
 
 __all__ = [
+    "KnownWeights",
     "bias_of",
     "dequantised",
     "intended_of",
@@ -23,6 +24,10 @@ __all__ = [
     "terms_of",
     "weights_of",
 ]
+
+
+MOST_WEIGHTS = 64 << 20
+"""Bytes of weights that are kept at most: those of the mission shape (1x8x512x64) take 16 MiB."""
 
 
 def judged_rows(q: Any, k: Any, v: Any) -> Any:
@@ -102,16 +107,32 @@ def weights_of(
         yield place, head, np.exp(scores - most), np.exp(sink - most)
 
 
+class KnownWeights:
+    """What :func:`weights_of` yields for Q and K as they are: derived once for all who read it, if it is small."""
+
+    def __init__(self, q: Any, k: Any, problem: Problem) -> None:
+        self.arguments = q, k, problem
+        self.blocks: list[Any] | None = None
+        self.small = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * 8 <= MOST_WEIGHTS
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.small:
+            return weights_of(*self.arguments)
+        if self.blocks is None:
+            self.blocks = list(weights_of(*self.arguments))
+        return iter(self.blocks)
+
+
 def sums_of(weights: Any, sink: Any) -> Any:
     """What weights are divided by, [rows, 1]; 1 where all are 0."""
     total = weights.sum(axis=1, keepdims=True) + sink
     return np.where(total == 0, 1, total)
 
 
-def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
-    """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged."""
+def reference_of(q: Any, k: Any, v: Any, problem: Problem, known: Iterable[Any] | None = None) -> Any:
+    """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged. ``known``: the weights of Q and K."""
     exact, values = np.empty(q.shape, np.float64), np.nan_to_num(v.astype(np.float64), posinf=0, neginf=0)
-    for place, head, weights, sink in weights_of(q, k, problem):
+    for place, head, weights, sink in known or weights_of(q, k, problem):
         exact[place] = weights @ values[head] / sums_of(weights, sink)
     if not np.isfinite(exact).all():
         raise ValueError("the scores are too large for float64")
@@ -195,10 +216,13 @@ def single_of(q: Any, k: Any, v: Any, problem: Problem, before: bool, tanh: Call
     return out
 
 
-def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> Any:
+def intended_of(
+    q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any], known: Iterable[Any] | None = None
+) -> Any:
     """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to its type.
 
-    ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``.
+    ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``. ``known``
+    are the weights of Q and K (:class:`KnownWeights`), read where scores are taken in float64 from both as they are.
     """
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
     p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
@@ -213,9 +237,11 @@ def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str,
     factor = np.float32(numerics["probability_scale"])
     half, terms = numerics["accumulate"] == "float16", terms_of(numerics)
     product = (lambda left, right: half_product(left, right, terms)) if half else np.matmul
+    if half or tf32 or numerics["quantised"] is not None or tanh is approximate_tanh:
+        known = None
     out = np.empty(q.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for place, head, weights, sink in weights_of(q, k, problem, product, tanh):
+        for place, head, weights, sink in known or weights_of(q, k, problem, product, tanh):
             p = weights.astype(np.float32)
             total = sums_of(p.astype(np.float64), sink.astype(np.float32)).astype(np.float32)
             if numerics["normalise"] == "before":

@@ -6,7 +6,7 @@ It imports nothing from the judge; ``tests/evidence/test_verify_rule.py`` checks
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,14 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
 
 
 def fixed_elements(
-    q: Any, k: Any, v: Any, problem: Problem, any_count: bool, cap_error: float = 0.0, block: int | None = None
+    q: Any,
+    k: Any,
+    v: Any,
+    problem: Problem,
+    any_count: bool,
+    cap_error: float = 0.0,
+    block: int | None = None,
+    known: Iterable[Any] | None = None,
 ) -> tuple[Any, Any]:
     """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
 
@@ -141,7 +148,7 @@ def fixed_elements(
 
     ``block``: the rows that share a scale, of a kernel that quantises to float8. Fixed is then what float8 holds of V
     without an error; sums of 14 bits are exact, other keys must weigh less than its least number, and a term of a score
-    or a sum may lose the 14th bit.
+    or a sum may lose the 14th bit. ``known``: the weights of Q and K as they are, which are read where none is rounded.
     """
     expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
     judged, narrow = judged_rows(q, k, v), block is not None
@@ -154,10 +161,10 @@ def fixed_elements(
         units = np.where(bits == 0, 1 << 62, bits & -bits).min(axis=(2, 3), keepdims=True)
         held = np.abs(dequantised(v, block) - v) <= 2.0**-22 * np.abs(v)
         whole_v, sizes = held, codes / units
-        q, k = dequantised(q, block), dequantised(k, block)
+        q, k, known = dequantised(q, block), dequantised(k, block), None
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     terms = problem["head_dim"] + (16 if problem.get("softcap") else 0)
-    for place, head, weights, sink in weights_of(q, k, problem):
+    for place, head, weights, sink in known or weights_of(q, k, problem):
         b, h, rows = place
         values, keys, seen, bias = v[head], k[head], seen_of(place, problem), bias_of(place, problem)
         empty, logit = ~seen.any(axis=1), problem["arrays"]["sinks"][h] if problem.get("sinks") else -np.inf

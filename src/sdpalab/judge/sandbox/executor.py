@@ -109,9 +109,11 @@ class _PlanServer:
         inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
             checks = thorough_checks() if order["watched"] else ()
-            # The judge has workers of its own.
-            limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"], "numerics": order["numerics"]}
-            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)
+            workers = None if order["alone"] else 1  # one for each core, where no other set of processes uses them
+            limits = {"max_steps": order["max_steps"], "numerics": order["numerics"], "workers": workers}
+            executor = SimulatedExecutor(
+                order["arch"], Cache(order["cache"]), on_launch=self._launched, checks=checks, **limits
+            )
             try:
                 return executor.run(plan, inputs, poison=poison, builds=builds)
             except SimError as error:

@@ -92,6 +92,8 @@ class CandidateProcesses:
     about : dict
         The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it
         runs on.
+    alone : bool
+        Whether nothing else keeps the cores busy: one launch on the simulator may then use all of them.
 
     Raises
     ------
@@ -116,7 +118,7 @@ class CandidateProcesses:
         on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
         include_dirs: Sequence[Path] = (),
     ) -> None:
-        self._numerics = numerics
+        self._numerics, self.alone = numerics, False
         self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
         self._timeout = self._seconds = timeout
         self._on_gpu = gpu
@@ -388,7 +390,7 @@ class CandidateProcesses:
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
-            settings |= {"max_steps": self._max_steps, "numerics": self._numerics}
+            settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
             raise self._died(process, WireError("message without an output"))
