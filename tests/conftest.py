@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -155,6 +156,16 @@ def _path_as_before() -> Iterator[None]:
     before = sys.path[:]
     yield
     sys.path[:] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _copied_processes(pytestconfig: pytest.Config) -> Iterator[None]:
+    """The judge's processes are copies of one that has imported torch, which takes each two seconds; with --full they
+    are programs of their own, as a command's are."""
+    from sdpalab.judge.sandbox.guarded import fork_server
+
+    with contextlib.nullcontext() if _is_full(pytestconfig) else fork_server():
+        yield
 
 
 @pytest.fixture(scope="session")
