@@ -33,7 +33,8 @@ from sdpalab.judge.sandbox import guard
 
 __all__ = ["ForkServer", "ServedProcess", "main"]
 
-_PRELOADED = ("torch", *(f"sdpalab.judge.sandbox.{name}" for name in ("worker", "executor", "kernel_server")))
+_SANDBOX = ("worker", "executor", "kernel_server")
+_PRELOADED = ("torch", "sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX))
 _MOST_BYTES = 1 << 17
 """Of an order: import paths and environment variables."""
 _DESCRIPTORS = 6
