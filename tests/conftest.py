@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import platformdirs
 import pytest
 
+from copied_commands import can_copy, run_copy
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,9 +162,12 @@ def _path_as_before() -> Iterator[None]:
 def _copied_processes(pytestconfig: pytest.Config) -> Iterator[None]:
     """The judge's processes are copies of one that has imported torch, which takes each two seconds; with --full they
     are programs of their own, as a command's are."""
+    if _is_full(pytestconfig):
+        yield
+        return
     from sdpalab.judge.sandbox.guarded import fork_server
 
-    with contextlib.nullcontext() if _is_full(pytestconfig) else fork_server():
+    with fork_server():
         yield
 
 
@@ -175,8 +178,9 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cli() -> Runner:
-    """Run ``sdpalab ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run."""
+def cli(pytestconfig: pytest.Config) -> Runner:
+    """Run ``sdpalab ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run. With
+    --full, and where ``env`` has what only a program that starts obeys, it is one that is started."""
 
     def run(
         *arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300
@@ -187,6 +191,8 @@ def cli() -> Runner:
             "NO_COLOR": "1",
             **(env or {}),
         }
+        if can_copy(env or {}) and not _is_full(pytestconfig):
+            return run_copy(list(map(str, arguments)), cwd, environment, timeout)
         return subprocess.run(
             [sys.executable, "-m", "sdpalab", *map(str, arguments)],
             cwd=cwd,
