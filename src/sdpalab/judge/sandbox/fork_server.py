@@ -193,8 +193,8 @@ def _run_module(order: Mapping[str, Any]) -> NoReturn:
     """Be the guarded process: without the guard's descriptors, and with nothing in memory that depends on the folder,
     the environment or the path of the server."""
     try:
-        kept = [0, 1, 2, *sorted(order["fds"])]
-        for low, high in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        stays = [0, 1, 2, *sorted(order["fds"])]
+        for low, high in zip(stays, [*stays[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
             os.closerange(low + 1, high)
         sys.path[:] = order["path"]
         importlib.invalidate_caches()
