@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source scripts/setup_env.sh
 setup_env dev || exit 3
 
+# With it, each run would compile the lab's modules in each process that it starts, and rewrite each test's asserts anew.
+unset PYTHONDONTWRITEBYTECODE
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 PYTHON="$VENV_PYTHON" scripts/lint.sh >"$log" 2>&1 &

@@ -14,6 +14,7 @@ from typing import Any
 import platformdirs
 import pytest
 
+from copied_commands import can_copy, run_copy
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +158,19 @@ def _path_as_before() -> Iterator[None]:
     sys.path[:] = before
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _copied_processes(pytestconfig: pytest.Config) -> Iterator[None]:
+    """The judge's processes are copies of one that has imported torch, which takes each two seconds; with --full they
+    are programs of their own, as a command's are."""
+    if _is_full(pytestconfig):
+        yield
+        return
+    from sdpalab.judge.sandbox.guarded import fork_server
+
+    with fork_server():
+        yield
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository's root directory."""
@@ -164,8 +178,9 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cli() -> Runner:
-    """Run ``sdpalab ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run."""
+def cli(pytestconfig: pytest.Config) -> Runner:
+    """Run ``sdpalab ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run. With
+    --full, and where ``env`` has what only a program that starts obeys, it is one that is started."""
 
     def run(
         *arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300
@@ -176,6 +191,8 @@ def cli() -> Runner:
             "NO_COLOR": "1",
             **(env or {}),
         }
+        if can_copy(env or {}) and not _is_full(pytestconfig):
+            return run_copy(list(map(str, arguments)), cwd, environment, timeout)
         return subprocess.run(
             [sys.executable, "-m", "sdpalab", *map(str, arguments)],
             cwd=cwd,

@@ -31,7 +31,8 @@ def namespaces() -> None:
 
 @pytest.fixture
 def unconfined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose kernel refuses namespaces."""
+    """A machine whose kernel refuses namespaces, and no fork server, which would have the guard that is replaced."""
     script = tmp_path / "guard.py"
     script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
     monkeypatch.setattr(guarded, "_GUARD", script)
+    monkeypatch.setattr(guarded, "_server", None)

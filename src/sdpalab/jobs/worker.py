@@ -21,6 +21,7 @@ STICKY_EXIT = 75
 
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one executor until it closes the wire."""
+    from sdpalab.judge.sandbox.guarded import fork_server
     from sdpalab.judge.sandbox.wire import Channel, serve
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -30,7 +31,8 @@ def main(read_fd: int, write_fd: int) -> None:
             os.environ["SDPALAB_CACHE_DIR"] = order["cache"]
         return answer(order["kind"], order["inputs"], order["code"]), {}
 
-    serve(Channel(read_fd, write_fd), reply)
+    with fork_server():  # a job may judge, and a worker has many jobs
+        serve(Channel(read_fd, write_fd), reply)
 
 
 def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:

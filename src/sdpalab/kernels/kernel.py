@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -401,7 +402,9 @@ def _number(arch: str) -> int:
 
 def _caller_directory() -> Path:
     """Directory of the Python file that constructs a CudaKernel, so that ``Path("my.cu")`` lies beside it."""
-    for frame in inspect.stack()[1:]:
-        if frame.filename not in (__file__, "<string>"):
-            return Path(frame.filename).resolve().parent
+    # inspect.stack() would look for each frame's source in all modules: 0.7 s for the registry where torch is imported.
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        name = frame.f_code.co_filename
+        if name not in (__file__, "<string>"):
+            return Path(name).resolve().parent
     return Path.cwd()

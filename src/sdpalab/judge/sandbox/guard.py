@@ -1,7 +1,8 @@
 """The guard of an untrusted process: starts it, watches it and its children, and ends all of them.
 
 Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
-is there in a few hundredths of a second, and none of what it watches is imported into it.
+is there in a few hundredths of a second, and none of what it watches is imported into it. Or called by a copy of the
+fork server (:mod:`sdpalab.judge.sandbox.fork_server`), which has imported what it will watch, but none of a candidate.
 
 An untrusted process is confined by Linux namespaces where the kernel allows them for an ordinary user: it sees only its
 own processes (a signal, ``/proc/PID/fd`` or ptrace reach no other process, and its remaining children end with the
@@ -10,7 +11,7 @@ the kernel does not, the guard adopts orphans and kills remaining children, whic
 first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and why. The last says
 how the process ended.
 
-See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
+See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2), capset(2).
 """
 
 import contextlib
@@ -35,25 +36,43 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 1 << 12, 1 << 13, 1 << 14, 1 << 18
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
 _ATTR_RDONLY, _ATTR_NODEV = 1, 4
+_CAPABILITIES_V3 = 0x20080522
 _PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 24, 36, 38
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 """The only devices: root could write to a disk, even if it is mounted read-only."""
 _PRIVATE = "/dev/shm"
 """Where a confined process finds the folder that is its own: it is there on every Linux."""
+BOOT = "import sys; sys.path[:] = sys.argv[4:]; from importlib import import_module as load; "
+BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
+"""What Python runs to become the process: ``MODULE NUMBER NUMBER PATH...`` are its arguments."""
+
+Order = Mapping[str, Any]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(order: Mapping[str, Any]) -> None:
+def execute(order: Order) -> None:
+    """Become a new Python that runs ``main`` of the order's module."""
+    for fd in order["fds"]:
+        os.set_inheritable(fd, True)
+    command = [sys.executable, "-I", "-u", "-c", BOOT, order["module"], *map(str, order["fds"]), *order["path"]]
+    os.execv(command[0], command)
+
+
+def main(order: Order, become: Callable[[Order], None] = execute) -> None:
     """Guard one process until it ends, goes beyond a limit, or the judge closes the lifeline.
 
     Parameters
     ----------
     order : mapping
-        ``command``; ``fds`` that it inherits; ``lifeline`` and ``report``, the guard's own; ``untrusted``, whether the
-        process is to be confined; ``folder_bytes``, ``memory_bytes``, ``address_bytes`` (0: as much as it likes),
-        ``cpu_seconds``, ``processes``: its limits.
+        ``module``, whose ``main`` it runs, and the import ``path``; ``fds`` that it inherits, for ``main``;
+        ``lifeline`` and ``report``, the guard's own; ``untrusted``, whether the process is to be confined;
+        ``folder_bytes``, ``memory_bytes``, ``address_bytes`` (0: as much as it likes), ``cpu_seconds``, ``processes``:
+        its limits.
+    become : callable
+        What the process becomes, once its limits are set; it gets the order, must close the guard's own descriptors,
+        and does not return.
     """
     for fd in (order["lifeline"], order["report"]):
         os.set_inheritable(fd, False)  # what is guarded must not get hold of them
@@ -61,10 +80,10 @@ def main(order: Mapping[str, Any]) -> None:
         file.write("1000")  # where memory runs out, the kernel takes these before the judge
     entered, refusal = _enter_namespaces() if order["untrusted"] else ("", "not untrusted")
     if not order["untrusted"]:
-        _serve(order, f"processes {refusal}")
+        _serve(order, become, f"processes {refusal}")
     elif not entered:
         _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
-        _serve(order, f"processes {refusal}", _own_folder())
+        _serve(order, become, f"processes {refusal}", _own_folder())
     elif first := os.fork():
         for fd in (*order["fds"], order["lifeline"], order["report"]):
             os.close(fd)
@@ -74,10 +93,11 @@ def main(order: Mapping[str, Any]) -> None:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         refusal = _shield_files(order["folder_bytes"])
         _drop_capabilities()
-        _serve(order, *((f"processes {refusal}", _own_folder()) if refusal else (f"namespaces {entered}", _PRIVATE)))
+        held = (f"processes {refusal}", _own_folder()) if refusal else (f"namespaces {entered}", _PRIVATE)
+        _serve(order, become, *held)
 
 
-def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None:
+def _serve(order: Order, become: Callable[[Order], None], confinement: str, folder: str = "") -> None:
     """Run the process, in a folder of its own if there is one, and report how it ended."""
     report = order["report"]
     os.write(report, f"{confinement}\n".encode())
@@ -87,7 +107,7 @@ def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     child = os.fork()
     if not child:
-        _become(order, folder)
+        _limit_itself(order, folder, become)
     for fd in order["fds"]:
         os.close(fd)
     poller = select.poll()
@@ -110,7 +130,7 @@ def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None
     os.write(report, f"{last}\n".encode())
 
 
-def _become(order: Mapping[str, Any], folder: str) -> None:
+def _limit_itself(order: Order, folder: str, become: Callable[[Order], None]) -> None:
     """In the child: set limits that it cannot raise, and become the guarded process."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -118,15 +138,15 @@ def _become(order: Mapping[str, Any], folder: str) -> None:
         if order["address_bytes"]:
             _limit(resource.RLIMIT_AS, order["address_bytes"])
         _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL if that is ignored
+        if folder == _PRIVATE:
+            _give_up_capabilities()
         if folder:
             _limit(resource.RLIMIT_FSIZE, order["folder_bytes"])
             for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "SDPALAB_CACHE_DIR"):
                 os.environ[name] = folder
-        for fd in order["fds"]:
-            os.set_inheritable(fd, True)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.execv(order["command"][0], order["command"])
+        become(order)
     finally:
         os._exit(127)
 
@@ -149,7 +169,7 @@ def _reap(child: int) -> str:
     return outcome
 
 
-def _excess(order: Mapping[str, Any]) -> str:
+def _excess(order: Order) -> str:
     """Which limit on all its processes together is exceeded: ``limit`` and a clause; empty if none is."""
     pages = [_resident_pages(pid) for pid in descendants()]
     if len(pages) > order["processes"]:
@@ -259,10 +279,17 @@ def _set_attributes(path: str, on: int, off: int, recursive: int = 0) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Drop the capabilities for these namespaces: no mount, no trace of the guard."""
+    """No program that is executed has capabilities for these namespaces: no mount, no trace of the guard."""
     for capability in range(64):
         _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _give_up_capabilities() -> None:
+    """Drop those of this process, which executes no program if it is a copy. The guard keeps its own: who has fewer
+    cannot trace it."""
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
+    _call("capset", header, none)
 
 
 def _call(name: str, *arguments: Any) -> None:

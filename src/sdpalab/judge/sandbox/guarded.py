@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from typing import Any
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
+from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
 
-__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe"]
+__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe", "fork_server"]
 
 Array = npt.NDArray[Any]
 
@@ -35,9 +36,10 @@ _END_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 5.0
 """For a process whose wire is closed to end by itself."""
 
+_server: ForkServer | None = None
+"""Of the :func:`fork_server` block that this process is in."""
+
 _GUARD = Path(__file__).with_name("guard.py")
-_BOOT = "import sys; sys.path[:] = sys.argv[4:]; from importlib import import_module as load; "
-_BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
 
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
 """The environment that a process inherits; any other variable might inform a candidate."""
@@ -119,25 +121,19 @@ class GuardedProcess:
         self.confinement = self.confined_by = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | ServedProcess
         self._ended = self._closed = False
         order_in, order_out = os.pipe()
         answer_in, answer_out = os.pipe()
         lifeline_in, self._lifeline = os.pipe()
         self._report, report_out = os.pipe()
         theirs = (order_in, answer_out, lifeline_in, report_out)
-        command = [sys.executable, "-I", "-u", "-c", _BOOT, module, str(order_in), str(answer_out), *_path()]
-        order = {"command": command, "fds": theirs[:2], "lifeline": lifeline_in, "report": report_out}
         limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
+        order = {"module": module, "path": _path(), "untrusted": untrusted, **limits}
+        environment = _environment(_GPU_ENVIRONMENT if gpu else ())
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "untrusted": untrusted, **limits})],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=theirs,
-                env=_environment(_GPU_ENVIRONMENT if gpu else ()),
-                start_new_session=True,
-            )
+            copy = _server.start(order, theirs, environment) if _server and not gpu else None
+            self._process = copy or _start(order, theirs, environment)
         except OSError as error:
             for fd in (*theirs, order_out, answer_in, self._lifeline, self._report):
                 os.close(fd)
@@ -242,6 +238,20 @@ class GuardedProcess:
                 self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
 
 
+@contextlib.contextmanager
+def fork_server() -> Iterator[None]:
+    """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
+    has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`)."""
+    global _server
+    before, server = _server, ForkServer(_environment(()), _path())
+    _server = server
+    try:
+        yield
+    finally:
+        _server = before
+        server.close()
+
+
 def describe(confinement: str, confined_by: str) -> str:
     """A process's confinement and what it rests on, in words."""
     if confinement == "namespaces":
@@ -249,6 +259,23 @@ def describe(confinement: str, confined_by: str) -> str:
     return (
         f"processes, without namespaces ({confined_by}): processes that leave its group are found and killed, and each "
         "worker has its own build cache, so no build is reused"
+    )
+
+
+def _start(
+    order: Mapping[str, Any], theirs: tuple[int, int, int, int], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a guard as a program; ``theirs`` are the process's ends of the wire, of the lifeline and of the report."""
+    *fds, lifeline, report = theirs
+    text = json.dumps({**order, "fds": fds, "lifeline": lifeline, "report": report})
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_GUARD), text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=theirs,
+        env=environment,
+        start_new_session=True,
     )
 
 

@@ -1,0 +1,54 @@
+"""Guarded processes that are copies of the fork server: they are confined as those that are programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdpalab.judge.sandbox import guarded
+from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, fork_server
+
+
+def state(untrusted: bool) -> dict[str, Any]:
+    """In what state a process was started (``start_probe.py``)."""
+    process = GuardedProcess("start_probe", Quota(cpu_seconds=60), untrusted=untrusted)
+    try:
+        process.await_ready()
+        process.channel.send({"number": 1}, seconds=60.0)
+        said, _ = process.channel.receive(seconds=60.0, max_bytes=0)
+        return {**said, "confined": [process.confinement, process.confined_by]}
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("untrusted", [True, False])
+def test_a_copy_is_started_in_the_state_of_a_program(
+    untrusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fork_server():
+        # After the server has begun: each copy has its judge's state of now.
+        state(untrusted)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("LANG", "C.UTF-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        copy = state(untrusted)
+        monkeypatch.setattr(guarded, "_server", None)
+        program = state(untrusted)
+    assert copy == program
+    assert copy["descriptors"].count("pipe") == 4  # wire and output
+    assert copy["folder"] == str(tmp_path)
+
+
+def test_a_server_that_ended_is_replaced_by_programs() -> None:
+    with fork_server():
+        state(untrusted=False)
+        server = guarded._server
+        assert server is not None
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+        assert state(untrusted=False)["folder"] == os.getcwd()
