@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.chunks import Chunks, Setup
+from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space

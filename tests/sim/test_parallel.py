@@ -14,7 +14,7 @@ from hopper_snippets import kernel as hopper_kernel
 
 from sdpalab import sim
 from sdpalab.sim import parallel
-from sdpalab.sim.chunks import Chunks
+from sdpalab.sim.setup import Chunks
 
 BLOCKS, THREADS = 24, 64
 

@@ -12,7 +12,7 @@ import numpy as np
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.chunks import Chunks, Setup
+from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared

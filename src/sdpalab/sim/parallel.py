@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sdpalab.sim.checks.orders import is_communication
-from sdpalab.sim.chunks import Chunks
+from sdpalab.sim.setup import Chunks
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
 from sdpalab.sim.hazard_log import HazardLog

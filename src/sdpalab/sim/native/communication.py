@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.polling import polling_loops

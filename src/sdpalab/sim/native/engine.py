@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.memory import Space

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction

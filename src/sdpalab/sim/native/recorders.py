@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import RANK_SHIFT, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.layout import WARP

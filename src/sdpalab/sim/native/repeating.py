@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.errors import IllegalAccess, SimError
 from sdpalab.sim.flow import index_beyond, too_many_steps
 from sdpalab.sim.frames import too_deep

@@ -14,7 +14,7 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
 from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten
-from sdpalab.sim.chunks import Setup, race_observers
+from sdpalab.sim.setup import Setup, race_observers
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
 from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import Deadlock, SimError

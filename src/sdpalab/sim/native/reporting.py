@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout

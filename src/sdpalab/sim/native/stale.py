@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import POISON, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.layout import WARP

@@ -9,7 +9,7 @@ import numpy as np
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.decode import HANDLERS, Decoder, find_handler
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.flow import ENDS

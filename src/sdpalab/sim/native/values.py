@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.checks.provenance import home_buffers
-from sdpalab.sim.chunks import Setup
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Constant, NotNative
