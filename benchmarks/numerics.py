@@ -18,6 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from sdpalab.sim.isa.sums import add_products
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
@@ -25,7 +26,6 @@ from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import NUMERICS
-from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.tensor_cores import rule_of
 
 Array = npt.NDArray[Any]

@@ -21,12 +21,12 @@ import numpy as np
 import pytest
 
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native.engine import run
 from sdpalab.sim.polling import polling_loops
+from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 

@@ -4,9 +4,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from sdpalab.sim.flow import ENDS
 
 from sdpalab.sim.decode import HANDLERS
-from sdpalab.sim.flow import ENDS
 from sdpalab.sim.opcodes import OPCODES
 
 ROOT = Path(__file__).parent.parent.parent

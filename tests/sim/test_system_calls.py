@@ -8,8 +8,8 @@ from differential import differential
 
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
+from sdpalab.sim.options import SCHEDULES
 from sdpalab.sim.recording import AccessRecorder
-from sdpalab.sim.run_queue import SCHEDULES
 from two_engines import agreement, engine
 
 PRINTING = r"""

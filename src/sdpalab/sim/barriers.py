@@ -1,12 +1,11 @@
 """CTA barriers (PTX ISA, "bar, barrier"): arrivals, waiting lanes and their release.
 
 A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have
-not exited where it names none. Waiting lanes are outside the run queue until then.
+not exited where it names none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,27 +13,16 @@ import numpy as np
 from sdpalab.sim.barrier_rules import BarrierRules
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import AsyncUnit, Machine, Resume
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, count, indices, subset
+from sdpalab.sim.machine import AsyncUnit, Machine
+from sdpalab.sim.selection import WARP, Indices, Mask, Selection, count, indices, subset
 
-__all__ = ["Barriers", "Reduction"]
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """``bar.red``: each thread's predicate, the operation (popc, and, or), and where its result goes."""
-
-    operation: str
-    predicate: Callable[[Selection], Mask]
-    result: Array
+__all__ = ["Barriers"]
 
 
 @dataclass
 class _BarrierWait:
     sel: Selection
-    resume: int
     instruction: Instruction
-    reduction: Reduction | None
 
 
 @dataclass
@@ -65,23 +53,21 @@ class Barriers(AsyncUnit):
         sel: Selection,
         name: int,
         threads: int,
-        resume: int,
         instruction: Instruction,
         *,
         waits: bool = True,
-        reduction: Reduction | None = None,
-    ) -> list[Resume]:
-        """Lanes arrive at barrier ``name`` (and wait); returns all that may go on. 0 ``threads`` is the whole CTA."""
+    ) -> None:
+        """Lanes arrive at barrier ``name`` (and wait). 0 ``threads`` is the whole CTA."""
         machine = self.machine
         for observer in machine.observers:
             observer.release(("bar", name), sel)
         if self.rules is not None:
             self.rules.check_operands(sel, name, threads, instruction, waits)
         whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
-        if whole and name not in self.barriers and reduction is None and machine.live.all():
+        if whole and name not in self.barriers and machine.live.all():
             self.completed += machine.n_cta
             self._pass_on(name, [sel], np.ones(machine.n_cta, dtype=np.bool_))
-            return [(resume, sel)]
+            return
         barrier = self.barriers.get(name)
         if barrier is None:
             zeros = np.zeros(machine.n_cta, dtype=np.int64)
@@ -96,40 +82,33 @@ class Barriers(AsyncUnit):
             barrier.arrived += np.bincount(machine.cta[lanes], minlength=machine.n_cta)
         barrier.expected[machine.cta[lanes]] = threads
         if waits:
-            barrier.waiting.append(_BarrierWait(sel, resume, instruction, reduction))
-            return self.release(name)
-        return [(resume, sel), *self.release(name)]
+            barrier.waiting.append(_BarrierWait(sel, instruction))
+        self.release(name)
 
-    def release(self, name: int) -> list[Resume]:
+    def release(self, name: int) -> None:
         """Release the CTAs whose barrier ``name`` is complete."""
         machine, barrier = self.machine, self.barriers[name]
         alive = np.bincount(machine.cta[machine.live], minlength=machine.n_cta)
         need = np.where(barrier.expected > 0, barrier.expected, alive)
         done = (barrier.arrived >= need) & (barrier.arrived > 0)
         if not done.any():
-            return []
+            return
         self.completed += int(done.sum())
         if self.rules is not None:
             self.rules.complete(name, done, barrier.arrived, need)
-        released: list[Resume] = []
+        freed: list[Selection] = []
         waiting: list[_BarrierWait] = []
-        freed: list[tuple[Selection, Reduction]] = []
         for entry in barrier.waiting:
             mask = done[machine.cta[entry.sel]]
             if mask.any():
-                free = entry.sel if mask.all() else subset(entry.sel, mask)
-                released.append((entry.resume, free))
-                if entry.reduction is not None:
-                    freed.append((free, entry.reduction))
+                freed.append(entry.sel if mask.all() else subset(entry.sel, mask))
             if not mask.all():
-                waiting.append(_BarrierWait(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
-        self._pass_on(name, [sel for _, sel in released], done)
-        self._reduce(freed)
+                waiting.append(_BarrierWait(subset(entry.sel, ~mask), entry.instruction))
+        self._pass_on(name, freed, done)
         barrier.waiting = waiting
         barrier.arrived[done] = 0
         if not waiting and not barrier.arrived.any():
             del self.barriers[name]
-        return released
 
     def _pass_on(self, name: int, freed: list[Selection], done: Mask) -> None:
         """Notify the observers of the released lanes, and of the barrier's next phase."""
@@ -138,23 +117,10 @@ class Barriers(AsyncUnit):
                 observer.acquire(("bar", name), sel)
             observer.forget(("bar", name), done)
 
-    def _reduce(self, freed: list[tuple[Selection, Reduction]]) -> None:
-        machine = self.machine
-        if not freed:
-            return
-        true, total = np.zeros(machine.n_cta, dtype=np.int64), np.zeros(machine.n_cta, dtype=np.int64)
-        for sel, reduction in freed:
-            cta = machine.cta[sel]
-            true += np.bincount(cta[reduction.predicate(sel)], minlength=machine.n_cta)
-            total += np.bincount(cta, minlength=machine.n_cta)
-        for sel, reduction in freed:
-            cta = machine.cta[sel]
-            results = {"popc": true, "and": true == total, "or": true > 0}
-            reduction.result[sel] = results[reduction.operation][cta]
-
-    def exited(self) -> list[Resume]:
+    def exited(self) -> None:
         """Some threads are gone: barriers that waited only for them are complete."""
-        return [resume for name in list(self.barriers) for resume in self.release(name)]
+        for name in list(self.barriers):
+            self.release(name)
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing else can run."""

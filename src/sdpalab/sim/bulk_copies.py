@@ -1,13 +1,12 @@
 """Bulk copies in flight, their groups and waits (PTX ISA, "Data Movement: Asynchronous Copy", bulk copies).
 
-A load poisons its destination when it is issued; the data and the bytes for the mbarrier come when nothing else can
-run, a copy at a time (in the late mode) or at once (in the early one). A store reads shared memory at the latest moment
-that the waits allow, and global memory is written at that moment, too, unless a wait covers only the reading.
+The bytes for the mbarrier of a load come when native code says so (in the late mode) or at once (in the early one). A
+store reads shared memory at the latest moment that the waits allow, and global memory is written at that moment, too,
+unless a wait covers only the reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,17 +15,13 @@ from sdpalab.sim.checks.orders import BARRIER
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.mbarriers import Mbarriers
-from sdpalab.sim.memory import WORDS
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.selection import Array, Indices, Mask, Selection
 
-__all__ = ["CHUNK", "BulkCopies", "Combine", "Transfer"]
+__all__ = ["CHUNK", "BulkCopies", "Transfer"]
 
 CHUNK = 16
 """Bytes that bulk copies come in multiples of."""
-
-Combine = Callable[[Array, Array], Array]
-"""New values of the destination from its old ones and the source's."""
 
 
 @dataclass
@@ -42,12 +37,10 @@ class Transfer:
         Byte indices of units of ``unit`` bytes.
     inside : ndarray of bool [rows, units], optional
         Which units exist in global memory.
-    fill : bytes
-        One unit of what a load writes for the others.
     barrier : CompletionBarrier, optional
         The mbarriers to signal, one a row.
-    combine : function, optional
-        How a reduction combines values of type ``element``.
+    reduces : bool
+        Whether it combines what it reads with what is there.
     """
 
     instruction: Instruction
@@ -57,14 +50,12 @@ class Transfer:
     source: tuple[str, Indices]
     target: tuple[str, Indices]
     inside: Mask | None = None
-    fill: bytes = b""
     barrier: CompletionBarrier | None = None
-    combine: Combine | None = None
-    element: np.dtype[np.generic] | None = None
+    reduces: bool = False
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
     """What observers gave for the accesses to shared memory, and the row of each."""
-    data: Array | None = None
-    """What was read, or came from registers; None before."""
+    has_read: bool = False
+    """Whether it has read its source, or came from registers."""
     written: bool = False
     waited: bool = False
     number: int = 0
@@ -82,7 +73,6 @@ class Transfer:
             inside=None if self.inside is None else self.inside[mask],
             barrier=None if self.barrier is None else replace(self.barrier, home=self.barrier.home[mask]),
             tickets=[(who, ticket[mask[row]], place[row[mask[row]]]) for who, ticket, row in self.tickets],
-            data=None if self.data is None else self.data[mask],
         )
 
 
@@ -115,19 +105,17 @@ class BulkCopies(AsyncUnit):
         """Put copies in flight, or carry them out at once in the early mode."""
         transfer.number = self.issued
         self.issued += 1
-        if transfer.data is None:  # otherwise it comes from registers
+        if not transfer.has_read:  # otherwise it comes from registers
             name, index = transfer.source
             if name == "shared":
                 self._announce_shared(transfer, index, False)
             else:
                 self._announce_global(transfer, index)
-        overwrites = transfer.target[0] == "shared" and transfer.combine is None
+        overwrites = transfer.target[0] == "shared" and not transfer.reduces
         if overwrites:
             self._announce_shared(transfer, transfer.target[1], True)
         if self.machine.async_mode == "early":
             self._land(transfer)
-        elif overwrites:
-            self.machine.spaces["shared"].fill(transfer.target[1].reshape(-1), transfer.unit)
         if not (transfer.barrier and transfer.written):
             self.flying.append(transfer)
 
@@ -156,29 +144,27 @@ class BulkCopies(AsyncUnit):
             if ticket is not None:
                 transfer.tickets.append((observer, ticket, row))
 
-    def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
-        """Report to the observers what is read, or with ``words`` written, on behalf of the lanes that issued it."""
+    def _announce_global(self, transfer: Transfer, index: Indices, *, writes: bool = False) -> None:
+        """Report to the observers what is read, or written, on behalf of the lanes that issued it."""
         space = self.machine.spaces["global"]
         rows, inside = np.arange(index.shape[0]), transfer.inside
-        if words is None:  # a multicast reads once for all
+        if not writes:  # a multicast reads once for all
             rows = np.unique(transfer.lanes, return_index=True)[1]
             index, inside = index[rows], None if inside is None else inside[rows]
         row, flat = np.repeat(rows, index.shape[1]), index.reshape(-1)
         if inside is not None:
             row, flat = row[inside.reshape(-1)], index[inside]
-            words = None if words is None else words[inside]
         if self.machine.follows is not None:
             followed = self.machine.follows("global", flat)
             row, flat = row[followed], flat[followed]
-            words = None if words is None else words.reshape(-1)[followed]
         if not len(flat):
             return
         access = Access(space, flat, flat, transfer.unit, transfer.lanes[row], transfer.instruction)
         for observer in self.machine.observers:
-            if words is None:
+            if not writes:
                 observer.load(access)
-            elif transfer.combine is None:
-                observer.store(access, words.reshape(-1))
+            elif not transfer.reduces:
+                observer.store(access, None)
             else:
                 observer.atomic(access)
 
@@ -200,18 +186,10 @@ class BulkCopies(AsyncUnit):
             observer.arrive(transfer.barrier, transfer.lanes, BARRIER)
 
     def _read(self, transfer: Transfer) -> None:
-        if transfer.data is None:
-            name, index = transfer.source
-            data = np.empty(index.shape, WORDS[transfer.unit])
-            if name == "global" and transfer.inside is not None:
-                data[...] = np.frombuffer(transfer.fill, WORDS[transfer.unit])[0]
-                exists = transfer.inside
-                data[exists] = self.machine.spaces[name].load(index[exists], transfer.unit)
-            else:
-                if name == "shared":
-                    self._still_there(transfer, index, "reads")
-                data[...] = self.machine.spaces[name].load(index.reshape(-1), transfer.unit).reshape(index.shape)
-            transfer.data = data
+        name, index = transfer.source
+        if not transfer.has_read and name == "shared":
+            self._still_there(transfer, index, "reads")
+        transfer.has_read = True
 
     def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
         """Report rows whose shared memory is gone because its CTA has exited."""
@@ -228,25 +206,13 @@ class BulkCopies(AsyncUnit):
     def _land(self, transfer: Transfer) -> None:
         """Read what is to be read, write what is to be written, signal the mbarriers."""
         self._read(transfer)
-        assert transfer.data is not None
         name, index = transfer.target
-        space, unit = self.machine.spaces[name], transfer.unit
-        if name == "shared":
-            self._still_there(transfer, index, "writes")
-        if name == "shared" and transfer.combine is None:
-            space.store(index.reshape(-1), unit, transfer.data.reshape(-1))
+        if name == "global":
+            self._announce_global(transfer, index, writes=True)
         else:
-            if name == "shared":
+            self._still_there(transfer, index, "writes")
+            if transfer.reduces:
                 self._announce_reduction(transfer, index)
-            else:
-                self._announce_global(transfer, index, transfer.data)
-            for row, data in enumerate(transfer.data):  # one after the other: they may name the same place
-                mine = index[row] if transfer.inside is None else index[row][transfer.inside[row]]
-                words = data if transfer.inside is None else data[transfer.inside[row]]
-                if transfer.combine is not None and transfer.element is not None:
-                    old = space.load(mine, unit).view(transfer.element)
-                    words = transfer.combine(old, np.ascontiguousarray(words).view(transfer.element)).view(WORDS[unit])
-                space.store(mine, unit, words)
         transfer.written = True
         if transfer.barrier is not None:
             self._complete(transfer)
@@ -296,14 +262,6 @@ class BulkCopies(AsyncUnit):
             if not ready.all():
                 left.append(transfer.part(~ready))
         self.flying = left
-
-    def advance(self) -> bool:
-        """Nothing else can run: a copy lands."""
-        open_ones = [place for place, transfer in enumerate(self.flying) if not transfer.written]
-        if not open_ones:
-            return False
-        self._come(open_ones[self.machine.landing(len(open_ones))])
-        return True
 
     def land(self, number: int) -> None:
         """See :meth:`AsyncUnit.land`."""

@@ -7,27 +7,22 @@ lanes, 128 bytes each).
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.machine import Machine, frames_of, source_of
-from sdpalab.sim.observer import Access, CompletionBarrier, Observer
-from sdpalab.sim.opcodes import in_async_proxy, opcode_of
+from sdpalab.sim.machine import frames_of, source_of
+from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.program import Program
-from sdpalab.sim.selection import WARP, Array, Indices, indices
+from sdpalab.sim.selection import WARP, Indices
 from sdpalab.sim.tally import SECTOR, Tally
 
-__all__ = ["BANKS", "Counters", "Counting", "InstructionCount", "counted", "pipe_of", "wavefronts"]
+__all__ = ["BANKS", "Counters", "InstructionCount", "counted", "pipe_of", "wavefronts"]
 
 BANKS = 32
 """Of shared memory, 4 bytes wide each."""
-
-_Measure = Callable[[Indices, Indices, int], tuple[int, int]]
 
 _FLOAT_TYPES = {"f16": "half", "f16x2": "half", "bf16": "half", "bf16x2": "half", "f32": "float", "f64": "double"}
 
@@ -170,80 +165,6 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
         tally.issued.tolist(),
         np.repeat(tally.by_warp, sizes, axis=1).tolist(),
     )
-
-
-class Counting(Observer):
-    """Counts the memory traffic of one machine."""
-
-    def __init__(self, machine: Machine, tally: Tally) -> None:
-        self.tally = tally
-        self.read, self.written = tally.touched
-        self.warp = np.arange(machine.lanes) // WARP
-        self._known: dict[tuple[int, int, bytes], tuple[int, int]] = {}
-
-    def load(self, access: Access) -> None:
-        """A read."""
-        self._count(access, self.read)
-
-    def store(self, access: Access, words: Array | None) -> None:
-        """A write."""
-        self._count(access, self.written)
-
-    def atomic(self, access: Access) -> None:
-        """A read-modify-write."""
-        self._count(access, self.read)
-        if access.space.name == "global":
-            _touch(access, self.written)
-
-    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        if access.space.name == "shared" and in_async_proxy(access.instruction):
-            return None
-        self._count(access, self.written if writes else self.read)
-        return None
-
-    def _count(self, access: Access, touched: Array) -> None:
-        if access.space.name == "global":
-            self.tally.sectors[access.instruction.pc] += self._measured(self._sectors, SECTOR, access)
-            _touch(access, touched)
-        elif access.space.name == "shared":
-            self.tally.wavefronts[access.instruction.pc] += self._measured(self._wavefronts, 4 * BANKS, access)
-
-    def _measured(self, measure: _Measure, unit: int, access: Access) -> tuple[int, int]:
-        """What ``measure`` says of a pattern of addresses, wherever it lies: moving it by whole units changes nothing.
-
-        The turns of a loop repeat their patterns, so each is measured once.
-        """
-        sel, width = access.sel, access.width
-        pattern = access.offset - int(access.offset.min()) // unit * unit
-        where = repr(sel).encode() if isinstance(sel, slice) else sel.tobytes()
-        digest = hashlib.blake2b(where + pattern.tobytes(), digest_size=16).digest()
-        key = unit, width, digest
-        if key not in self._known:
-            self._known[key] = measure(indices(sel), pattern, width)
-        return self._known[key]
-
-    def _sectors(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
-        """Sectors of 32 bytes that the warps touch, and the fewest that could hold their bytes.
-
-        What several lanes of a warp access at one address is there once.
-        """
-        places = np.unique(self.warp[lanes] << 40 | offset)
-        keys = self.warp[lanes] << 40 | offset // SECTOR
-        if width > SECTOR - int((offset % SECTOR).max(initial=0)):
-            keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // SECTOR])
-        per_warp = np.bincount(places >> 40) * width
-        return len(np.unique(keys)), int((-(-per_warp // SECTOR)).sum())
-
-    def _wavefronts(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
-        """Passes of 128 bytes, and the fewest: one for each phase of a warp's access."""
-        phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // (BANKS * 4 // max(width, 4)))
-        return wavefronts(self.warp[lanes], lanes % WARP, offset, width), len(phases)
-
-
-def _touch(access: Access, touched: Array) -> None:
-    touched[access.offset // SECTOR] = True
-    touched[(access.offset + access.width - 1) // SECTOR] = True
 
 
 def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:

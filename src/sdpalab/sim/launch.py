@@ -12,7 +12,6 @@ import numpy as np
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
@@ -45,6 +44,7 @@ from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.recording import AccessRecorder
 from sdpalab.sim.selection import WARP, Array, Indices
+from sdpalab.sim.setup import Chunks, Setup
 from sdpalab.sim.shape import clusters_in_order, shape_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched

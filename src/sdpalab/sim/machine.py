@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sdpalab.sim.geometry import Dim3, Geometry
-from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Extent, Space
-from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
+from sdpalab.sim.selection import WARP, Array, Indices, Mask
 from sdpalab.sim.types import PtxType, unsigned
 
-if TYPE_CHECKING:
-    from sdpalab.sim.weak import WeakMemory
-
-__all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "frames_of", "source_of"]
-
-Resume = tuple[int, Selection]
-"""A basic block to go on with, and the lanes that do."""
+__all__ = ["AsyncUnit", "Machine", "Symbols", "frames_of", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -53,16 +44,11 @@ class AsyncUnit:
     def reset(self) -> None:
         """Make ready for a new chunk of CTAs."""
 
-    def advance(self) -> bool:
-        """Nothing else can run: complete something that is in flight. False if there is nothing."""
-        return False
-
     def land(self, number: int) -> None:
         """Complete an operation if it is still in flight, by how many were before it."""
 
-    def exited(self) -> list[Resume]:
-        """Threads have exited: returns the lanes that waited only for them."""
-        return []
+    def exited(self) -> None:
+        """Threads have exited: who waited only for them goes on."""
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing can run any more."""
@@ -84,17 +70,9 @@ class Machine:
         The parameter block.
     async_mode : {"late", "early"}
         When asynchronous copies land.
-    numerics : str
-        The rule of the tensor cores' sums.
-    workspace : int
-        Address of the grid's workspace in a cooperative launch, 0 in others.
-    heap : Heap, optional
-        Where the device code has one.
-    landing : function
-        Which of that many bulk copies in flight lands next, the oldest first in order.
 
     The CTAs of a cluster are next to each other in the chunk, by rank.
-    Append to ``observers``, and set ``weak``, before anything is decoded.
+    Append to ``observers`` before anything is decoded.
     """
 
     def __init__(
@@ -109,27 +87,18 @@ class Machine:
         params: bytes,
         *,
         async_mode: str = "late",
-        numerics: str = DEFAULT_NUMERICS,
-        workspace: int = 0,
-        heap: Heap | None = None,
-        landing: Callable[[int], int] = lambda waiting: 0,
     ) -> None:
         self.module, self.entry, self.program = module, entry, program
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
-        self.moves_data = True
-        """Whether anything is computed or moved; else the units keep order alone."""
         self.follows: Callable[[str, Indices], Mask] | None = None
         """Which accesses of asynchronous operations to a space observers get, by their offsets; all of them if None."""
         self.descriptors: dict[int, bytes] = {}
         """Tensor maps of global memory as they were when they were read, by their place; the others are in memory."""
         self.homes: dict[int, Extent] = {}
         """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
-        self.weak: WeakMemory | None = None
-        """Decides what reads return, where they may be stale."""
-        self.numerics = numerics
-        self.async_mode, self.landing, self.workspace, self.heap = async_mode, landing, workspace, heap
+        self.async_mode = async_mode
         self.cluster_size = geometry.cluster_size
         self.warps = geometry.warps
         self.lanes = self.warps * n_cta * WARP
@@ -142,8 +111,6 @@ class Machine:
         """Bytes from the shared memory of one CTA of the chunk to that of the next."""
         self.local_stride = self._stride(symbols.local_bytes)
         """Bytes from the local memory of one lane to that of the next."""
-        self.printed: list[str] = []
-        """What printf wrote; a launch gives all its machines the same list."""
         self.spaces = {
             "global": global_space,
             "shared": Space("shared", self.shared_stride * n_cta, symbols.shared_bytes),
@@ -162,18 +129,6 @@ class Machine:
         self.on_reset: list[Callable[[], None]] = []
         self.units: dict[str, AsyncUnit] = {}
         """State of barriers and asynchronous units, by name, made by the instructions that use them."""
-        self.woken: list[Resume] = []
-        """Lanes that waited for a unit and may go on; the scheduler collects them."""
-        self.moving = {
-            variable.name: np.full(self.lanes, symbols.addresses[variable.name][1], np.int64)
-            for circle in symbols.frames
-            for function in circle
-            for variable in entry.functions[function].variables.values()
-            if variable.space == "local" and variable.size
-        }
-        """Addresses of variables that each depth of a circle of calls has for itself, one a lane."""
-        self.clock = 0
-        """Steps so far, with a further one for every read of the clock."""
         self._allocate_registers()
 
     @staticmethod
@@ -198,10 +153,6 @@ class Machine:
         self.live[:] = self.thread < self.geometry.threads
         for name, values in self._special.items():
             values[:] = self._special_values(name)
-        self.woken.clear()
-        self.clock = 0
-        for name, values in self.moving.items():
-            values.fill(self.symbols.addresses[name][1])
         for unit in self.units.values():
             unit.reset()
         for action in self.on_reset:
@@ -211,9 +162,6 @@ class Machine:
         """The address of a variable in its own space, one value a lane; None if there is no such variable."""
         if name not in self.symbols.addresses:
             return None
-        if name in self.moving:
-            values: Array = self.moving[name].view(dtype)[:: 8 // dtype.itemsize]
-            return values
         return np.broadcast_to(np.asarray(self.symbols.addresses[name][1]).astype(dtype), self.lanes)
 
     # ---- registers --------------------------------------------------------------------------------------------------
@@ -271,9 +219,6 @@ class Machine:
             "%cluster_ctarank": lambda: (self.cta % self.cluster_size).astype(np.uint32),
             "%cluster_nctarank": lambda: np.array(self.cluster_size, dtype=np.uint32),
             "%is_explicit_cluster": lambda: np.array(self.geometry.explicit_cluster),
-            # The driver's way to cooperative groups: the upper and the lower half of an address.
-            "%envreg1": lambda: np.array(self.workspace >> 32, dtype=np.uint32),
-            "%envreg2": lambda: np.array(self.workspace & 0xFFFFFFFF, dtype=np.uint32),
             "%total_smem_size": lambda: np.array(self.symbols.shared_bytes, dtype=np.uint32),
         }
         return values[name]() if name in values else None

@@ -1,7 +1,7 @@
 """The mbarriers of a machine: their phases, and the lanes that wait for them (PTX ISA, "mbarrier").
 
 An object's state lies here, by CTA and address; its eight bytes in shared memory are opaque. A phase is complete when
-no arrivals and no bytes are pending. Waiting lanes are outside the run queue until then.
+no arrivals and no bytes are pending.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
-__all__ = ["PENDING_BITS", "PENDING_MASK", "MbarrierWait", "Mbarriers"]
+__all__ = ["PENDING_BITS", "MbarrierWait", "Mbarriers"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
 """A state token holds the phase above these bits, and the arrivals that were pending below."""
-PENDING_MASK = (np.uint64(1) << PENDING_BITS) - np.uint64(1)
 
 
 class _Objects:
@@ -45,16 +44,14 @@ class MbarrierWait:
     home: Indices
     phase: Indices
     """Complete when the object has completed more phases than this."""
-    resume: int
     instruction: Instruction
-    result: Array
     order: MemoryOrder
 
     def part(self, mask: Mask) -> MbarrierWait:
         """Some of its lanes."""
         return MbarrierWait(
             *(subset(self.sel, mask), self.offset, self.home[mask], self.phase[mask]),
-            *(self.resume, self.instruction, self.result, self.order),
+            *(self.instruction, self.order),
         )
 
 
@@ -134,19 +131,6 @@ class Mbarriers(AsyncUnit):
     def expect_arrivals(self, offset: int, home: Indices) -> None:
         """The phases of these CTAs expect one arrival more, and so do not end before it."""
         self.objects[offset].pending += np.bincount(home, minlength=self.machine.n_cta)
-
-    def tokens(self, offset: int, home: Indices, counts: Array) -> Array:
-        """The state that each lane finds when lanes arrive ``counts`` times, one after the other."""
-        objects = self.objects[offset]
-        order = np.argsort(home, kind="stable")
-        before = np.cumsum(counts[order]) - counts[order]
-        first = np.flatnonzero(np.diff(home[order], prepend=-1))
-        before -= np.repeat(before[first], np.diff(first, append=len(home)))
-        earlier = np.empty_like(before)
-        earlier[order] = before
-        left = np.maximum(objects.pending[home] - earlier, 0)  # arrivals beyond the phase are reported
-        token: Array = objects.phase[home].astype(np.uint64) << PENDING_BITS | left.astype(np.uint64)
-        return token
 
     def drop(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
         """The phases after the current one expect that many arrivals less."""
@@ -235,14 +219,12 @@ class Mbarriers(AsyncUnit):
                 continue
             free = entry if over.all() else entry.part(over)
             self.complete(free)
-            self.machine.woken.append((free.resume, free.sel))
             if not over.all():
                 waiting.append(entry.part(~over))
         self.waiting = waiting
 
     def complete(self, entry: MbarrierWait) -> None:
         """The phase that these lanes wait for is complete."""
-        entry.result[entry.sel] = True
         for observer in self.machine.observers:
             observer.leave(CompletionBarrier(entry.offset, entry.home), entry.sel, entry.order)
 

@@ -14,11 +14,9 @@ import numpy as np
 from sdpalab.sim.counters import wavefronts
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction, PtxModule
-from sdpalab.sim.machine import Machine, frames_of
+from sdpalab.sim.machine import frames_of
 from sdpalab.sim.memory import Extent
-from sdpalab.sim.observer import Access, CompletionBarrier, Observer
-from sdpalab.sim.opcodes import in_async_proxy
-from sdpalab.sim.selection import WARP, Array, Indices, indices
+from sdpalab.sim.selection import WARP, Indices
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["AccessRecorder", "RecordedAccess", "SeenAccess"]
@@ -118,10 +116,6 @@ class AccessRecorder:
         self._records: dict[tuple[str, int, str], RecordedAccess] = {}
         self._touched: dict[tuple[str, int, str], list[Indices]] = {}
 
-    def watch(self, machine: Machine) -> Observer:
-        """The observer of one machine."""
-        return _Recording(machine, self)
-
     def watches(self, module: PtxModule, instruction: Instruction) -> bool:
         """Whether it collects the accesses of an instruction."""
         return self.place in _places_of(module, instruction)
@@ -176,47 +170,6 @@ class AccessRecorder:
         """The block whose accesses are recorded; None before the first."""
         record = self._records.get((entry, pc, space))
         return record.block if record else None
-
-
-class _Recording(Observer):
-    def __init__(self, machine: Machine, recorder: AccessRecorder) -> None:
-        self.machine, self.recorder = machine, recorder
-        code = machine.entry.instructions
-        self._watched = {each.pc for each in code if recorder.watches(machine.module, each)}
-
-    def load(self, access: Access) -> None:
-        """A read."""
-        self._record(access)
-
-    def store(self, access: Access, words: Array | None) -> None:
-        """A write."""
-        self._record(access)
-
-    def atomic(self, access: Access) -> None:
-        """A read-modify-write."""
-        self._record(access)
-
-    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """An asynchronous access; in shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        if access.space.name != "shared" or not in_async_proxy(access.instruction):
-            self._record(access)
-        return None
-
-    def _record(self, access: Access) -> None:
-        space, instruction, machine = access.space.name, access.instruction, self.machine
-        if space not in ("shared", "global") or instruction.pc not in self._watched:
-            return
-        lane, grid = indices(access.sel), machine.geometry.grid
-        ctas = machine.cta_ids[machine.cta[lane]]
-        block = self.recorder.block_of(machine.entry.name, instruction.pc, space)
-        linear = int(ctas.min()) if block is None else min(int(ctas.min()), _linear(block, grid))
-        mine = ctas == linear
-        if mine.any():
-            thread, offset = machine.thread[lane[mine]], access.offset[mine]
-            code = machine.module, machine.entry.name, instruction
-            self.recorder.see(
-                SeenAccess(*code, space, linear, thread, offset, access.width), grid, access.space.extents
-            )
 
 
 def _places_of(module: PtxModule, instruction: Instruction) -> tuple[str, ...]:

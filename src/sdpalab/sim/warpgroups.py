@@ -1,9 +1,9 @@
 """Warpgroups: four warps that meet at wgmma instructions, and the matrix products they have in flight.
 
 A product belongs to the group that its warpgroup commits next, and is complete when the warpgroup has waited for that
-group. Until then its accumulator registers hold poison in the late mode (the sum so far is kept here), and in either
-mode the program may not touch them, nor overwrite registers or shared memory that it reads (PTX ISA,
-"wgmma.wait_group"). Registers that were touched need a wgmma.fence before the next product on them ("wgmma.fence").
+group. Until then the program may not touch its accumulator registers, nor overwrite registers or shared memory that it
+reads (PTX ISA, "wgmma.wait_group"). Registers that were touched need a wgmma.fence before the next product on them
+("wgmma.fence").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.hazard_log import conflicting_access_at
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction, Register, Vector
-from sdpalab.sim.machine import AsyncUnit, Machine, Resume
+from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 
@@ -48,9 +48,6 @@ class WgmmaProduct(Protocol):
     instruction: Instruction
     registers: tuple[ProductRegisters, ...]
 
-    def land(self, flight: Flight) -> None:
-        """Read the operands and add to the accumulators."""
-
 
 @dataclass(frozen=True)
 class Flight:
@@ -64,15 +61,12 @@ class Flight:
         The first of its lanes in each CTA.
     group : ndarray of int32 [CTAs]
         How many groups were committed before.
-    operands : tuple of arrays [CTAs, ...]
-        What the instruction read from registers.
     """
 
     product: WgmmaProduct
     sel: Selection
     leaders: Indices
     group: Array
-    operands: tuple[Array, ...]
     readings: list[Reading]
 
     def part(self, machine: Machine, chosen: Mask) -> Flight:
@@ -89,7 +83,6 @@ class Flight:
             sel=subset(self.sel, in_part[machine.cta[self.sel]]),
             leaders=self.leaders[chosen],
             group=self.group[chosen],
-            operands=tuple(operand[chosen] for operand in self.operands),
             readings=readings,
         )
 
@@ -141,10 +134,8 @@ class Warpgroups(AsyncUnit):
 
     # ---- meeting ----------------------------------------------------------------------------------------------------
 
-    def meet(
-        self, sel: Selection, instruction: Instruction, following: int, act: Callable[[Selection], None]
-    ) -> list[Resume]:
-        """Lanes arrive at an instruction of their warpgroup; those whose warpgroup is complete execute it and go on.
+    def meet(self, sel: Selection, instruction: Instruction, act: Callable[[Selection], None]) -> None:
+        """Lanes arrive at an instruction of their warpgroup; those whose warpgroup is complete execute it.
 
         ``act`` gets the lanes of one warpgroup of some CTAs.
         """
@@ -153,11 +144,8 @@ class Warpgroups(AsyncUnit):
         whole, partial = split_groups(sel, self.number, _LANES)
         if partial is not None:
             self.waiting[instruction.pc] = instruction, partial
-        if whole is None:
-            return []
-        for part in self._one_by_one(whole):
+        for part in [] if whole is None else self._one_by_one(whole):
             act(part)
-        return [(following, whole)]
 
     def _one_by_one(self, sel: Selection) -> list[Selection]:
         """The lanes of each warpgroup, over all CTAs that it is complete in."""
@@ -189,13 +177,11 @@ class Warpgroups(AsyncUnit):
         return lanes[: len(lanes) // GROUP_WARPS : WARP]
 
     def issue(self, flight: Flight) -> None:
-        """Put a product in flight; in the early mode its result is there at once."""
+        """Put a product in flight."""
         for registers in flight.product.registers:
             self._check_registers(flight, registers)
         for registers in flight.product.registers:
             registers.begin(flight.sel)
-        if self.machine.async_mode == "early" and self.machine.moves_data:
-            flight.product.land(flight)
         self.flying.append(flight)
 
     def commit(self, sel: Selection) -> None:
@@ -227,8 +213,6 @@ class Warpgroups(AsyncUnit):
         self.flying = left
 
     def _complete(self, flight: Flight) -> None:
-        if self.machine.async_mode == "late" and self.machine.moves_data:
-            flight.product.land(flight)
         for registers in flight.product.registers:
             registers.end(flight.sel)
         slot = self.machine.n_cta * WARP

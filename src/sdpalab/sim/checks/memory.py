@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from sdpalab.sim.checks.illegal import address_of, buffer_of, element
-from sdpalab.sim.checks.undefined_reads import report_unwritten
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, Space
 from sdpalab.sim.observer import Access, TrafficObserver
-from sdpalab.sim.selection import Array, Selection, indices
+from sdpalab.sim.selection import Selection, indices
 
 __all__ = ["MemoryCheck"]
 
@@ -72,31 +69,6 @@ class MemoryCheck(TrafficObserver):
             other = conflicting_access_of(self.machine, address)
             what += "; its address is computed by {other}"
         self.log.add(self.machine, kind, instruction, lane, what, usually, other)
-
-    def load(self, access: Access) -> None:
-        """Report reads of shared bytes that were never written."""
-        if access.space.name != "shared":
-            return
-        width = access.width
-        written = self.shadow.load(access.index, width)
-        if width == 16:
-            flags = written.view(np.uint64)
-            if (flags == np.uint64(2**64 - 1)).all():
-                return
-            bad = (flags.reshape(-1, 2) != np.uint64(2**64 - 1)).any(axis=1)
-        else:
-            full = np.array((1 << 8 * width) - 1, dtype=written.dtype)
-            bad = written != full
-            if not bad.any():
-                return
-        self.log.unwritten_reads = True
-        lane, first = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
-        report_unwritten(self.machine, self.log, access.instruction, lane, width, first)
-
-    def store(self, access: Access, words: Array | None) -> None:
-        """Mark shared bytes as written."""
-        if access.space.name == "shared":
-            self.shadow.fill(access.index, access.width, 0xFF)
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """Record a warp-wide instruction that only part of a warp reached."""

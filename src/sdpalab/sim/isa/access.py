@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, POISON, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, WORDS, Space
+from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, Space
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["PARAMETER_MASK", "Accessor", "address_register", "illegal_access"]
+__all__ = ["Accessor", "address_register", "illegal_access"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
 _USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
 _NOWHERE: Indices = np.empty(0, np.int64)
-PARAMETER_MASK = np.int64(0xFFFF_FFFF)
-"""The bits of an address in the parameter space that count: 32-bit registers hold such addresses, too."""
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
 
 
@@ -61,8 +57,7 @@ class Accessor:
     Parameters
     ----------
     space : str
-        ``global``, ``shared``, ``shared::cluster``, ``local``, ``param`` (of the kernel), or ``generic``, where each
-        lane's address decides.
+        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, where each lane's address decides.
     width : int
         Bytes that one lane accesses; the address must be a multiple of it.
     only : str
@@ -76,7 +71,7 @@ class Accessor:
         self.space, self.only = "global" if space == "const" else space, only
         self.values, self.shift = address_register(decoder, instruction, operand)
         self.home = decoder.machine.homes.get(instruction.pc)
-        self.observers, self.weak = decoder.machine.observers, decoder.machine.weak
+        self.observers = decoder.machine.observers
 
     def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
         """Every legal access; illegal ones are reported and left out.
@@ -92,8 +87,6 @@ class Accessor:
         if extra is not None:
             address += extra
         if self.space != "generic":
-            if self.space == "param":
-                return self._legal("global", sel, address & PARAMETER_MASK, width)
             if self.space == "global":
                 address -= GLOBAL_BASE
             if self.space == "shared::cluster":
@@ -180,6 +173,12 @@ class Accessor:
                 observer.load(access)
         return parts
 
+    def writes(self, sel: Selection) -> None:
+        """Tell the observers of the legal writes."""
+        for access in self.parts(sel):
+            for observer in self.observers:
+                observer.store(access, None)
+
     def updates(self, sel: Selection) -> list[Access]:
         """The legal read-modify-writes, after the observers have seen them."""
         parts = self.parts(sel)
@@ -187,36 +186,3 @@ class Accessor:
             for observer in self.observers:
                 observer.atomic(access)
         return parts
-
-    def gather(self, sel: Selection, extra: Indices | None = None) -> Array:
-        """A word for each lane of ``sel``; poison where the access is illegal."""
-        return self.words(self.reads(sel, extra), sel)
-
-    def gather_unobserved(self, sel: Selection) -> Array:
-        """The same for what never changes, which the observers do not see."""
-        return self.words(self.parts(sel), sel)
-
-    def words(self, parts: Sequence[Access], sel: Selection) -> Array:
-        """What legal reads of ``sel`` find; poison in the other lanes."""
-        if len(parts) == 1 and parts[0].sel is sel:
-            return self._read(parts[0])
-        lanes = indices(sel)
-        words = np.full((len(lanes), self.width), POISON, dtype=np.uint8).view(WORDS[self.width])[:, 0]
-        for access in parts:
-            words[np.searchsorted(lanes, indices(access.sel))] = self._read(access)
-        return words
-
-    def _read(self, access: Access) -> Array:
-        return access.space.load(access.index, self.width) if self.weak is None else self.weak.read(access)
-
-    def scatter(self, sel: Selection, words: Array, extra: Indices | None = None) -> None:
-        """Write a word for each lane of ``sel`` whose access is legal."""
-        for access in self.parts(sel, extra):
-            mine = words if access.sel is sel else words[np.searchsorted(indices(sel), indices(access.sel))]
-            mine = np.ascontiguousarray(mine)  # a constant comes as a broadcast
-            for observer in self.observers:
-                observer.store(access, mine)
-            if self.weak is None:
-                access.space.store(access.index, self.width, mine)
-            else:
-                self.weak.write(access, mine)

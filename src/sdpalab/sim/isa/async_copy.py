@@ -1,7 +1,6 @@
 """Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
 
-In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only
-when the issuing lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+A copy is in flight until the issuing lane waits for its group, or an mbarrier has its arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.mbarriers import Mbarriers
-from sdpalab.sim.memory import WORDS
 from sdpalab.sim.observer import Access, CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
@@ -26,12 +24,10 @@ from sdpalab.sim.types import TYPES
 
 @dataclass
 class _Copy:
-    """Copies of one instruction in flight: a group, a source and a byte count for each lane of ``target``."""
+    """Copies of one instruction in flight: a group for each lane of ``target``."""
 
     target: Access
     group: Array
-    source: Indices
-    size: Array
     tickets: list[Array | None]
     """What each observer gave when the copy was issued."""
     serial: int = 0
@@ -41,8 +37,6 @@ class _Copy:
         return _Copy(
             self.target.only(mask),
             self.group[mask],
-            self.source[mask],
-            self.size[mask],
             [None if ticket is None else ticket[mask] for ticket in self.tickets],
             self.serial,
         )
@@ -87,38 +81,17 @@ class _CopyQueue(AsyncUnit):
         self.issued = 0
 
     def issue(self, copy: _Copy) -> None:
-        """Put a copy in flight, or carry it out at once in the early mode."""
+        """Put a copy in flight."""
         self.serial += 1
         copy.serial = self.serial
         copy.tickets = [observer.issue(copy.target, writes=True) for observer in self.machine.observers]
-        if self.machine.async_mode == "early":
-            self._move(copy)
-        else:
-            copy.target.space.fill(copy.target.index, copy.target.width)
         self.flying.append(copy)
 
     def complete(self, copy: _Copy, barrier: CompletionBarrier | None = None) -> None:
         """The lanes have waited for it, or it signals an mbarrier."""
-        if self.machine.async_mode == "late":
-            self._move(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
             if ticket is not None:
                 observer.complete(ticket, copy.target.sel, barrier)
-
-    def _move(self, copy: _Copy) -> None:
-        """Read the source, write the destination; bytes beyond the source size become zero."""
-        source, width = self.machine.spaces["global"], copy.target.width
-        full = copy.size == width
-        if full.all():
-            words = source.load(copy.source, width)
-        else:
-            data = np.zeros((len(copy.size), width), dtype=np.uint8)
-            for size in np.unique(copy.size[copy.size > 0]):
-                mine = np.flatnonzero(copy.size == size)
-                place = copy.source[mine][:, None] + np.arange(size)
-                data[mine, :size] = source.data[place]
-            words = data.view(WORDS[width])[:, 0]
-        copy.target.space.store(copy.target.index, width, words)
 
     def commit(self, sel: Selection) -> None:
         """Close the current group of each lane."""
@@ -162,13 +135,6 @@ class _CopyQueue(AsyncUnit):
             self._carry_out(arrival)
         else:
             self.arrivals.append(arrival)
-
-    def advance(self) -> bool:
-        """Nothing else can run: the oldest arrival is due."""
-        if not self.arrivals:
-            return False
-        self._carry_out(self.arrivals.pop(0))
-        return True
 
     def land(self, number: int) -> None:
         """See :meth:`AsyncUnit.land`."""
@@ -263,24 +229,12 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
     width = int(size.value)
     to = Accessor(decoder, instruction, operands[0], "shared", width)
     origin = Accessor(decoder, instruction, operands[1], "global", width)
-    sizes = None
-    if len(operands) == 4:
-        sizes = decoder.src(instruction, operands[3], TYPES["u32"])
+    sizes = decoder.src(instruction, operands[3], TYPES["u32"]) if len(operands) == 4 else None
 
-    def sources(lanes: Selection, lengths: Array) -> tuple[Indices, Array]:
-        """Where each lane reads, and how much: nothing where the source is illegal (and reported)."""
-        index = np.zeros(len(lengths), dtype=np.int64)
-        legal = np.zeros(len(lengths), dtype=np.int64)
-        everyone = indices(lanes)
-        alike = bool((lengths == lengths[0]).all())
-        for length in lengths[:1] if alike else np.unique(lengths):
-            if length == 0:
-                continue
-            readers = lanes if alike else subset(lanes, lengths == length)
-            for access in origin.reads(readers, width=int(length)):
-                place = slice(None) if access.sel is lanes else np.searchsorted(everyone, indices(access.sel))
-                index[place], legal[place] = access.index, length
-        return index, legal
+    def reads(lanes: Selection, lengths: Array) -> None:
+        """What the lanes read; illegal sources are reported."""
+        for length in np.unique(lengths[lengths > 0]):
+            origin.reads(subset(lanes, lengths == length), width=int(length))
 
     def step(sel: Selection) -> None:
         lengths = np.full(count(sel), width, dtype=np.int64)
@@ -292,8 +246,7 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
             if not len(access.index):
                 continue
             chosen = access.sel
-            mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
-            source, mine = sources(chosen, mine)
-            queue.issue(_Copy(access, queue.groups[chosen].copy(), source, mine, []))
+            reads(chosen, lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))])
+            queue.issue(_Copy(access, queue.groups[chosen].copy(), []))
 
     return step

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import BulkCopies, Combine, Transfer
+from sdpalab.sim.bulk_copies import BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
+from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.observer import CompletionBarrier
-from sdpalab.sim.selection import Array, Indices, Selection, indices
-from sdpalab.sim.types import TYPES, PtxType
+from sdpalab.sim.selection import Indices, Selection, indices
+from sdpalab.sim.types import PtxType
 
 __all__: list[str] = []
 
@@ -49,7 +49,7 @@ def _red_async(decoder: Decoder, instruction: Instruction) -> Step:
     type_ = mods.type()
     require(mods, type_, SHARED_REDUCTIONS[operation])
     mods.done()
-    return _asynchronous(decoder, instruction, type_, 1, UPDATES[operation][0])
+    return _asynchronous(decoder, instruction, type_, 1, reduces=True)
 
 
 def _take_place(mods: Mods) -> None:
@@ -58,15 +58,12 @@ def _take_place(mods: Mods) -> None:
 
 
 def _asynchronous(
-    decoder: Decoder, instruction: Instruction, type_: PtxType, vector: int, combine: Combine | None = None
+    decoder: Decoder, instruction: Instruction, type_: PtxType, vector: int, *, reduces: bool = False
 ) -> Step:
     """The step of ``[a], b, [mbarrier]``; both addresses lie in the same CTA."""
     mods = Mods(instruction)
-    items = decoder.vector(instruction.operands[1])
-    if len(items) != vector:
+    if len(decoder.vector(instruction.operands[1])) != vector:
         raise mods.unsupported(f"expected {vector} values")
-    bits = TYPES[f"b{type_.bits}"]
-    sources = [decoder.src(instruction, item, bits) for item in items]
     width = vector * type_.bytes
     target = Accessor(decoder, instruction, instruction.operands[0], "shared::cluster", width)
     mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[2], "shared::cluster")
@@ -81,7 +78,6 @@ def _asynchronous(
                 observer.misuse(
                     "mbarrier", lanes[apart], instruction, what, "usually only one address went through mapa"
                 )
-        data: Array = np.stack([source[lanes] for source in sources], axis=1)
         places = index[:, None] + units
         unit.issue(
             Transfer(
@@ -89,9 +85,8 @@ def _asynchronous(
                 ("registers", places),
                 ("shared", places),
                 barrier=barrier,
-                combine=combine,
-                element=type_.dtype,
-                data=data,
+                reduces=reduces,
+                has_read=True,
             )
         )
 

@@ -6,46 +6,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Combine, Transfer
+from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.access import Accessor, address_register
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
-from sdpalab.sim.isa.rounding import canonical_nans, flush
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
-__all__ = ["OPERATIONS", "combination", "multicast_targets"]
+__all__ = ["OPERATIONS", "multicast_targets"]
 
-_UFUNCS = {
-    "add": "add",
-    "min": "minimum",
-    "max": "maximum",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-}
-OPERATIONS = tuple(_UFUNCS)
+OPERATIONS = ("add", "min", "max", "and", "or", "xor")
 """What a cp.reduce can do here."""
-
-
-def combination(instruction: Instruction, name: str, dtype: np.dtype[np.generic]) -> Combine:
-    """How a reduction combines elements (PTX ISA, "cp.reduce.async.bulk"): float32 sums are without subnormals."""
-    floating = dtype.kind not in "iu"
-    if dtype.itemsize < 2 or (
-        floating and (name not in ("add", "min", "max") or (dtype.itemsize > 2 and name != "add"))
-    ):
-        raise UnsupportedInstruction(f"{instruction.text} on {dtype} is not modelled", instruction.line)
-    if dtype == np.float32:
-        return lambda old, new: canonical_nans(flush(flush(old) + flush(new)))
-    combine: Combine = getattr(np, _UFUNCS[name])
-    return (lambda old, new: canonical_nans(combine(old, new))) if floating else combine
 
 
 def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[Indices, Indices]:
@@ -56,20 +32,6 @@ def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[I
     row, rank = np.nonzero(bits)
     first = machine.cta[lanes] - machine.cta[lanes] % size
     return row, first[row] + rank
-
-
-def _reduction(mods: Mods, shared: bool) -> tuple[Combine, np.dtype[np.generic]]:
-    """Operation and type of a cp.reduce into ``shared`` or global memory among its modifiers."""
-    name = mods.choice(SHARED_REDUCTIONS if shared else OPERATIONS)
-    type_ = mods.type()
-    if shared:
-        require(mods, type_, SHARED_REDUCTIONS[name])
-        return UPDATES[name][0], type_.dtype
-    if type_.is_float and type_.bits == 16 and name == "add" and not mods.flag("noftz"):
-        raise mods.unsupported("16-bit floating point needs .noftz")
-    if (type_.kind == "b") != (name in ("and", "or", "xor")) or type_.lanes > 1:
-        raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
-    return combination(mods.instruction, name, type_.dtype), type_.dtype
 
 
 @opcode("cp.async.bulk.commit_group")
@@ -90,18 +52,6 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
         raise mods.unsupported("expected a number of groups")
     unit, keep = BulkCopies.of(decoder.machine), number.value
     return lambda sel: unit.wait(sel, keep, reads_only)
-
-
-@opcode("cp.async.bulk.prefetch")
-def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
-    """Touches no value: there is no L2 here."""
-    mods = Mods(instruction)
-    operands = list(instruction.operands)
-    take_cache_hint(decoder, mods, operands)
-    mods.only("async", "bulk", "prefetch", "L2", "global")
-    address_register(decoder, instruction, operands[0])
-    decoder.src(instruction, operands[1], TYPES["u32"])
-    return lambda sel: None
 
 
 @opcode("cp.async.bulk", "cp.reduce.async.bulk")
@@ -125,7 +75,10 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
     masks = None
     if loads and mods.flag("multicast::cluster"):
         masks = decoder.src(instruction, operands.pop(), TYPES["u16"])
-    combine, element = _reduction(mods, signals) if reduces else (None, None)
+    if reduces:
+        mods.choice(SHARED_REDUCTIONS if signals else OPERATIONS)
+        mods.type()
+        mods.flag("noftz")
     mods.done()
     to, origin = (
         Accessor(decoder, instruction, operand, space.replace("shared::cta", "shared"), CHUNK)
@@ -149,8 +102,7 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
                 Transfer(
                     *(instruction, lanes, group, CHUNK, (names[0], source[:, None] + chunks)),
                     (names[1], target[:, None] + chunks),
-                    combine=combine,
-                    element=element,
+                    reduces=reduces,
                 )
             )
             return
@@ -166,8 +118,7 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
                     (names[0], source[row][:, None] + chunks),
                     (names[1], goal[:, None] + chunks),
                     barrier=CompletionBarrier(offset, home),
-                    combine=combine,
-                    element=element,
+                    reduces=reduces,
                 )
             )
 

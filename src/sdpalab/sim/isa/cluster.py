@@ -1,5 +1,4 @@
-"""Clusters: addresses in the shared memory of another CTA, and the barrier of a cluster (PTX ISA, "mapa", "getctarank",
-"barrier.cluster").
+"""The barrier of a cluster (PTX ISA, "barrier.cluster").
 
 All threads of a cluster that have not exited take part in its barrier. Arriving and waiting are two instructions; a
 thread waits for the phase in which it arrived.
@@ -14,63 +13,18 @@ import numpy as np
 from sdpalab.sim.checks.orders import arrival_order
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import Deadlock
-from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import require
-from sdpalab.sim.machine import AsyncUnit, Machine, Resume
-from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.selection import Mask, Selection, indices, subset
-from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
 
 _ARRIVED, _COMPLETE = ("cluster", "arrived"), ("cluster", "complete")
-_LOW = (1 << RANK_SHIFT) - 1
-
-
-@opcode("mapa")
-def _mapa(decoder: Decoder, instruction: Instruction) -> Step:
-    """The address that the same variable has in another CTA of the cluster."""
-    mods = Mods(instruction)
-    mods.flag("shared::cluster")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64"))
-    mods.done()
-    target, origin, number = instruction.operands
-    destination = decoder.dst(instruction, target, type_)
-    source = decoder.src(instruction, origin, type_)
-    rank = decoder.src(instruction, number, TYPES["u32"])
-    keep = type_.dtype.type(((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT))
-
-    def step(sel: Selection) -> None:
-        destination[sel] = source[sel] & keep | (rank[sel].astype(type_.dtype) + 1) << RANK_SHIFT
-
-    return step
-
-
-@opcode("getctarank")
-def _getctarank(decoder: Decoder, instruction: Instruction) -> Step:
-    """The rank of the CTA in whose shared memory an address lies."""
-    mods = Mods(instruction)
-    mods.flag("shared::cluster")
-    type_ = mods.type()
-    require(mods, type_, ("u32", "u64"))
-    mods.done()
-    machine = decoder.machine
-    source = decoder.src(instruction, instruction.operands[1], type_)
-    destination = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
-
-    def step(sel: Selection) -> None:
-        rank = (source[sel] >> RANK_SHIFT & 0xFF).astype(np.int64) - 1
-        destination[sel] = np.where(rank < 0, machine.cta[sel] % machine.cluster_size, rank)
-
-    return step
 
 
 @dataclass
 class _ClusterWait:
     sel: Selection
-    resume: int
     instruction: Instruction
 
 
@@ -101,8 +55,8 @@ class _ClusterBarrier(AsyncUnit):
             counts.fill(0)
         self.waiting.clear()
 
-    def arrive(self, sel: Selection, instruction: Instruction) -> list[Resume]:
-        """Lanes arrive; those whose wait this ends."""
+    def arrive(self, sel: Selection, instruction: Instruction) -> None:
+        """Lanes arrive."""
         order = arrival_order(instruction)
         home = self.cluster[sel] * self.machine.cluster_size
         self._expect(sel, self.arrivals[sel] > self.waits[sel], instruction, "arrives twice without a wait between")
@@ -110,14 +64,14 @@ class _ClusterBarrier(AsyncUnit):
             observer.release(_ARRIVED, sel, home, order)
         self.arrivals[sel] += 1
         self.arrived += np.bincount(self.cluster[sel], minlength=len(self.arrived))
-        return self.exited()
+        self.exited()
 
-    def wait(self, sel: Selection, instruction: Instruction, resume: int) -> list[Resume]:
-        """Lanes wait for the end of the phase in which they arrived; those that may go on."""
+    def wait(self, sel: Selection, instruction: Instruction) -> None:
+        """Lanes wait for the end of the phase in which they arrived."""
         self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
         self.waits[sel] = self.arrivals[sel]
-        self.waiting.append(_ClusterWait(sel, resume, instruction))
-        return self._released()
+        self.waiting.append(_ClusterWait(sel, instruction))
+        self._release()
 
     def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
         if wrong.any():
@@ -125,24 +79,23 @@ class _ClusterBarrier(AsyncUnit):
             for observer in self.machine.observers:
                 observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
 
-    def exited(self) -> list[Resume]:
-        """Clusters whose threads have all arrived or exited begin the next phase; returns the released lanes."""
+    def exited(self) -> None:
+        """Clusters whose threads have all arrived or exited begin the next phase."""
         machine = self.machine
         alive = np.bincount(self.cluster[machine.live], minlength=len(self.arrived))
         done = (self.arrived >= alive) & (self.arrived > 0)
         if not done.any():
-            return []
+            return
         self.phase[done] += 1
         self.arrived[done] = 0
         first = np.zeros(machine.n_cta, dtype=np.bool_)
         first[np.flatnonzero(done) * machine.cluster_size] = True
         for observer in machine.observers:
             observer.publish(_ARRIVED, _COMPLETE, first)
-        return self._released()
+        self._release()
 
-    def _released(self) -> list[Resume]:
+    def _release(self) -> None:
         """Take those whose phase is over out of the waiting."""
-        released: list[Resume] = []
         waiting: list[_ClusterWait] = []
         for entry in self.waiting:
             over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
@@ -150,11 +103,9 @@ class _ClusterBarrier(AsyncUnit):
                 free = entry.sel if over.all() else subset(entry.sel, over)
                 for observer in self.machine.observers:
                     observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
-                released.append((entry.resume, free))
             if not over.all():
-                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.resume, entry.instruction))
+                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.instruction))
         self.waiting = waiting
-        return released
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing else can run."""
@@ -171,15 +122,14 @@ class _ClusterBarrier(AsyncUnit):
             )
 
 
-@block_end("barrier.cluster")
-def _barrier_cluster(flow: Flow, instruction: Instruction, following: int) -> End:
+@opcode("barrier.cluster")
+def _barrier_cluster(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     mods.choice(("cluster",))
     action = mods.choice(("arrive", "wait"))
     mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
     mods.flag("aligned")
     mods.done()
-    unit = _ClusterBarrier.of(flow.machine)
-    if action == "wait":
-        return lambda sel: unit.wait(sel, instruction, following)
-    return lambda sel: [(following, sel), *unit.arrive(sel, instruction)]
+    unit = _ClusterBarrier.of(decoder.machine)
+    act = unit.wait if action == "wait" else unit.arrive
+    return lambda sel: act(sel, instruction)

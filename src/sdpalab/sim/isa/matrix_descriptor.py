@@ -13,7 +13,7 @@ import numpy as np
 
 from sdpalab.sim.selection import Array, Indices
 
-__all__ = ["BASE_OFFSET", "CHUNK", "chunk_offsets", "lines"]
+__all__ = ["BASE_OFFSET", "CHUNK", "chunk_offsets"]
 
 CHUNK = 16
 """Bytes that are contiguous in every layout."""
@@ -66,13 +66,3 @@ def _field(descriptors: Array, shift: int) -> Indices:
     """A field of the descriptor, which leaves out the lowest four bits of its value."""
     field: Indices = (descriptors >> np.uint64(shift) & _ADDRESS_BITS).astype(np.int64) << 4
     return field
-
-
-def lines(chunks: Array, *, k_major: bool) -> Array:
-    """Chunks in the order of :func:`chunk_offsets`, uint8 [n, 2 * rows, 16], as lines along K, uint8 [n, rows, 32]."""
-    n, count, _ = chunks.shape
-    if k_major:
-        tiles = chunks.reshape(n, count // 16, 2, 8, CHUNK).swapaxes(2, 3)
-        return np.ascontiguousarray(tiles).reshape(n, count // 2, 2 * CHUNK)
-    tiles = chunks.view(np.uint16).reshape(n, count // 16, 16, 8).swapaxes(2, 3)
-    return np.ascontiguousarray(tiles).reshape(n, count // 2, 16).view(np.uint8)

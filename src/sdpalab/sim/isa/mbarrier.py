@@ -1,7 +1,6 @@
 """mbarrier instructions (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
-``try_wait`` blocks until the phase it names is complete: the lanes leave the run queue, as a hardware thread that is
-suspended does, whatever its time limit.
+``try_wait`` blocks until the phase it names is complete, as a hardware thread is suspended, whatever its time limit.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ import numpy as np
 
 from sdpalab.sim.checks.orders import MemoryOrder, arrival_order
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.flow import End, Flow, block_end
-from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.machine import Resume
-from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, MbarrierWait
+from sdpalab.sim.mbarriers import PENDING_BITS, Mbarriers, MbarrierWait
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
@@ -90,7 +87,7 @@ def _init(decoder: Decoder, instruction: Instruction) -> Step:
     counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
 
     def init(sel: Selection) -> None:
-        mbarrier.access.scatter(sel, counts[sel].astype(np.uint64))  # its bytes are opaque, and initialised
+        mbarrier.access.writes(sel)
         for lanes, offset, home in mbarrier.groups(sel, accessed=False, there=False):
             unit.init(lanes, offset, home, counts[lanes].astype(np.int64), instruction)
 
@@ -108,13 +105,8 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     mods.choice(("b64",))
     mods.done()
     operands = list(instruction.operands)
-    token = None
-    if not isinstance(operands[0], Address):
-        target = operands.pop(0)
-        if not isinstance(target, Symbol):
-            if space == "shared::cluster":
-                raise mods.unsupported("an mbarrier of another CTA gives no state token")
-            token = decoder.dst(instruction, target, TYPES["b64"])
+    if not isinstance(operands[0], Address):  # a state token, which native code computes
+        del operands[0]
     mbarrier = MbarrierOperand(decoder, instruction, operands[0], space)
     many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
     unit, observers = mbarrier.unit, decoder.machine.observers
@@ -127,24 +119,9 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
             for observer in observers:
                 observer.arrive(CompletionBarrier(offset, home), lanes, order)
             counts = np.ones(len(home), dtype=np.int64) if expects else amounts
-            if token is not None:
-                token[lanes] = unit.tokens(offset, home, counts)
             if drops:
                 unit.drop(lanes, offset, home, counts, instruction)
             unit.arrive(lanes, offset, home, counts, instruction, last)
-
-    return step
-
-
-@opcode("mbarrier.pending_count")
-def _pending_count(decoder: Decoder, instruction: Instruction) -> Step:
-    """How many arrivals a phase still expected when a state token was made."""
-    Mods(instruction).only("pending_count", "b64")
-    count = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
-    token = decoder.src(instruction, instruction.operands[1], TYPES["b64"])
-
-    def step(sel: Selection) -> None:
-        count[sel] = token[sel] & PENDING_MASK
 
     return step
 
@@ -181,16 +158,14 @@ class _Wait:
         mods.choice(("b64",))
         mods.done()
         self.instruction, self.parity = instruction, parity
-        self.result = decoder.dst(instruction, instruction.operands[0], TYPES["pred"])
         self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], space)
         type_ = TYPES["u32" if parity else "b64"]
         self.state = decoder.src(instruction, instruction.operands[2], type_)
         if len(instruction.operands) > 3:
             decoder.src(instruction, instruction.operands[3], TYPES["u32"])  # how long to be suspended at most
 
-    def entries(self, sel: Selection, resume: int) -> list[MbarrierWait]:
-        """What each group of lanes waits for; lanes without an mbarrier get true, and are reported."""
-        self.result[sel] = True
+    def entries(self, sel: Selection) -> list[MbarrierWait]:
+        """What each group of lanes waits for; lanes without an mbarrier are reported."""
         entries: list[MbarrierWait] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]
@@ -204,8 +179,7 @@ class _Wait:
                     self.mbarrier.unit.misuse(
                         subset(lanes, old), self.instruction, what, "usually a state token too old"
                     )
-            self.result[lanes] = False
-            entries.append(MbarrierWait(lanes, offset, home, phase, resume, self.instruction, self.result, self.order))
+            entries.append(MbarrierWait(lanes, offset, home, phase, self.instruction, self.order))
         return entries
 
 
@@ -218,7 +192,7 @@ def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
     unit = wait.mbarrier.unit
 
     def step(sel: Selection) -> None:
-        for entry in wait.entries(sel, 0):
+        for entry in wait.entries(sel):
             over = unit.objects[entry.offset].phase[entry.home] > entry.phase
             if over.any():
                 unit.complete(entry.part(over))
@@ -226,25 +200,20 @@ def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
     return step
 
 
-@block_end("mbarrier.try_wait")
-def _try_wait(flow: Flow, instruction: Instruction, following: int) -> End:
+@opcode("mbarrier.try_wait")
+def _try_wait(decoder: Decoder, instruction: Instruction) -> Step:
     """Blocks until a phase is complete."""
     mods = Mods(instruction)
     mods.choice(("try_wait",))
-    wait = _Wait(flow.decoder, instruction, mods)
+    wait = _Wait(decoder, instruction, mods)
     unit = wait.mbarrier.unit
 
-    def end(sel: Selection) -> list[Resume]:
-        ready = np.ones(flow.machine.lanes, dtype=np.bool_)
-        for entry in wait.entries(sel, following):
+    def step(sel: Selection) -> None:
+        for entry in wait.entries(sel):
             over = unit.objects[entry.offset].phase[entry.home] > entry.phase
             if over.any():
                 unit.complete(entry.part(over))
             if not over.all():
-                waiting = entry.part(~over)
-                unit.waiting.append(waiting)
-                ready[waiting.sel] = False
-        mask = ready[sel]
-        return [(following, sel)] if mask.all() else [(following, subset(sel, mask))] if mask.any() else []
+                unit.waiting.append(entry.part(~over))
 
-    return end
+    return step

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import Deadlock
-from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.fragments import whole_warps
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
-from sdpalab.sim.machine import AsyncUnit, Machine, Resume
+from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.selection import WARP, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
@@ -30,7 +29,6 @@ _USUALLY = "usually a number that does not suit the block: the sum over its warp
 class _RegisterWait:
     sel: Selection
     wanted: int
-    following: int
     instruction: Instruction
 
 
@@ -60,11 +58,8 @@ class _Pool(AsyncUnit):
         self.held.fill(self.before)
         self.waiting.clear()
 
-    def ask(self, sel: Selection, wanted: int, following: int, instruction: Instruction) -> list[Resume]:
-        """Whole warps request ``wanted`` registers a thread; returns all released lanes.
-
-        A request in the wrong direction changes nothing.
-        """
+    def ask(self, sel: Selection, wanted: int, instruction: Instruction) -> None:
+        """Whole warps request ``wanted`` registers a thread. A request in the wrong direction changes nothing."""
         grows, held = "inc" in instruction.mods, self.held[sel]
         wrong = held > wanted if grows else held < wanted
         if wrong.any():
@@ -73,22 +68,17 @@ class _Pool(AsyncUnit):
                     f"a thread is to have {wanted} registers, {'fewer' if grows else 'more'} than its {held[wrong][0]}"
                 )
                 self._report(subset(sel, wrong), instruction, what)
-            rest = [] if wrong.all() else self.ask(subset(sel, ~wrong), wanted, following, instruction)
-            return [(following, subset(sel, wrong)), *rest]
+            if not wrong.all():
+                self.ask(subset(sel, ~wrong), wanted, instruction)
+            return
         # Releases go first, for the lanes that wait.
-        self.waiting.insert(len(self.waiting) if grows else 0, _RegisterWait(sel, wanted, following, instruction))
-        resumed: list[Resume] = []
+        self.waiting.insert(len(self.waiting) if grows else 0, _RegisterWait(sel, wanted, instruction))
         left: list[_RegisterWait] = []
         for entry in self.waiting:
             granted = self._grant(indices(entry.sel), entry.wanted)
-            if granted.any():
-                resumed.append((entry.following, subset(entry.sel, granted)))
             if not granted.all():
-                left.append(
-                    _RegisterWait(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction)
-                )
+                left.append(_RegisterWait(subset(entry.sel, ~granted), entry.wanted, entry.instruction))
         self.waiting = left
-        return resumed
 
     def _grant(self, lanes: Indices, wanted: int) -> Mask:
         """Which of these lanes get their registers, warp by warp: there are enough, or they release some."""
@@ -129,8 +119,8 @@ class _Pool(AsyncUnit):
             observer.misuse("registers", sel, instruction, what, _USUALLY)
 
 
-@block_end(_NAME)
-def _setmaxnreg(flow: Flow, instruction: Instruction, following: int) -> End:
+@opcode(_NAME)
+def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     mods.choice(("inc", "dec"))
     for name in ("sync", "aligned"):
@@ -144,14 +134,12 @@ def _setmaxnreg(flow: Flow, instruction: Instruction, following: int) -> End:
     wanted = number.value
     if not 24 <= wanted <= 256 or wanted % 8:
         raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
-    pool = _Pool.of(flow.machine)
-    whole = whole_warps(flow.decoder, instruction)
+    pool = _Pool.of(decoder.machine)
+    whole = whole_warps(decoder, instruction)
 
-    def end(sel: Selection) -> list[Resume]:
+    def step(sel: Selection) -> None:
         lanes = whole(sel)
-        if lanes is None:
-            return [(following, sel)]
-        rest = np.setdiff1d(indices(sel), indices(lanes), assume_unique=True)
-        return [*([(following, rest)] if len(rest) else []), *pool.ask(lanes, wanted, following, instruction)]
+        if lanes is not None:
+            pool.ask(lanes, wanted, instruction)
 
-    return end
+    return step

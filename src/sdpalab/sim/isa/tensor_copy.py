@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
+from sdpalab.sim.bulk_copies import BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets
+from sdpalab.sim.isa.bulk_copy import OPERATIONS, multicast_targets
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.machine import Machine
@@ -78,17 +78,6 @@ class _Boxes:
         return None
 
 
-@opcode("cp.async.bulk.prefetch.tensor")
-def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
-    """Touches no value: there is no L2 here."""
-    mods = Mods(instruction)
-    _Boxes(decoder, instruction, mods)
-    take_cache_hint(decoder, mods, list(instruction.operands))
-    mods.flag("tile")
-    mods.only("async", "bulk", "prefetch", "tensor", "L2", "global")
-    return lambda sel: None
-
-
 @opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
     """One lane copies a box of a tensor, in tile mode, or combines it with what is there."""
@@ -145,7 +134,6 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
                             ("global", box.index[many]),
                             ("shared", _places(machine, placed, goal, box.unit)),
                             box.inside[many],
-                            (placed.map.fill * CHUNK)[: box.unit],
                             CompletionBarrier(offset, home),
                         )
                     )
@@ -155,14 +143,14 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
 
 def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, reduces: bool) -> Step:
     mods.choice(("shared::cta",))
-    operation = mods.choice(OPERATIONS) if reduces else ""
+    if reduces:
+        mods.choice(OPERATIONS)
     mods.done()
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
-            combine = combination(instruction, operation, placed.map.dtype) if reduces else None
             for lanes, begin in _goals(access, named, placed):
                 box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
                 unit.issue(
@@ -171,8 +159,7 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
                         ("shared", _places(machine, placed, begin, box.unit)),
                         ("global", box.index),
                         box.inside,
-                        combine=combine,
-                        element=placed.map.dtype,
+                        reduces=reduces,
                     )
                 )
 

@@ -1,7 +1,5 @@
-"""wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate").
-
-Sums are as in :mod:`~sdpalab.sim.isa.tensor`, by rules of their own.
-Each warp reads its own quarter of A and all of B. Sparse products and the single-bit type are not modelled.
+"""wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"): when they
+read shared memory and registers. Each warp reads its own quarter of A and all of B.
 """
 
 from __future__ import annotations
@@ -12,25 +10,12 @@ import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
-from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.fragments import (
-    A_ORDER,
-    blocks,
-    factors,
-    integer_sum,
-    matrix_product,
-    source_rows,
-    whole_warps,
-)
-from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
-from sdpalab.sim.isa.sums import add_products
-from sdpalab.sim.machine import Resume
-from sdpalab.sim.memory import POISON
+from sdpalab.sim.isa.fragments import whole_warps
+from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
 from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
-from sdpalab.sim.tensor_cores import rule_of
 from sdpalab.sim.types import TYPES
 from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
 
@@ -99,16 +84,6 @@ class _Operand:
                 readings.append(Reading(indices(access.sel), tickets))
         return readings
 
-    def read(self, leaders: Indices, offsets: Indices) -> Array:
-        """The matrix as bytes [CTAs, rows, 32]; poison where an address is illegal."""
-        shared, bases = self.machine.spaces["shared"], self.machine.bases["shared"]
-        assert bases is not None
-        legal = (offsets >= 0) & (offsets <= shared.limit - CHUNK)
-        index = np.where(legal, offsets, 0) + bases[leaders][:, None]
-        chunks = shared.load(index, CHUNK).view(np.uint8).reshape(*offsets.shape, CHUNK)
-        chunks[~legal] = POISON
-        return lines(chunks, k_major=self.k_major)
-
 
 class _WgmmaInstruction:
     """A decoded wgmma.mma_async."""
@@ -118,36 +93,32 @@ class _WgmmaInstruction:
         mods = Mods(instruction)
         for name in ("mma_async", "sync", "aligned"):
             mods.choice((name,))
-        self.saturates = mods.flag("satfinite")
+        saturates = mods.flag("satfinite")
         shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0)) if mods.left else None
         if shape is None or len(mods.left) != 3:
             raise mods.unsupported("expected a shape m64nNkK and three types")
         self.columns, depth = int(shape[1]), int(shape[2])
         self.result, self.kind, self.kind_b = mods.left
-        if self.result not in _results(self.kind, self.kind_b) or (self.saturates and self.result != "s32"):
+        if self.result not in _results(self.kind, self.kind_b) or (saturates and self.result != "s32"):
             raise mods.unsupported("these operand types are not modelled")
-        if self.result != "s32":
-            self.rule = rule_of(decoder.machine.module.target, "wgmma", self.kind, depth, self.result)
         step = 16 if self.result == "s32" and self.columns > 32 else 8
         if depth != _DEPTH[self.kind] or not 8 <= self.columns <= 256 or self.columns % step:
             raise mods.unsupported("there is no such shape for these types")
         d, a, b, scale, *immediates = instruction.operands
         in_registers = isinstance(a, Vector)
         trans_a, trans_b = self._immediates(mods, immediates, in_registers)
-        self.accumulators = self._registers(mods, d, self.result, self.columns // (4 if self.result == "f16" else 2))
-        self.registers: tuple[ProductRegisters, ...] = (self.accumulators,)
-        self.fragments: list[Array] = []
+        accumulators = self._registers(mods, d, self.result, self.columns // (4 if self.result == "f16" else 2))
+        self.registers: tuple[ProductRegisters, ...] = (accumulators,)
         self.a: _Operand | None = None
         if isinstance(a, Vector):
             self.registers += (self._registers(mods, a, "", 4),)
-            self.fragments = source_rows(decoder, instruction, a)
         else:
             self.a = _Operand(decoder, instruction, a, 64, not trans_a, shared_by_all=False)
         self.b = _Operand(decoder, instruction, b, self.columns, not trans_b, shared_by_all=True)
         self.scale = decoder.predicate(instruction, scale)
 
     def _immediates(self, mods: Mods, operands: list[Operand], in_registers: bool) -> tuple[bool, bool]:
-        """Whether A and B are MN-major; the signs are kept as one factor."""
+        """Whether A and B are MN-major."""
         halves = self.kind in ("f16", "bf16")
         expected = 0 if self.result == "s32" else 2 + (0 if not halves else 1 if in_registers else 2)
         values = [operand.value if isinstance(operand, Immediate) else None for operand in operands]
@@ -155,7 +126,6 @@ class _WgmmaInstruction:
             raise mods.unsupported(f"expected {4 + expected} operands")
         if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
             raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
-        self.sign = np.float32(-1 if values[:2] in ([1, -1], [-1, 1]) else 1)
         return len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
 
     def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> ProductRegisters:
@@ -171,19 +141,15 @@ class _WgmmaInstruction:
         unit = self.unit
         ctas = count(sel) // (GROUP_WARPS * WARP)
         b = self.b.offsets(self._same("the descriptor of B", self.b.values[sel], sel, ctas))
-        operands = [self._same("scale-d", self.scale(sel), sel, ctas), b]
+        self._same("scale-d", self.scale(sel), sel, ctas)
         readings: list[Reading] = []
-        if self.a is None:
-            fragment = blocks(self.fragments, sel, (2, 2), A_ORDER).view(np.uint8)
-            by_cta = fragment.reshape(GROUP_WARPS, ctas, 16, 32).swapaxes(0, 1)
-            operands.append(np.ascontiguousarray(by_cta).reshape(ctas, 64, 32))
-        else:
-            a = self.a.offsets(self._same("the descriptor of A", self.a.values[sel], sel, ctas))
-            operands.append(a)
-            readings += self.a.announce(sel, a)
+        if self.a is not None:
+            readings += self.a.announce(
+                sel, self.a.offsets(self._same("the descriptor of A", self.a.values[sel], sel, ctas))
+            )
         readings += self.b.announce(sel, b)
         leaders = unit.leaders(sel)
-        unit.issue(Flight(self, sel, leaders, unit.groups[leaders], tuple(operands), readings))
+        unit.issue(Flight(self, sel, leaders, unit.groups[leaders], readings))
 
     def _same(self, name: str, values: Array, sel: Selection, ctas: int) -> Array:
         """A value that must be equal in all threads of a warpgroup: one value for each CTA."""
@@ -193,22 +159,6 @@ class _WgmmaInstruction:
             self.unit.report(sel, self.instruction, f"{name} is not the same in all threads of the warpgroup", "")
         return first
 
-    def land(self, flight: Flight) -> None:
-        """Read the operands and add to the accumulators."""
-        keep, b, a = flight.operands
-        left = factors(a if self.a is None else self.a.read(flight.leaders, a), self.kind)
-        right = factors(self.b.read(flight.leaders, b), self.kind_b)
-        if self.sign < 0:
-            np.negative(left, out=left)
-        by_warp = left.reshape(len(keep), GROUP_WARPS, 16, -1).swapaxes(0, 1)
-        self.accumulators.add(flight.sel, by_warp, right, np.tile(keep, GROUP_WARPS), self._summed)
-
-    def _summed(self, left: Array, right: Array, before: Array) -> Array:
-        """Sums [4 warps, CTAs, 16, columns] with the products added."""
-        if self.result == "s32":
-            return integer_sum(matrix_product(left, right), before, self.saturates)
-        return add_products(left, right, before, self.rule, self.result, self.unit.machine.numerics)
-
 
 def _group_number(mods: Mods, instruction: Instruction) -> int:
     number = instruction.operands[0] if instruction.operands else None
@@ -217,29 +167,21 @@ def _group_number(mods: Mods, instruction: Instruction) -> int:
     return number.value
 
 
-@block_end("wgmma.mma_async")
-def _mma_async(flow: Flow, instruction: Instruction, following: int) -> End:
-    product = _WgmmaInstruction(flow.decoder, instruction)
-
-    def end(sel: Selection) -> list[Resume]:
-        return product.unit.meet(sel, instruction, following, product.issue)
-
-    return end
+@opcode("wgmma.mma_async")
+def _mma_async(decoder: Decoder, instruction: Instruction) -> Step:
+    product = _WgmmaInstruction(decoder, instruction)
+    return lambda sel: product.unit.meet(sel, instruction, product.issue)
 
 
-@block_end("wgmma.wait_group")
-def _wait_group(flow: Flow, instruction: Instruction, following: int) -> End:
+@opcode("wgmma.wait_group")
+def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     for name in ("wait_group", "sync", "aligned"):
         mods.choice((name,))
     mods.done()
     keep = _group_number(mods, instruction)
-    unit = Warpgroups.of(flow.machine)
-
-    def end(sel: Selection) -> list[Resume]:
-        return unit.meet(sel, instruction, following, lambda part: unit.wait(part, keep))
-
-    return end
+    unit = Warpgroups.of(decoder.machine)
+    return lambda sel: unit.meet(sel, instruction, lambda part: unit.wait(part, keep))
 
 
 @opcode("wgmma")

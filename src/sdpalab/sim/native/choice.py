@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import instructions_of
+from sdpalab.sim.setup import Setup
 
 __all__ = [
     "all_resident",

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.memory import Space
@@ -28,6 +27,7 @@ from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched, stretches
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.errors import DeviceAssertion, IllegalAccess
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction
@@ -29,6 +28,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.recorders import Recorders
 from sdpalab.sim.native.words import load32
 from sdpalab.sim.selection import Array
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.system_calls import LaneMemory, formatted, freed_in_vain, nothing_there
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 

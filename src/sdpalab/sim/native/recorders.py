@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import RANK_SHIFT, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.recording import AccessRecorder, SeenAccess
 from sdpalab.sim.selection import Array, Indices
+from sdpalab.sim.setup import Setup
 
 __all__ = ["Recorders", "recorded_pcs"]
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.setup import Setup
+from sdpalab.sim.endings import index_beyond, too_deep, too_many_steps
 from sdpalab.sim.errors import IllegalAccess, SimError
-from sdpalab.sim.flow import index_beyond, too_many_steps
-from sdpalab.sim.frames import too_deep
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.ir import Instruction
@@ -29,6 +27,7 @@ from sdpalab.sim.native.words import load64
 from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.selection import Array
+from sdpalab.sim.setup import Setup
 
 __all__ = ["Repetition", "TooManyEvents", "address_of", "marks_of"]
 

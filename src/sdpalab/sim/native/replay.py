@@ -14,11 +14,10 @@ from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
 from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten
-from sdpalab.sim.setup import Setup, race_observers
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
 from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.endings import polls_in_vain, trapped
 from sdpalab.sim.errors import Deadlock, SimError
-from sdpalab.sim.flow import polls_in_vain, trapped
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import illegal_access
@@ -34,6 +33,7 @@ from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
 from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import WARP, Array, Indices
+from sdpalab.sim.setup import Setup, race_observers
 from sdpalab.sim.tally import Tally
 
 __all__ = ["replay", "replay_faults"]
@@ -296,7 +296,7 @@ class _Replay:
         elif kind == layout.TRACE_ARRIVAL:
             name, threads = int(event[layout.EV_NAME]), int(event[layout.EV_THREADS])
             waits = bool(event[layout.EV_WAITS])
-            self.flow.barriers.arrive(sel, name, threads, place + 1, self._end(place), waits=waits)
+            self.flow.barriers.arrive(sel, name, threads, self._end(place), waits=waits)
         elif kind == layout.TRACE_STEP:
             instruction = machine.entry.instructions[place]
             many = len(step_registers(machine.entry, instruction))

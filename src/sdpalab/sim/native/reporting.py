@@ -23,7 +23,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -35,6 +34,7 @@ from sdpalab.sim.native.replay import replay_faults
 from sdpalab.sim.native.suspicions import Suspicions
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import Program, build_program
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 import numpy as np
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import POISON, WORDS, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.layout import WARP
@@ -23,6 +22,7 @@ from sdpalab.sim.native.stale_events import ARRIVES, LEAVES, OF_BLOCK, OF_CLUSTE
 from sdpalab.sim.native.words import load32
 from sdpalab.sim.observer import Access, CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, in_turns
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.types import unsigned
 from sdpalab.sim.weak import WeakMemory
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.native import layout
@@ -28,6 +27,7 @@ from sdpalab.sim.native.maps import tensor_maps
 from sdpalab.sim.native.stale import StaleReads
 from sdpalab.sim.native.values import special_rows
 from sdpalab.sim.selection import Array
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 
 __all__ = ["ORDERS", "State"]

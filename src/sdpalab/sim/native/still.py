@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.setup import Setup
-from sdpalab.sim.decode import HANDLERS, Decoder, find_handler
+from sdpalab.sim.decode import HANDLERS, Decoder, Step, find_handler
 from sdpalab.sim.errors import UnsupportedInstruction
-from sdpalab.sim.flow import ENDS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.memory import Space
@@ -18,6 +16,7 @@ from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.steps import is_step, step_registers
 from sdpalab.sim.program import instructions_of
 from sdpalab.sim.selection import Array, Indices, Selection
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.warpgroups import Warpgroups
 
 __all__ = ["StillFlow", "still_machine"]
@@ -44,7 +43,6 @@ def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, A
         *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, still, setup.params),
         async_mode=setup.async_mode,
     )
-    machine.moves_data = False
     if watched is not None:
         granules = {name: granule_of(setup.entry, (name,)) for name in watched}
         machine.follows = lambda name, offsets: watched[name][offsets // granules[name]] != 0
@@ -67,28 +65,23 @@ class StillFlow:
         machine.units["bar"] = self.barriers
         entry = machine.entry
         self._products = Warpgroups.of(machine) if any(each.opcode == "wgmma" for each in entry.instructions) else None
-        self._steps: dict[int, Callable[[Selection], object]] = {}
+        self._steps: dict[int, Step] = {}
         self._looks: dict[int, Callable[[Selection], None]] = {}
         self._flying: dict[tuple[int, int], list[tuple[AsyncUnit, int]]] = {}
         """By cluster and number, the operations in flight that native code has under that number."""
         for block in machine.program.blocks:
             items = [each for item in block.items for each in instructions_of(item)]
             for instruction in filter(lambda each: is_step(entry, each), items):
-                self._decode(instruction, ends=False)
+                self._decode(instruction)
             if block.end is not None and is_step(entry, block.end):
-                self._decode(block.end, ends=True)
+                self._decode(block.end)
 
-    def _decode(self, instruction: Instruction, *, ends: bool) -> None:
+    def _decode(self, instruction: Instruction) -> None:
         """What an instruction does, without its guard; nothing if it is not modelled: then no lane has reached it."""
+        handler = find_handler(HANDLERS, instruction)
         try:
-            if ends:
-                end = find_handler(ENDS, instruction)
-                if end is not None:
-                    self._steps[instruction.pc] = end(self, instruction, 0)
-            else:
-                step = find_handler(HANDLERS, instruction)
-                if step is not None:
-                    self._steps[instruction.pc] = step(self.decoder, instruction)
+            if handler is not None:
+                self._steps[instruction.pc] = handler(self.decoder, instruction)
         except (UnsupportedInstruction, IndexError):
             pass
 
@@ -122,7 +115,6 @@ class StillFlow:
             row[0][lanes] = mine.astype(row[0].dtype)
         before = {unit: unit.issued for unit in machine.units.values()}
         step(sel)
-        machine.woken.clear()
         issued = [(unit, number) for unit, first in before.items() for number in range(first, unit.issued)]
         if operation >= 0:
             self._flying.setdefault((cluster, operation), []).extend(issued)
@@ -131,7 +123,6 @@ class StillFlow:
         """What an instruction has issued lands."""
         for unit, number in self._flying.pop((cluster, operation), ()):
             unit.land(number)
-        self.machine.woken.clear()
 
     def use_registers(self, instruction: Instruction, sel: Selection) -> None:
         """Lanes use registers that products work on."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.checks.registers import bits_moved
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, stores_shared, writes
 from sdpalab.sim.fusion import registers_in
@@ -167,7 +166,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         return
     if asm.tracking and _by_halves(asm, instruction, targets[0]):
         return
-    moved = bits_moved(instruction)
+    moved = _bits_moved(instruction)
     sources = instruction.operands[1 + moved :] if moved else ()
     decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
     if not moved:
@@ -360,3 +359,16 @@ def _clear(kinds: Sequence[str]) -> Callable[[OperationCode], None]:
             code.store(k, code.constant(type_, 0))
 
     return build
+
+
+def _bits_moved(instruction: Instruction) -> int:
+    """Of how many sources an instruction moves bits: executed on shadows, with these, it gives the result's shadow."""
+    if instruction.opcode == "cvt" and not _only_integers(instruction):
+        return 0
+    return opcode_of(instruction).moves
+
+
+def _only_integers(instruction: Instruction) -> bool:
+    """Whether a conversion keeps low bits and extends or drops high ones."""
+    types = [TYPES[mod] for mod in instruction.mods if mod in TYPES]
+    return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)

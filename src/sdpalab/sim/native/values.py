@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.checks.provenance import home_buffers
-from sdpalab.sim.setup import Setup
 from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Constant, NotNative
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.selection import Array
+from sdpalab.sim.setup import Setup
 
 __all__ = ["register_template", "special_rows"]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from sdpalab.sim.checks.orders import BARRIER, WEAK, MemoryOrder, memory_order
 from sdpalab.sim.ir import Entry, Instruction
-from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.observer import Access, CompletionBarrier
 from sdpalab.sim.opcodes import opcode_of
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
 from sdpalab.sim.weak.choices import Choices
@@ -35,7 +35,7 @@ _MOST_WRITES = 1 << 19
 """Writes that are kept, of some 200 bytes each; then all warps have seen everything."""
 
 
-class WeakMemory(Observer):
+class WeakMemory:
     """The histories of global and shared memory of a launch, and the views of its warps.
 
     Parameters
@@ -227,11 +227,6 @@ class WeakMemory(Observer):
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """See :meth:`PassedViews.forget`."""
         self._passing.forget(key, ctas)
-
-    def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
-        """What late loads wait for."""
-        ended = self.loads.ended_by(instructions)
-        return (lambda sel: self.loads.settle(ended, sel)) if ended else None
 
 
 def _rows(access: Access) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.frames import MOST_DEPTH
 from sdpalab.sim.ir import Function, Instruction
 from sdpalab.sim.linking import function_label
 from sdpalab.sim.native.assembler import Assembler, Constant
@@ -11,6 +10,9 @@ from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.variables import circle_frames
 
 __all__ = ["caller_row", "circle_of_call", "restore_frame", "save_frame"]
+
+MOST_DEPTH = 1024
+"""Of calls within calls of functions without local variables."""
 
 
 def caller_row(asm: Assembler, name: str) -> int:
