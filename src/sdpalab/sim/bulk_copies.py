@@ -53,7 +53,7 @@ class Transfer:
     barrier: CompletionBarrier | None = None
     reduces: bool = False
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
-    """What observers gave for the accesses to shared memory, and the row of each."""
+    """What observers gave for the accesses, and the row of each."""
     has_read: bool = False
     """Whether it has read its source, or came from registers."""
     written: bool = False
@@ -160,8 +160,13 @@ class BulkCopies(AsyncUnit):
         if not len(flat):
             return
         access = Access(space, flat, flat, transfer.unit, transfer.lanes[row], transfer.instruction)
+        barrier = transfer.barrier and replace(transfer.barrier, home=transfer.barrier.home[row])
         for observer in self.machine.observers:
-            if not writes:
+            if not writes and barrier is not None:
+                ticket = observer.copy_reads(access, barrier)
+                if ticket is not None:
+                    transfer.tickets.append((observer, ticket, row))
+            elif not writes:
                 observer.load(access)
             elif not transfer.reduces:
                 observer.store(access, None)
@@ -219,7 +224,7 @@ class BulkCopies(AsyncUnit):
             self._complete_on(transfer, transfer.barrier)
 
     def _complete(self, transfer: Transfer) -> None:
-        """Report to the observers that the accesses to shared memory are complete."""
+        """Report to the observers that the accesses are complete."""
         for observer, ticket, row in transfer.tickets:
             barrier = transfer.barrier
             if barrier is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -14,39 +14,24 @@ from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
-from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.derived import derived
-from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
-from sdpalab.sim.footprint import PLANES
+from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.geometry import Geometry
-from sdpalab.sim.hazard_log import HazardLog, unwaited_copies
+from sdpalab.sim.hazard_log import unwaited_copies
 from sdpalab.sim.hazards import Hazard, Note
-from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
-from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
-from sdpalab.sim.native import (
-    STUCK,
-    UNWRITTEN,
-    all_resident,
-    note_suspicions,
-    report_suspicions,
-    run_native,
-    wanted_engine,
-)
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.options import CHECKS, all_checks, check_options
-from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.recording import AccessRecorder
-from sdpalab.sim.selection import WARP, Array, Indices
-from sdpalab.sim.setup import Chunks, Setup
+from sdpalab.sim.selection import WARP, Indices
+from sdpalab.sim.setup import Setup
 from sdpalab.sim.shape import clusters_in_order, shape_of
-from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
@@ -59,8 +44,6 @@ _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
 """Lanes of a chunk, if there are that many: fewer do not pay for NumPy's calls, and more leave the caches."""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
-_ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
-"""Exceptions of a launch in a ring, by the reason with which native code ends."""
 
 Accesses = Literal["none", "places", "all"]
 """What of a launch's accesses to global memory is wanted (:func:`execute`)."""
@@ -314,7 +297,9 @@ def execute(
     )
     if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
         accesses = "all"
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses)
+    from sdpalab.sim.native.running import run_launch  # imports LLVM
+
+    run = run_launch(setup, arena, 1 if watchers else workers, places=accesses == "places")
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -322,143 +307,15 @@ def execute(
         int(run.tally.steps[0]),
         symbols.shared_bytes,
         counted(module, code, program, run.tally) if counters else None,
-        tuple(run.chunks.printed),
+        tuple(run.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
-    return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
-
-
-@dataclass(frozen=True)
-class _Execution:
-    """All chunks of a launch, run once."""
-
-    chunks: Chunks
-    space: Space
-    log: HazardLog
-    tally: Tally
-    touched: list[Touched] = field(default_factory=list)
-
-
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, accesses: Accesses) -> _Execution:
-    """Run a launch on the native engine, or where that leaves it to the reference engine, there.
-
-    What is read of shared memory that nobody wrote is followed to where it matters: that takes longer, so it is done
-    only once there is such a read.
-    """
-    if is_ring(setup.numerics):
-        run = _execution(setup, arena)
-        reason = run_native(setup, run.space, run.tally, workers, printed=run.chunks.printed)
-        if reason:
-            raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
-        return run
-    native = wanted_engine() == "native" and accesses != "all"
-    follows = _follows(setup)
-    before = arena.snapshot() if native or follows else (None, None)
-    suspects = False
-    if native:
-        run = _execution(setup, arena)
-        why = _run_native(setup, run, workers, accesses)
-        if not why:
-            return run
-        arena.restore(before)  # what it has done so far is thrown away
-        together = all_resident(setup) if why == STUCK else None
-        if together is not None:
-            setup, run = together, _execution(setup, arena)
-            why = _run_native(setup, run, workers, accesses)
-            if not why:
-                return run
-            arena.restore(before)
-        suspects = follows and why == UNWRITTEN
-        if suspects:
-            run = _execution(setup, arena)
-            if not _run_native(replace(setup, tracking=True), run, workers, accesses):
-                return run  # what was undefined did not matter
-            arena.restore(before)
-        for tracking in (suspects, not suspects) if follows else (False,):
-            reported, other = _report_natively(replace(setup, tracking=tracking), arena, before, why, accesses)
-            if reported is not None:
-                return reported
-            arena.restore(before)
-            if not other:
-                break
-    if suspects:
-        try:
-            run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
-        except SimError:  # it is raised with the hazards of the run below
-            pass
-        else:
-            if run.log.unwritten_reads:
-                return run
-        arena.restore(before)
-    run = _on_reference(setup, arena, affordable, workers)
-    if follows and run.log.unwritten_reads:
-        arena.restore(before)
-        run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
-    return run
-
-
-def _report_natively(
-    setup: Setup, arena: Arena, before: tuple[Array | None, Heap | None], why: str, accesses: Accesses
-) -> tuple[_Execution | None, bool]:
-    """Run a launch with hazards on the native engine, which reports them; None if it does not, and whether it may with
-    the other choice of ``setup.tracking``.
-
-    Undefined bytes of shared memory are followed if and only if any are read, and the launch runs to its end.
-    """
-    run = _execution(setup, arena)
-    wanted, printed = _touched_by(setup, run, accesses), run.chunks.printed
-    suspicions = note_suspicions(setup, run.space, run.tally, run.log, why, wanted, printed)
-    if suspicions is None:
-        return None, False
-    if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
-        return None, True
-    if suspicions.complete:
-        return run, False
-    arena.restore(before)
-    again = replace(run, space=arena.space())
-    return again if report_suspicions(setup, again.space, again.log, suspicions) else None, False
-
-
-def _follows(setup: Setup) -> bool:
-    """Whether undefined bytes of shared memory may be followed: loads bring them into registers."""
-    return "memory" in setup.checks and _loads_shared(setup.entry)
-
-
-def _touched_by(setup: Setup, run: _Execution, accesses: Accesses) -> list[Touched] | None:
-    """Where to note what a launch accesses, if that is wanted."""
-    return run.touched if accesses == "places" and "race" in setup.checks else None
-
-
-def _run_native(setup: Setup, run: _Execution, workers: int | None, accesses: Accesses) -> str:
-    """Run a launch on the native engine; why it is left to the reference engine, or empty."""
-    wanted = _touched_by(setup, run, accesses)
-    return run_native(setup, run.space, run.tally, workers, wanted, run.chunks.printed)
-
-
-def _execution(setup: Setup, arena: Arena) -> _Execution:
-    """What an engine works on, and what it fills in."""
-    space, geometry, log = arena.space(), setup.geometry, HazardLog()
-    size = len(space.data)
-    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
-    history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
-    return _Execution(Chunks(setup, space, tally, log, history), space, log, tally)
-
-
-def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
-    run = _execution(setup, arena)
-    with run.log.attach_to_errors():
-        run_chunks(run.chunks, workers, affordable)
-    return run
+    return Executed(report, module, code, geometry, None, run.touched[0] if run.touched else None)
 
 
 @derived
 def _uses_heap(entry: Entry) -> bool:
     return any(map(allocates, entry.instructions))
-
-
-@derived
-def _loads_shared(entry: Entry) -> bool:
-    return any(map(loads_shared, entry.instructions))
 
 
 @lru_cache(maxsize=64)
@@ -503,4 +360,4 @@ def _memory_needed(
             f"the launch would need about {need / 2**30:.1f} GiB of this machine's memory, "
             f"and the simulator takes at most {MEMORY_BUDGET / 2**30:.0f} GiB: launch less at once"
         )
-    return need + global_bytes * PLANES
+    return need

@@ -108,6 +108,14 @@ class Observer:
         """
         return None
 
+    def copy_reads(self, access: Access, barrier: CompletionBarrier) -> Array | None:
+        """Copies of these lanes will read global memory from now on until they complete on these mbarriers, one each.
+
+        Returns a ticket for :meth:`complete`, or None.
+        """
+        self.load(access)
+        return None
+
     def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
         """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
 

@@ -16,12 +16,12 @@ from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK
 from sdpalab.sim.checks.global_history import FIRST_GROUP, SEVERAL, GlobalHistory, GlobalOrder, Marks
 from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
 from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
-from sdpalab.sim.checks.race import USUALLY_PROXY, RaceCheck
+from sdpalab.sim.checks.race import USUALLY_IN_FLIGHT, USUALLY_PROXY, RaceCheck
 from sdpalab.sim.checks.tensor_map_fences import MAP_CHUNK, TensorMapFences
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import Array, Mask, Selection, indices
 
@@ -50,7 +50,7 @@ class GlobalRaceCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog, race: RaceCheck, history: GlobalHistory) -> None:
         self.machine, self.log, self.history = machine, log, history
         self.clocks, self.sync, self.volatile_is_data = race.clocks, race.sync, race.volatile_is_data
-        self.advice = race.advice
+        self.race, self.advice = race, race.advice
         self.values = race.values
         self.lanes = LaneRaces(machine, log, race.lane_order, "global", history.granule)
         self.same_step = SameStep(machine, log, "global", values=race.values)
@@ -89,9 +89,6 @@ class GlobalRaceCheck(Observer):
         if "nc" in access.instruction.mods:
             for marks in (history.writes, history.strong):
                 self._check_constant(access, marks)
-        if in_async_proxy(access.instruction):
-            for marks in (history.writes, history.strong):
-                self._check_proxy(access, marks)
         if order.strong and not data:
             self._check_scopes(access, order, "reads what {other} updates", history.strong)
             self.lanes.access(access, "watches", "reads", ("wrote",), None)
@@ -102,6 +99,27 @@ class GlobalRaceCheck(Observer):
             self._mark_read(access, history.reads)
         if order.strong:
             self.sync.read(access, order)
+
+    def copy_reads(self, access: Access, barrier: CompletionBarrier) -> Array | None:
+        """A copy's reads are over for those who have waited for its mbarrier, and for no others: not for its issuer."""
+        if access.space.name != "global":
+            return None
+        self.clocks.tick(access.instruction)
+        history = self.history
+        self._check(access, history.writes, "reads what {other} wrote", None)
+        for marks in (history.writes, history.strong):
+            self._check_proxy(access, marks)
+        self._check_strong(access, "reads what {other} updates", None, reads=True)
+        self.lanes.compare(access, "reads", ("wrote", "updates"))
+        tags = self.clocks.issue(access.sel, barrier)
+        lanes = indices(access.sel)
+        self.race.issuers[self.clocks.now] = lanes[np.flatnonzero(np.diff(lanes, prepend=-1))]
+        self._mark_read(access, history.reads, tags)
+        return tags
+
+    def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
+        """See :meth:`~sdpalab.sim.checks.clocks.Clocks.complete`."""
+        self.clocks.complete(ticket, sel, barrier)
 
     def store(self, access: Access, words: Array | None) -> None:
         """A weak write must come after all accesses of others, unless it changes nothing; a strong one after their weak
@@ -302,9 +320,9 @@ class GlobalRaceCheck(Observer):
             text = f"updates what {{other}} updates at the same time, {place_of(self.machine, access, row)}"
             self.log.add(self.machine, "race", access.instruction, int(lanes[row]), text, _USUALLY_SCOPE, other)
 
-    def _mark(self, access: Access, marks: Marks) -> None:
+    def _mark(self, access: Access, marks: Marks, tags: Array | None = None) -> None:
         marks.owner.scatter(access.index, access.width, self.owner[access.sel])
-        marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
+        marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel) if tags is None else tags)
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))
 
     def _mark_strong(self, access: Access) -> None:
@@ -327,9 +345,10 @@ class GlobalRaceCheck(Observer):
         accesses, seats = np.stack([owners, tags, pcs]), self.clocks.seat[access.sel][where]
         self.order.add(self.history.earlier, access.index[where], access.width, accesses, seats)
 
-    def _mark_read(self, access: Access, marks: Marks) -> None:
-        """A read joins those of the place that do not come before it."""
-        own, seats, tags = self.owner[access.sel], self.clocks.seat[access.sel], self.clocks.tags(access.sel)
+    def _mark_read(self, access: Access, marks: Marks, tags: Array | None = None) -> None:
+        """A read joins those of the place that do not come before it. ``tags`` are the lanes' own, or a copy's."""
+        own, seats = self.owner[access.sel], self.clocks.seat[access.sel]
+        tags = self.clocks.tags(access.sel) if tags is None else tags
         owners, before = (each.gather(access.index, access.width) for each in (marks.owner, marks.tag))
         mine = (owners == own[:, None]) & (before >> ACTOR_SHIFT == (tags >> ACTOR_SHIFT)[:, None])
         joins: Mask = ~((owners == 0) | mine).all(axis=1)
@@ -340,7 +359,7 @@ class GlobalRaceCheck(Observer):
         joins |= together
         joins[last[together]] = True
         if not joins.any():
-            self._mark(access, marks)
+            self._mark(access, marks, tags)
             return
         rows = np.flatnonzero(~joins)
         pcs = np.full(len(own), access.instruction.pc, np.uint32)
@@ -369,7 +388,7 @@ class GlobalRaceCheck(Observer):
         if owner != first:  # a member of a group
             pc = next(each.pc for each in self.history.members(first, last, pc) if each[:2] == (owner, tag))
         instruction, lane = machine.entry.instructions[pc], int(indices(access.sel)[row])
-        several = owner == SEVERAL
+        several, near = owner == SEVERAL, bool(self._near(np.array([owner]), np.array([self.owner[lane]]))[0])
         other = conflicting_access_of(
             machine,
             instruction,
@@ -377,6 +396,9 @@ class GlobalRaceCheck(Observer):
             warp=None if several else (tag >> int(ACTOR_SHIFT)) % machine.warps,
             note="in several blocks" if several else "",
         )
+        if near and tag >> int(ACTOR_SHIFT) >= self.clocks.actors:  # a copy's
+            other = self.race.access_behind(lane, tag)
+            usually = usually or self.race.wait_advice(int(self.clocks.seat[lane])) or USUALLY_IN_FLIGHT
         if not usually:
             advice = "" if several else self.advice(int(self.clocks.seat[lane]), owner - 1, tag & int(TIME_MASK))
             usually = advice or (_USUALLY_BARRIER if owner == int(self.owner[lane]) else _USUALLY)

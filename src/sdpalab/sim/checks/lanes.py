@@ -191,12 +191,18 @@ class LaneRaces:
         matters : function, optional
             Which accesses count; the others are benign.
         """
-        for other in against:
-            if other in self._marks:
-                self._check(access, self._marks[other], f"{verb} what {{other}} {_DID[other]}", matters)
+        self.compare(access, verb, against, matters)
         mask = self.order.missing(access.sel, access.instruction)
         if mask is not None:
             self._note(access, does, mask)
+
+    def compare(
+        self, access: Access, verb: str, against: tuple[str, ...], matters: Callable[[], Mask] | None = None
+    ) -> None:
+        """The first half of :meth:`access`: nothing is kept."""
+        for other in against:
+            if other in self._marks:
+                self._check(access, self._marks[other], f"{verb} what {{other}} {_DID[other]}", matters)
 
     def _note(self, access: Access, does: str, mask: Array) -> None:
         index, width, sel, order = access.index, access.width, access.sel, self.order

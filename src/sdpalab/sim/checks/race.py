@@ -28,10 +28,10 @@ from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.opcodes import in_async_proxy, opcode_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
-__all__ = ["USUALLY_PROXY", "RaceCheck"]
+__all__ = ["USUALLY_IN_FLIGHT", "USUALLY_PROXY", "RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
-_USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
+USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
 _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
@@ -374,11 +374,11 @@ class RaceCheck(Observer):
 
     def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
         lane_of_machine = int(indices(access.sel)[lane])
-        other = self._conflicting_access(lane_of_machine, tag)
+        other = self.access_behind(lane_of_machine, tag)
         seat = int(self.clocks.seat[lane_of_machine])
         usually = USUALLY_PROXY if kind == "proxy" else ""
         if not usually and tag >> int(ACTOR_SHIFT) >= self.clocks.warps:
-            usually = self.arrivals.wait_advice(seat) or _USUALLY_IN_FLIGHT
+            usually = self.wait_advice(seat) or USUALLY_IN_FLIGHT
         if not usually:
             cta, size = int(self.machine.cta[lane_of_machine]), self.machine.cluster_size
             block = int(self.machine.cta_ids[cta - cta % size + (tag >> int(ACTOR_SHIFT)) // self.machine.warps])
@@ -386,11 +386,15 @@ class RaceCheck(Observer):
         text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
 
+    def wait_advice(self, seat: int) -> str:
+        """See :meth:`Arrivals.wait_advice`."""
+        return self.arrivals.wait_advice(seat)
+
     def advice(self, seat: int, block: int, time: int) -> str:
         """What keeps a warp from coming after what ``block`` did at a time; empty if that is not known."""
         return self.arrivals.advice(seat, block, time) or self.sync.advice(seat, block, time)
 
-    def _conflicting_access(self, lane: int, tag: int) -> ConflictingAccess:
+    def access_behind(self, lane: int, tag: int) -> ConflictingAccess:
         """The access behind a tag, by a lane of the same cluster."""
         machine, clocks = self.machine, self.clocks
         actor, time = tag >> int(ACTOR_SHIFT), tag & int(TIME_MASK)

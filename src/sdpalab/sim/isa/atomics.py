@@ -7,19 +7,12 @@ and scopes change nothing where every instruction is complete before the next be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
-from sdpalab.sim.isa.rounding import canonical_nans, flush
-from sdpalab.sim.isa.steps import require
-from sdpalab.sim.selection import Array, Selection, in_turns
-from sdpalab.sim.types import PtxType, unsigned
+from sdpalab.sim.isa.rounding import canonical_nans
+from sdpalab.sim.selection import Array
 
 __all__ = ["SHARED_REDUCTIONS", "UPDATES", "WITHOUT_RESULT"]
 
@@ -70,69 +63,3 @@ SHARED_REDUCTIONS = {
     "add": ("u32", "s32", "u64"),
 }
 """The types that each operation has that an asynchronous reduction makes in shared memory (PTX ISA, "red.async")."""
-
-
-@opcode("atom", "red")
-def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    returns = instruction.opcode == "atom"
-    mods.choice(_ORDERS, default="relaxed")
-    mods.choice(_SCOPES, default="gpu")
-    space = take_space(mods)
-    if space not in ("global", "shared", "shared::cluster", "generic"):
-        raise mods.unsupported(f"no atomics on .{space}")
-    operation = mods.choice(UPDATES if returns else WITHOUT_RESULT)
-    type_ = mods.type()
-    update, types = UPDATES[operation]
-    require(mods, type_, types)
-    half = type_.is_float and type_.dtype.itemsize == 2
-    if half and not mods.flag("noftz"):
-        raise mods.unsupported("16-bit floating point needs .noftz")
-    operands = list(instruction.operands)
-    take_cache_hint(decoder, mods, operands)
-    mods.done()
-    d = decoder.dst(instruction, operands.pop(0), type_) if returns else None
-    access = Accessor(decoder, instruction, operands.pop(0), space, type_.bytes)
-    sources = [decoder.src(instruction, operand, type_) for operand in operands]
-    if len(sources) != (2 if operation == "cas" else 1):
-        raise mods.unsupported("wrong number of operands")
-
-    weak = decoder.machine.weak
-
-    def step(sel: Selection) -> None:
-        for part in access.updates(sel):
-            memory, chosen, index = part.space, part.sel, part.index
-            # Global memory adds float32 without subnormals, shared memory with them.
-            function = _flushing_add if type_.name == "f32" and memory.name == "global" else update
-            values = [source[chosen] for source in sources]
-            old = np.empty(len(index), unsigned(type_.bits))
-            for turn in in_turns(index):
-                updated = partial(_updated, type_, function, [value[turn] for value in values])
-                if weak is None:
-                    old[turn] = words = memory.load(index[turn], type_.bytes)
-                    memory.store(index[turn], type_.bytes, updated(words))
-                else:
-                    old[turn] = weak.update(part.at(turn), updated)
-            if d is not None:
-                d[chosen] = _unpacked(old, type_)
-
-    return step
-
-
-def _updated(type_: PtxType, function: Update, values: Sequence[Array], words: Array) -> Array:
-    """What an update leaves where ``words`` were."""
-    return _packed(function(_unpacked(words, type_), *values), type_)
-
-
-def _unpacked(words: Array, type_: PtxType) -> Array:
-    values = words.view(type_.dtype)
-    return values if type_.lanes == 1 else values.reshape(-1, type_.lanes)
-
-
-def _packed(values: Array, type_: PtxType) -> Array:
-    return np.ascontiguousarray(values).reshape(-1).view(unsigned(type_.bits))
-
-
-def _flushing_add(old: Array, value: Array) -> Array:
-    """float32 addition with subnormal inputs and results taken as zeros of the same sign."""
-    return canonical_nans(flush(flush(old) + flush(value)))

@@ -50,23 +50,3 @@ table is in docs/instructions.md.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
-
-from sdpalab.sim.native.choice import (
-    STUCK,
-    UNWRITTEN,
-    all_resident,
-    note_suspicions,
-    report_suspicions,
-    run_native,
-    wanted_engine,
-)
-
-__all__ = [
-    "STUCK",
-    "UNWRITTEN",
-    "all_resident",
-    "note_suspicions",
-    "report_suspicions",
-    "run_native",
-    "wanted_engine",
-]

@@ -6,8 +6,6 @@ code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
 
 from __future__ import annotations
 
-from sdpalab.sim.native.choice import UNWRITTEN
-
 __all__: list[str] = []
 
 WARP = 32
@@ -47,6 +45,10 @@ END_REGISTERS, END_REDUCE, END_REFUSED, END_INNER = 12, 13, 14, 15
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
+UNWRITTEN = "uninitialised"
+"""Why a launch ends in which shared memory is read that nobody wrote."""
+NOTHING_CAN_RUN = "nothing can run"
+"""Why one does in which all threads wait, most likely for each other or for blocks that have not begun."""
 DONE, MISS = 0, 1
 """An operation is done; or its addresses are outside the extent that its record remembers."""
 GIVE_UP = 2
@@ -56,7 +58,7 @@ WHY = (
     "several buffers in one access",
     "lanes of a warp missing at a warp-wide instruction",
     "barrier rules",
-    "nothing can run",
+    NOTHING_CAN_RUN,
     "too many steps",
     "trap",
     UNWRITTEN,
@@ -270,7 +272,8 @@ CONTEXT_WORDS = 192
     RECORDED,  # of each instruction, whether recorders collect its accesses: a byte; 0: of none
     RECORD_SHARED,  # functions of Python for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
-) = range(182)
+    READ_TAG,  # what a copy that reads global memory leaves there; 0: what the current warp does
+) = range(183)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -299,6 +302,8 @@ SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
 EVERY_WARP = 0xFF
 """In place of a warp's number: any of its cluster."""
+OF_COPIES = 0x40
+"""From this number on, in place of a warp's, copies that complete on the mbarriers of a CTA, by their order there."""
 
 FORWARD, BACKWARD, DRAWN, TOGETHER = 0, 1, 2, 3
 """The order of a cluster's warps; together, all warps in front of the lowest block run that, one after the other."""

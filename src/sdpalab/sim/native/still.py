@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from sdpalab.sim import isa as isa  # fills the table of handlers
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import HANDLERS, Decoder, Step, find_handler

@@ -6,11 +6,14 @@ from sdpalab.sim.native.clocks import comes_before, first_of_cluster, operation_
 from sdpalab.sim.native.flights import copy_issued, doubt, read_range
 from sdpalab.sim.native.layout import (
     CHECKED,
+    CLUSTER,
     COPY_CASTS,
     COPY_COMBINE,
     COPY_PC,
     COPY_SIGNAL,
     COUNTING,
+    CTA_COUNT,
+    CTAS,
     CURRENT_STATE,
     FULL,
     GRANULE_SHIFT,
@@ -25,9 +28,14 @@ from sdpalab.sim.native.layout import (
     MB_TAG,
     MB_UNFENCED,
     MBARRIER_RULE,
+    MBARRIER_WORDS,
+    MBARRIERS,
+    MOST_MBARRIERS,
+    OF_COPIES,
     OPERANDS,
     RACE,
     RANKS,
+    READ_TAG,
     SCRATCH,
     SCRATCH_PLACES,
     SHARED_LIMIT,
@@ -262,7 +270,9 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     ``reads`` is whether it reads global memory for itself.
     """
     if load64(entry + 8 * TR_KIND) == LOADS and reads:
+        store64(context + 8 * READ_TAG, copy_tag(context, load64(entry + 8 * TR_MBARRIER)))
         status = global_lines(context, entry, 1)
+        store64(context + 8 * READ_TAG, 0)
         if status != 0:
             return status
     if load64(context + 8 * CHECKED) == 0:
@@ -287,6 +297,17 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
     time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
     store64(entry + 8 * TR_TIME, time)
     return time if time < 64 else 0
+
+
+def copy_tag(context: int, mbarrier: int) -> int:
+    """What a copy that completes on an mbarrier leaves in global memory where it reads; 0 without checks."""
+    if load64(context + 8 * CHECKED) == 0:
+        return 0
+    number = (mbarrier - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    cta = load64(context + 8 * CLUSTER) * load64(context + 8 * CTA_COUNT) + number // MOST_MBARRIERS
+    linear = load64(load64(context + 8 * CTAS) + 8 * cta) + 1
+    time = operation_time(context, actor_of(context, mbarrier))
+    return linear << 40 | time << 8 | OF_COPIES + number % MOST_MBARRIERS
 
 
 def announce_origin(context: int, entry: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.clocks import lanes_there, lanes_with, vector_of
+from sdpalab.sim.native.clocks import lanes_there, lanes_with, vector_of, warps_of_cluster
 from sdpalab.sim.native.lane_order import arrive_lanes, lanes_before
 from sdpalab.sim.native.layout import (
     ACQUIRES,
@@ -28,10 +28,13 @@ from sdpalab.sim.native.layout import (
     GLOBAL_WRITERS,
     GRID_ROWS,
     IN_GLOBAL,
+    MOST_MBARRIERS,
     OBSERVES,
+    OF_COPIES,
     POSITIONS,
     RACE,
     READ_SHIFT,
+    READ_TAG,
     RELEASES,
     SCOPE_SHIFT,
     SCRATCH,
@@ -81,6 +84,11 @@ def conflicts(context: int, tag: int, lane: int, there: int) -> int:
     if cta == SEVERAL:
         return 1
     warp, place = load64(context + 8 * CURRENT), of_cluster(context, cta)
+    if number >= OF_COPIES and number != EVERY_WARP:
+        if place == 0:  # to whom they were passed on is not kept
+            return 1
+        actor = 2 * warps_of_cluster(context) + MOST_MBARRIERS * (place - 1) + number - OF_COPIES
+        return 1 if time > load64(vector_of(context, warp) + 8 * actor) else 0
     if place == 0:
         return 0 if comes_after(context, warp, cta, number, time) else 1
     if number == EVERY_WARP:
@@ -184,7 +192,9 @@ def read_pieces(context: int, mask: int, present: int, width: int, issuer: int) 
     write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
     strong, pages = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_PAGES)
     there = lanes_there(context, present)
-    mine = global_tag(context)
+    mine = load64(context + 8 * READ_TAG)
+    if mine == 0:
+        mine = global_tag(context)
     warp = load64(context + 8 * CURRENT)
     met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
     for number in range(32):
