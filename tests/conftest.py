@@ -15,6 +15,7 @@ import platformdirs
 import pytest
 
 from copied_commands import can_copy, run_copy
+from recorded import COLLECTED, module_records, recorded, recorded_launches  # noqa: F401  (fixtures)
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,9 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options that select the slow tests, too, and that make the simulator's tests a GPU's."""
     parser.addoption("--full", action="store_true", help="also the tests that are marked slow")
+    parser.addoption(
+        "--record", action="store_true", help="write the recorded outcomes of tests anew (tests/recorded.py)"
+    )
     text = "repeat the simulator's clean launches on a GPU, and record the results in FOLDER/golden.jsonl"
     parser.addoption("--replay-on-gpu", metavar="FOLDER", type=Path, help=text)
 
@@ -58,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = {}
     if "standin_torch" in sys.modules:  # by sitecustomize: this process has the stand-in for a GPU
         sys.modules["standin_torch"].apply()
+    if config.getoption("--record") and (hasattr(config, "workerinput") or config.getoption("numprocesses", None)):
+        raise pytest.UsageError("--record takes one process: leave out -n")
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
     if not hasattr(config, "workerinput"):
@@ -114,6 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     that are marked ``first`` go first."""
     from sdpalab.run import gpu_problem
 
+    config.stash[COLLECTED] = {item.nodeid for item in items}
     no_gpu, slow = gpu_problem(), "slow: --full runs them"
     beyond = set() if _is_full(config) else beyond_the_sample(items)
     selected: list[pytest.Item] = []

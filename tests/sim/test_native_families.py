@@ -1,17 +1,13 @@
-"""Families of instructions on the native engine: each row of a table is executed natively, by whole and by diverged
-warps, and leaves the bits that it leaves on the reference engine."""
+"""Families of instructions: each row of a table is executed by whole and by diverged warps, and leaves the bits
+that are recorded."""
 
 from __future__ import annotations
 
 import random
 
 import numpy as np
-import pytest
-
-pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
-
 import ptx_snippets
-from differential import differential
+import pytest
 
 from sdpalab import sim
 
@@ -90,17 +86,16 @@ word has."""
 REGISTERS = ".reg .b16 %h, %l; .reg .b32 %x, %y; .reg .b64 %v, %w; .reg .f64 %g; .reg .pred %p, %q;"
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("family", LANES)
-def test_lanes_compute_what_they_do_on_the_reference_engine(family: str) -> None:
+def test_lanes_compute_what_is_recorded(family: str) -> None:
     rows, draw = LANES[family], random.Random(family)
     a, b, c = ptx_snippets.triples(32, 192)
     small = [[draw.randrange(40) for _ in a] for _ in range(2)]
     body = "\n".join(row.replace("%d", f"%d{k}") for k, row in enumerate(rows))
     inputs = {name: ("u32", values) for name, values in zip("abcef", (a, b, c, *small), strict=True)}
     results = {f"d{k}": "u32" for k in range(len(rows))}
-    with differential() as outcomes:
-        ptx_snippets.run(body, results, registers=REGISTERS, **inputs)
-    assert outcomes == ["", ""]
+    ptx_snippets.run(body, results, registers=REGISTERS, **inputs)
 
 
 WARPS = (
@@ -112,6 +107,7 @@ WARPS = (
 """What the lanes of whole warps compute together."""
 
 
+@pytest.mark.usefixtures("recorded_launches")
 def test_lanes_of_a_warp_match() -> None:
     rng = np.random.default_rng(1)
     few = rng.integers(0, 3, 128)
@@ -124,9 +120,7 @@ def test_lanes_of_a_warp_match() -> None:
     )
     out = [np.zeros(128, np.uint32) for _ in WARPS]
     inputs = [each.astype(np.uint32) for each in (few, rng.integers(0, 2, 128), np.repeat([4, 5], 64))]
-    with differential() as outcomes:
-        assert sim.launch(ptx, "snippet", 2, 64, [128, 0, *inputs, *out]).hazards == []
-    assert outcomes == [""]
+    assert sim.launch(ptx, "snippet", 2, 64, [128, 0, *inputs, *out]).hazards == []
     assert out[0].tolist() == [
         sum(1 << k for k in range(32) if few[warp * 32 + k] == few[warp * 32 + lane])
         for warp in range(4)
@@ -142,7 +136,8 @@ MMA = [
 ]
 
 
-def test_integer_products_are_those_of_the_reference_engine() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_integer_products() -> None:
     """Chains of products, so that sums wrap and saturate."""
     body, rng = [], np.random.default_rng(2)
     for shape, kinds, sat in MMA:
@@ -157,40 +152,36 @@ def test_integer_products_are_those_of_the_reference_engine() -> None:
     results, inputs = {f"s{k}": "u32" for k in range(4)}, {f"r{k}": "u32" for k in range(10)}
     zero = "".join(f"mov.b32 %s{k}, 0;" for k in range(4))
     ptx = ptx_snippets.kernel(zero + "\n".join(body), results, inputs, registers=".reg .b32 %d<4>;", target="sm_90a")
-    with differential() as outcomes:
-        out = [np.zeros(32, np.uint32) for _ in results]
-        assert sim.launch(ptx, "snippet", 1, 32, [32, 0, *words, *out]).hazards == []
-    assert outcomes == [""]
+    out = [np.zeros(32, np.uint32) for _ in results]
+    assert sim.launch(ptx, "snippet", 1, 32, [32, 0, *words, *out]).hazards == []
 
 
-def test_products_of_f64_are_those_of_the_reference_engine() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_products_of_f64() -> None:
     product = "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%d, %e}, {%a}, {%b}, {%c, %f};"
     rng = np.random.default_rng(3)
     values = rng.normal(size=(4, 32)) * 2.0 ** rng.integers(-40, 40, (4, 32))
     values[0, 3], values[1, 5] = np.inf, np.nan
     ptx = ptx_snippets.kernel(product, {"d": "f64", "e": "f64"}, dict.fromkeys("abcf", "f64"))
     out = np.zeros((2, 32))
-    with differential() as outcomes:
-        assert sim.launch(ptx, "snippet", 1, 32, [32, 0, *values, *out]).hazards == []
-    assert outcomes == [""]
+    assert sim.launch(ptx, "snippet", 1, 32, [32, 0, *values, *out]).hazards == []
     assert np.isfinite(out).any()
 
 
+@pytest.mark.usefixtures("recorded_launches")
 def test_a_line_that_is_discarded_is_poison() -> None:
     ptx = """.version 8.0\n.target sm_90\n.address_size 64
     .entry k(.param .u64 a) { .reg .b32 %r<4>; .reg .b64 %rd<4>; mov.u32 %r1, %tid.x; ld.param.u64 %rd1, [a];
     mul.wide.u32 %rd2, %r1, 256; add.u64 %rd3, %rd1, %rd2; applypriority.global.L2::evict_normal [%rd3], 128;
     discard.global.L2 [%rd3], 128; ret; }"""
     data = np.zeros((32, 64), np.uint32)
-    with differential() as outcomes:
-        assert sim.launch(ptx, "k", 1, 32, [data], counters=True).hazards == []
-    assert outcomes == [""]
+    assert sim.launch(ptx, "k", 1, 32, [data], counters=True).hazards == []
     assert (data[:, :32] == 0xFFFFFFFF).all()
     assert (data[:, 32:] == 0).all()
 
 
 def test_clocks_go_on_with_the_steps_of_a_cluster() -> None:
-    """Their values are each engine's own, and on native code the same for any number of threads."""
+    """Their values are the same for any number of threads."""
     body = "mov.u64 %v, %clock64; mov.u32 %x, %clock; mov.u64 %w, %globaltimer; sub.u64 %d, %w, %v; cvt.u32.u64 %e, %v;"
     outs = []
     for workers in (1, 2):

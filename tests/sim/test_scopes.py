@@ -4,9 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from differential import differential
 
 from sdpalab import sim
+
+pytestmark = pytest.mark.usefixtures("recorded_launches")
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
@@ -33,14 +34,6 @@ def hazards(body: str, grid: int = 1, threads: int = 32, schedules: tuple[str, .
 
 def kinds(body: str, **options) -> set[str]:
     return {hazard.kind for hazard in hazards(body, **options)}
-
-
-def native_kinds(body: str, **options) -> set[str]:
-    """The same, of launches that the native engine leaves to the reference engine only for a race."""
-    with differential() as outcomes:
-        reported = kinds(body, **options)
-    assert set(outcomes) <= ({"race", ""} if reported else {""})
-    return reported
 
 
 # ---- message passing -------------------------------------------------------------------------------------------------
@@ -72,7 +65,7 @@ def test_a_message_needs_fences_that_reach_the_other_thread(blocks, release, acq
     need = LEVELS["gpu"] if blocks else LEVELS["cta"]
     ordered = bool(release and acquire) and min(LEVELS[release], LEVELS[acquire]) >= need
     size = {"grid": 2, "threads": 32} if blocks else {"threads": 64}
-    assert (native_kinds(body, schedules=("forward",), **size) == set()) == ordered
+    assert (kinds(body, schedules=("forward",), **size) == set()) == ordered
 
 
 @pytest.mark.parametrize("scope", ["cta", "cluster", "gpu", "sys"])
@@ -80,7 +73,7 @@ def test_the_flag_itself_needs_a_scope_with_both_threads(scope):
     for blocks, size in ((False, {"threads": 64}), (True, {"grid": 2})):
         body = passing(blocks, "sc.sys", "sc.sys", scope)
         expected = set() if LEVELS[scope] >= (2 if blocks else 0) else {"race"}
-        assert native_kinds(body, schedules=("forward",), **size) == expected
+        assert kinds(body, schedules=("forward",), **size) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,7 +82,7 @@ def test_the_flag_itself_needs_a_scope_with_both_threads(scope):
 )
 def test_releases_and_acquires_need_no_fence(write, read, ordered):
     body = passing(True, "", "", "gpu").replace("st.relaxed", f"st.{write}").replace("ld.relaxed", f"ld.{read}")
-    assert native_kinds(body, grid=2, schedules=("forward",)) == (set() if ordered else {"race"})
+    assert kinds(body, grid=2, schedules=("forward",)) == (set() if ordered else {"race"})
 
 
 @pytest.mark.parametrize(("release", "ordered"), [("acq_rel.cta", True), ("", False)])
@@ -117,7 +110,7 @@ def test_a_lock_between_warps_is_no_race_if_it_has_its_fences(space, after, befo
         body = (
             "setp.eq.u32 %p3, %r0, 0; @%p3 st.shared.u32 [buf], 0; @%p3 st.shared.u32 [buf+64], 0; bar.sync 0;\n" + body
         )
-    reported = native_kinds(body, threads=96) if space == "global" else kinds(body, threads=96)
+    reported = kinds(body, threads=96)
     assert reported == (set() if ordered else {"race"})
 
 
@@ -180,7 +173,7 @@ def test_a_fence_before_the_barrier_covers_the_count_behind_it(writer, counter, 
     """All threads write and call __threadfence(), and behind a barrier thread 0 counts: the block that comes last reads
     what all have written. By Fence-SC order that is no race if its readers, or thread 0, have one as well."""
     body = COUNTED.format(writer=writer, counter=counter, reader=reader)
-    assert (native_kinds(body, grid=3, threads=64, schedules=("lockstep", "reverse")) == set()) == ordered
+    assert (kinds(body, grid=3, threads=64, schedules=("lockstep", "reverse")) == set()) == ordered
 
 
 @pytest.mark.parametrize(("second", "ordered"), [("st.relaxed", True), ("st", False)])
@@ -200,8 +193,8 @@ def test_a_release_also_covers_a_later_strong_write_to_its_place(second, ordered
 def test_volatile_is_relaxed_by_the_letter_and_data_on_request():
     body = "setp.eq.u32 %p1, %r2, 0; @%p1 st.volatile.global.u32 [%rd1], %r0;"
     assert kinds(body, threads=64) == set()
-    assert native_kinds(body, threads=64, volatile="data") == {"race"}
-    assert native_kinds("ld.volatile.global.u32 %r5, [%rd4];", threads=64, volatile="data") == set()
+    assert kinds(body, threads=64, volatile="data") == {"race"}
+    assert kinds("ld.volatile.global.u32 %r5, [%rd4];", threads=64, volatile="data") == set()
     reported = hazards(body, threads=64, volatile="data")
     assert {hazard.kind for hazard in reported} == {"race"}
     assert "by the letter of PTX they are relaxed operations" in reported[0].message
@@ -348,8 +341,7 @@ def test_lanes_that_sync_together_with_other_masks_are_not_ordered(mask, ordered
         f"and.b32 %r6, %r2, {28 if mask == '0xf' else 24}; mov.u32 %r7, {mask}; shl.b32 %r7, %r7, %r6;\n"
         "st.shared.u32 [%r3], %r2; bar.warp.sync %r7; ld.shared.u32 %r8, [%r5];"
     )
-    with differential():
-        assert kinds(body, checks=sim.thorough_checks()) == (set() if ordered else {"lane-race"})
+    assert kinds(body, checks=sim.thorough_checks()) == (set() if ordered else {"lane-race"})
 
 
 @pytest.mark.parametrize("space", [".global", ""])
@@ -370,8 +362,6 @@ def test_blocks_that_pass_something_on_go_in_other_orders_than_together(space):
 def test_a_load_that_is_not_coherent_must_not_read_what_the_kernel_has_written(load, clean):
     body = "st.global.u32 [%rd4], %r0; bar.sync 0; xor.b32 %r3, %r0, 32; mul.wide.u32 %rd5, %r3, 4;\n"
     body += f"add.u64 %rd6, %rd1, %rd5; {load}.u32 %r5, [%rd6]; {load}.u32 %r6, [%rd2];"
-    with differential() as outcomes:
-        reported = hazards(body, threads=64)
-    assert outcomes == ["" if clean else "race"] * len(SCHEDULES)
+    reported = hazards(body, threads=64)
     assert {hazard.kind for hazard in reported} == (set() if clean else {"race"})
     assert all("reads through a cache that is not coherent what st.global.u32" in each.message for each in reported)

@@ -4,13 +4,12 @@ import functools
 
 import numpy as np
 import pytest
-from differential import differential
 
+from outcomes import alike
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
 from sdpalab.sim.options import SCHEDULES
 from sdpalab.sim.recording import AccessRecorder
-from two_engines import agreement, engine
 
 PRINTING = r"""
 extern "C" __global__ void kernel(int n) {
@@ -42,24 +41,22 @@ def compiled(source):
     return compile_program(source, "calls.cu", "kernel", (), options).ptx.decode().rstrip("\0")
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_printf_writes_what_c_writes(schedule):
-    with differential() as outcomes:
-        report = sim.launch(compiled(PRINTING), "kernel", 3, 2, [42], schedule=schedule)
-    assert outcomes == [""]
+    report = sim.launch(compiled(PRINTING), "kernel", 3, 2, [42], schedule=schedule)
     assert sorted(report.printed) == sorted(WRITTEN)
     assert report.hazards == []
 
 
+@pytest.mark.usefixtures("recorded_launches")
 def test_printf_returns_how_many_arguments_it_took_and_keeps_the_order_of_the_lanes():
     source = (
         'extern "C" __global__ void kernel(int* out) { out[threadIdx.x] = printf("%d %d\\n", threadIdx.x, 7);'
         ' out[threadIdx.x] += 10 * printf("end"); }'
     )
     out = np.zeros(4, np.int32)
-    with differential() as outcomes:
-        report = sim.launch(compiled(source), "kernel", 1, 4, [out])
-    assert outcomes == [""]
+    report = sim.launch(compiled(source), "kernel", 1, 4, [out])
     assert out.tolist() == [2] * 4
     assert report.printed == tuple(f"{t} 7\n" for t in range(4)) + ("end",) * 4
 
@@ -87,7 +84,7 @@ def test_a_failed_assertion_says_what_where_and_who(schedule):
     assert (x == -1).all()
     x = np.arange(64, dtype=np.int32)
     what = r"^calls\.cu:5: kernel: block \(0, 0, 0\), thread \(61, 0, 0\): assertion `x\[threadIdx\.x\] < limit` failed"
-    with pytest.raises(sim.DeviceAssertion, match=what), engine("native", alone=True):
+    with pytest.raises(sim.DeviceAssertion, match=what):
         sim.launch(compiled(ASSERTING), "kernel", 1, 64, [x, 61], schedule=schedule)
 
 
@@ -129,17 +126,11 @@ extern "C" __global__ void kernel(int *x, int n) {
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "random"])
-def test_a_race_beside_calls_counters_and_recorders_is_reported_by_native_code(schedule):
-    reports = {}
-    for name in ("native", "reference"):
-        recorder = AccessRecorder("calls.cu:10")
-        options = {"schedule": schedule, "counters": True, "watchers": [recorder]}
-        with engine(name, alone=name == "native"):
-            reports[name] = sim.launch(compiled(RACING), "kernel", 1, 64, [np.zeros(64, np.int32), 4], **options)
-        assert sorted(reports[name].printed) == ["3\n", "35\n"]
-        assert {each.space for each in recorder.records} == {"global", "shared"}
-    mine, other = reports["native"], reports["reference"]
-    assert {each.kind for each in mine.hazards} == {"race"}
-    assert agreement(mine.hazards) == agreement(other.hazards)
-    assert mine.counters.total("wavefronts") == other.counters.total("wavefronts")
-    assert mine.counters.by_warp == other.counters.by_warp
+def test_a_race_beside_calls_counters_and_recorders_is_reported(schedule, recorded):
+    recorder = AccessRecorder("calls.cu:10")
+    options = {"schedule": schedule, "counters": True, "watchers": [recorder]}
+    report = sim.launch(compiled(RACING), "kernel", 1, 64, [np.zeros(64, np.int32), 4], **options)
+    assert sorted(report.printed) == ["3\n", "35\n"]
+    assert {each.space for each in recorder.records} == {"global", "shared"}
+    assert {each.kind for each in report.hazards} == {"race"}
+    recorded.check([alike(report.hazards), report.counters.total("wavefronts"), report.counters.by_warp])

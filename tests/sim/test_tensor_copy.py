@@ -3,7 +3,6 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from differential import differential
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
@@ -148,6 +147,7 @@ def test_a_store_clips_at_the_tensor_and_undoes_the_swizzle(mode, schedule, swiz
     np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize(("operation", "ufunc"), [("add", np.add), ("min", np.minimum), ("max", np.maximum)])
 def test_reductions_of_boxes(operation, ufunc):
     rng = np.random.default_rng(0)
@@ -155,9 +155,7 @@ def test_reductions_of_boxes(operation, ufunc):
     before = out.copy()
     body = START + load_of(3, 512) + CTA_WAIT.format(0, "%r2", 0) + BACK.format(".reduce", f".{operation}.tile")
     maps = [sim.TensorMap(each, (1, 8, 32)) for each in (array, out)]
-    with differential() as outcomes:
-        assert kinds(body, [maps[0], np.zeros(64, np.uint32), 0, 0, 1, maps[1]], params=STORE_PARAMS) == []
-    assert outcomes == ["" if operation == "add" else "tensor map"]
+    assert kinds(body, [maps[0], np.zeros(64, np.uint32), 0, 0, 1, maps[1]], params=STORE_PARAMS) == []
     np.testing.assert_array_equal(out[1], ufunc(before[1], array[1]))
     np.testing.assert_array_equal(out[0], before[0])
 

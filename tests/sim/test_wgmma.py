@@ -3,7 +3,6 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from differential import differential
 from wgmma_kernels import (
     ATOM,
     accumulator_fragment,
@@ -138,6 +137,7 @@ def test_types(kind_a, kind_b, result, n, in_registers, mode):
     assert hazards == []
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.sample
 @pytest.mark.parametrize("numerics", ["hardware", "float32"])
 @pytest.mark.parametrize("in_registers", [False, True])
@@ -153,11 +153,9 @@ def test_types(kind_a, kind_b, result, n, in_registers, mode):
         ("u8", "s8", "s32"),
     ],
 )
-def test_both_engines_have_the_same_sums(kind_a, kind_b, result, in_registers, numerics):
-    with differential() as outcomes:
-        for mode in ("late", "early"):
-            product(16, kind_a, kind_b, result, in_registers=in_registers, numerics=numerics, mode=mode)
-    assert outcomes == ["", ""]
+def test_sums_are_those_that_are_recorded(kind_a, kind_b, result, in_registers, numerics):
+    for mode in ("late", "early"):
+        product(16, kind_a, kind_b, result, in_registers=in_registers, numerics=numerics, mode=mode)
 
 
 def test_signs_and_scale_d():

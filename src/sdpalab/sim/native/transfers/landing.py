@@ -322,12 +322,12 @@ def drained(context: int) -> int:
     """All threads have exited: what is in flight lands, copies that nobody waited for are counted, and such stores are
     wrong; a status."""
     status = 0
-    if load64(context + 8 * CHECKED) != 0:
-        count_unwaited(context)
     while status == 0:
         status = land_next(context)
     if status > 0:
         return status
+    if load64(context + 8 * CHECKED) != 0:
+        count_unwaited(context)  # those that arrive at an mbarrier have landed by now
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0
