@@ -56,6 +56,34 @@ def test_each_mistake_is_found(old, new, kind, mode):
         assert kind & {"Deadlock", "misaligned", "out-of-bounds"}  # a copy that was left out never completes
 
 
+OVERWRITE = "setp.eq.u32 %p7, %r0, {};\n@%p7 st.global.u32 [%rd3], 7;\n"
+"""A thread overwrites the first word of the source."""
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize("thread", [0, 1, 40])
+def test_the_source_may_be_overwritten_behind_the_wait(thread, mode, schedule):
+    """Behind it a copy has read everything, whichever thread has issued it."""
+    body = START + LOAD + WAIT + OVERWRITE.format(thread)
+    assert kinds(body, [0, np.zeros(1024, np.int32), 4096], params=PARAMS, async_mode=mode, schedule=schedule) == []
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("thread", [0, 1, 40])
+def test_the_source_is_overwritten_while_a_copy_reads_it(thread, mode):
+    """Also by the thread that has issued it."""
+    body = START + LOAD + OVERWRITE.format(thread) + WAIT
+    report = sim.launch(kernel(body, PARAMS), "k", 1, 64, [0, np.zeros(1024, np.int32), 4096], async_mode=mode)
+    assert [each.kind for each in report.hazards] == ["race"]
+    assert "overwrites what cp.async.bulk" in report.hazards[0].message
+    assert "usually a missing wait" in report.hazards[0].message
+
+
+def test_blocks_may_not_overwrite_what_copies_of_others_read():
+    body = START + LOAD + WAIT + "mov.u32 %r9, %ctaid.x; setp.eq.u32 %p7, %r9, 1;\n@%p7 st.global.u32 [%rd3], 7;\n"
+    assert kinds(body, [0, np.zeros(1024, np.int32), 4096], params=PARAMS, grid=2) == ["race"]
+
+
 def test_a_size_that_is_no_multiple_of_sixteen():
     assert "misaligned" in kinds(START + LOAD, [np.zeros(64, np.int32), np.zeros(64, np.int32), 40], params=PARAMS)
 
