@@ -15,7 +15,7 @@ import platformdirs
 import pytest
 
 from copied_commands import can_copy, run_copy
-from recorded import COLLECTED, module_records, recorded, recorded_launches  # noqa: F401  (fixtures)
+from recorded import COLLECTED, module_records, recorded, recorded_launches, recorded_wholly  # noqa: F401  (fixtures)
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent

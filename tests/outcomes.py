@@ -19,7 +19,7 @@ from sdpalab.sim.ir import Entry
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.program import build_program
 
-__all__ = ["alike", "checking", "described", "digest"]
+__all__ = ["alike", "checking", "counted", "described", "digest", "placed"]
 
 
 def digest(*arrays: Any) -> str:
@@ -38,12 +38,26 @@ def alike(hazards: Iterable[Hazard]) -> list[str]:
     )
 
 
-def described(report: Report, code: Entry, memory: Sequence[Any]) -> dict[str, Any]:
+def placed(hazards: Iterable[Hazard]) -> list[str]:
+    """Everything about hazards but how many lanes were there."""
+    lines = []
+    for each in hazards:
+        other = f" with {each.other}" if each.other else ""
+        lines.append(f"{each.kind} at {each.pc} by {each.block} {each.thread}{other}: {each.advice}")
+    return lines
+
+
+def described(report: Report, code: Entry, memory: Sequence[Any], *, wholly: bool) -> dict[str, Any]:
     """The outcome of a launch: its hazards, or if there are none what it left in memory; what it counted and printed.
+    ``wholly``, both, and the threads that the hazards name.
 
     How often the threads turn in a polling loop depends on their order, and is left out.
     """
-    value: dict[str, Any] = {"hazards": alike(report.hazards)} if report.hazards else {"memory": digest(*memory)}
+    value: dict[str, Any] = {}
+    if report.hazards:
+        value["hazards"] = (placed if wholly else alike)(report.hazards)
+    if wholly or not report.hazards:
+        value["memory"] = digest(*memory)
     if not polling_loops(code, build_program(code)).blocks:
         value["lane instructions"] = report.lane_instructions
     if report.printed:
@@ -51,11 +65,12 @@ def described(report: Report, code: Entry, memory: Sequence[Any]) -> dict[str, A
     if report.notes:
         value["notes"] = [f"{note.message} ({note.count})" for note in report.notes]
     if report.counters:
-        value["counters"] = _counted(report.counters)
+        value["counters"] = counted(report.counters)
     return value
 
 
-def _counted(counters: Counters) -> dict[str, Any]:
+def counted(counters: Counters) -> dict[str, Any]:
+    """The counters of a launch: sums, and all of them in a digest."""
     values = dataclasses.asdict(counters)
     for each in values["by_instruction"]:
         del each["source"], each["frames"]  # they have paths of this machine
@@ -63,17 +78,17 @@ def _counted(counters: Counters) -> dict[str, Any]:
     return whole | {"all": sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]}
 
 
-def checking(check: Callable[[Any], None], execute: Callable[..., Any]) -> Callable[..., Any]:
+def checking(check: Callable[[Any], None], execute: Callable[..., Any], *, wholly: bool) -> Callable[..., Any]:
     """``sdpalab.sim.launch.execute``, which gives each outcome to ``check``."""
 
     def checked(text: str, entry: str, grid: Any, block: Any, args: Any, arena: Arena, **options: Any) -> Any:
         try:
             done = execute(text, entry, grid, block, args, arena, **options)
         except SimError as error:
-            value = {"error": f"{type(error).__name__}: {error}"}
-            check(value | ({"hazards": alike(error.hazards)} if error.hazards else {}))
+            value: dict[str, Any] = {"error": f"{type(error).__name__}: {error}".split("; before that")[0]}
+            check(value | ({"hazards": (placed if wholly else alike)(error.hazards)} if error.hazards else {}))
             raise
-        check(described(done.report, done.code, _memory(arena)))
+        check(described(done.report, done.code, _memory(arena), wholly=wholly))
         return done
 
     return checked

@@ -3,10 +3,11 @@
     def test_a_kernel(recorded):
         recorded.check(outcome)  # anything that JSON has
 
-``recorded_launches`` checks every launch of a test so (``outcomes.py``). A file has the outcomes of one module, a
-line for each test. ``pytest --record FILE`` writes it anew: the outcomes of tests that ran, and of no test that is not
-there any more. Read the difference before it is committed. The first records are the outcomes of a second simulator,
-on NumPy, which was deleted.
+``recorded_launches`` checks every launch of a test so (``outcomes.py``). ``recorded_wholly`` checks its memory and the
+threads that its hazards name, too, which depend on the order of threads that race. A file has the outcomes of one
+module, a line for each test. ``pytest --record FILE`` writes it anew: the outcomes of tests that ran, and of no test
+that is not there any more. Read the difference before it is committed. The first records are the outcomes of a second
+simulator, on NumPy, which was deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["COLLECTED", "Recorded", "module_records", "recorded", "recorded_launches"]
+__all__ = ["COLLECTED", "Recorded", "module_records", "recorded", "recorded_launches", "recorded_wholly"]
 
 FOLDER = Path(__file__).resolve().parent / "sim" / "recorded"
 COLLECTED = pytest.StashKey[set[str]]()
@@ -105,8 +106,18 @@ def recorded(request: pytest.FixtureRequest, module_records: _Module) -> Iterato
 @pytest.fixture
 def recorded_launches(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch of the test is compared with its record."""
+    _check_launches(recorded, monkeypatch, wholly=False)
+
+
+@pytest.fixture
+def recorded_wholly(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with what depends on the order of threads that race."""
+    _check_launches(recorded, monkeypatch, wholly=True)
+
+
+def _check_launches(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, *, wholly: bool) -> None:
     from outcomes import checking  # it imports the lab, for which conftest.py sets up the environment
 
     for name in ("launch", "device"):
         module = importlib.import_module(f"sdpalab.sim.{name}")
-        monkeypatch.setattr(module, "execute", checking(recorded.check, module.execute))
+        monkeypatch.setattr(module, "execute", checking(recorded.check, module.execute, wholly=wholly))

@@ -1,5 +1,5 @@
 """What several warps of one cluster have read or updated in global memory: it may be written by what comes after each
-of them, and by nothing else. On the reference engine, which decides what the native one suspects."""
+of them, and by nothing else."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ READ, WRITE = "ld.global.u32 %r5, [%rd1];\n", "@%p2 st.global.u32 [%rd1], 9;\n"
 MEET = "barrier.cluster.arrive;\nbarrier.cluster.wait;\n"
 ADD = "red.global.add.u32 [%rd1], 1;\n"
 SCHEDULES = ("lockstep", "forward", "reverse")
-
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
 
 
 def kinds(body: str, grid: int, threads: int, cluster: int, schedule: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The native engine: the same memory, hazards and counts as the reference engine, on any processor."""
+"""The native engine: its translator, its library, and the same bits on any processor."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import ptx_snippets
 import pytest
+import translated_functions
+from translated_functions import FUNCTIONS
 
-llvmlite = pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
-
-import ptx_snippets  # noqa: E402
-import translated_functions  # noqa: E402
-from differential import differential  # noqa: E402
-from translated_functions import FUNCTIONS  # noqa: E402
-
-from sdpalab import sim  # noqa: E402
-from sdpalab.campaigns import fuzz  # noqa: E402
-from sdpalab.sim import sources  # noqa: E402
-from sdpalab.sim.native import engine  # noqa: E402
-from sdpalab.sim.native import library as library_module  # noqa: E402
-from sdpalab.sim.native.assembler import HANDLERS  # noqa: E402
-from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
-from sdpalab.sim.native.library import Library  # noqa: E402
-from sdpalab.sim.native.translate import symbol  # noqa: E402
+from outcomes import digest
+from recorded import Recorded
+from sdpalab import sim
+from sdpalab.campaigns import fuzz
+from sdpalab.sim import sources
+from sdpalab.sim.native import engine
+from sdpalab.sim.native import library as library_module
+from sdpalab.sim.native.assembler import HANDLERS
+from sdpalab.sim.native.compiler import compile_functions, target_name
+from sdpalab.sim.native.library import Library
+from sdpalab.sim.native.translate import symbol
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 THREADS = 64
@@ -51,79 +49,63 @@ def exchange(between: str = "bar.sync 0;", words: int = THREADS, size: int = THR
     return out, sim.launch(EXCHANGE.format(between=between, words=words), "k", 1, THREADS, [out])
 
 
-def test_a_kernel_without_hazards_runs_natively() -> None:
-    with differential() as outcomes:
-        out, report = exchange()
-    assert outcomes == [""]
+@pytest.mark.usefixtures("recorded_launches")
+def test_a_kernel_without_hazards() -> None:
+    out, report = exchange()
     assert report.hazards == []
     assert (out == THREADS - 1 - np.arange(THREADS)).all()
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    "change",
     [
-        ({"between": ""}, "uninitialised"),
-        ({"between": "st.shared.u32 [s+252], 7; bar.sync 0;"}, "race"),
-        ({"words": THREADS // 2}, "illegal access"),
-        ({"size": THREADS // 2}, "illegal access"),
-        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "a register that was never set"),
-        ({"between": "bar.sync 0, 48;"}, "barrier rules"),
+        {"between": ""},
+        {"between": "st.shared.u32 [s+252], 7; bar.sync 0;"},
+        {"words": THREADS // 2},
+        {"size": THREADS // 2},
+        {"between": "@%p1 bar.sync 0; bar.sync 0, 48;"},
+        {"between": "bar.sync 0, 48;"},
     ],
 )
-def test_what_may_be_a_hazard_is_reported_as_by_the_reference_engine(
-    change: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with differential() as outcomes:
-        out, report = exchange(**change)  # type: ignore[arg-type]
-    assert outcomes[0] == why  # undefined bytes are followed in a second run, which gives up, too
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
-    expected, reference = exchange(**change)  # type: ignore[arg-type]
-    assert reference.hazards
-    assert report.hazards == reference.hazards
-    assert (out == expected).all()
+def test_the_messages_of_hazards(change: dict[str, object], recorded: Recorded) -> None:
+    out, report = exchange(**change)  # type: ignore[arg-type]
+    assert report.hazards
+    recorded.check([*(each.message for each in report.hazards), digest(out)])
 
 
-def test_a_copy_that_is_read_before_its_wait_ends_the_first_run() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_a_copy_that_is_read_before_its_wait() -> None:
     body = """.entry k(.param .u64 a) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .shared .align 16 .b8 s[512];
     mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; ld.param.u64 %rd1, [a];
     mul.wide.u32 %rd2, %r1, 16; add.u64 %rd3, %rd1, %rd2; cp.async.cg.shared.global [%r4], [%rd3], 16;
     cp.async.commit_group; WAIT ld.shared.u32 %r5, [%r4]; add.u32 %r5, %r5, 1; st.global.u32 [%rd3], %r5; ret; }"""
-    for wait, outcome in (("cp.async.wait_group 0;", ""), ("cp.async.wait_group 1;", "asynchronous access")):
+    for wait, kinds in (("cp.async.wait_group 0;", []), ("cp.async.wait_group 1;", ["async"])):
         array = np.arange(128, dtype=np.uint32)
-        with differential() as outcomes:
-            report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])
-        assert outcomes[0] == outcome
-        assert [hazard.kind for hazard in report.hazards] == ([] if not outcome else ["async"])
+        report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])
+        assert [hazard.kind for hazard in report.hazards] == kinds
 
 
-def test_blocks_that_share_a_place_are_left_to_the_reference_engine_unless_atomics_order_them() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_blocks_that_share_a_place_race_unless_atomics_order_them() -> None:
     body = """.entry k(.param .u64 a) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<3>;
     mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; ld.param.u64 %rd1, [a]; setp.ne.u32 %p1, %r2, 0; @%p1 bra END;
     mul.wide.u32 %rd2, %r1, 64; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3+64], %r1;
     COUNT setp.ne.u32 %p2, %r3, 3; @%p2 bra END;
     ld.global.u32 %r4, [%rd1+64]; ld.global.u32 %r5, [%rd1+128]; add.u32 %r6, %r4, %r5; st.global.u32 [%rd1+4], %r6;
     END: ret; }"""
-    for count, outcome in (
-        ("membar.gl; atom.acq_rel.gpu.global.inc.u32 %r3, [%rd1], 3;", ""),
-        ("mov.u32 %r3, %r1;", "race"),
+    for count, kinds in (
+        ("membar.gl; atom.acq_rel.gpu.global.inc.u32 %r3, [%rd1], 3;", set()),
+        ("mov.u32 %r3, %r1;", {"race"}),
     ):
         array = np.zeros(128, np.uint32)
-        with differential() as outcomes:
-            sim.launch(HEAD + body.replace("COUNT", count), "k", 4, 32, [array])
-        assert outcomes == [outcome]
+        report = sim.launch(HEAD + body.replace("COUNT", count), "k", 4, 32, [array])
+        assert {hazard.kind for hazard in report.hazards} == kinds
 
 
-def test_random_programs_are_the_same_on_both_engines() -> None:
-    with differential() as outcomes:
-        for seed in range(12):
-            assert fuzz.program_round(seed) == ""
-    assert outcomes.count("") >= 6
-
-
-def test_an_engine_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "fastest")
-    with pytest.raises(sim.LaunchError, match="SDPALAB_SIM_ENGINE is one of reference, native"):
-        exchange()
+@pytest.mark.usefixtures("recorded_launches")
+def test_random_programs_leave_what_is_recorded() -> None:
+    for seed in range(12):
+        assert fuzz.program_round(seed) == ""
 
 
 # ---- the translator --------------------------------------------------------------------------------------------------
@@ -149,22 +131,25 @@ def test_what_is_not_translated_says_where() -> None:
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 
-def _operations(body: str, results: dict[str, str], **inputs: tuple[str, object]) -> tuple[np.ndarray, ...]:
-    with differential() as outcomes:
-        values = ptx_snippets.run(body, results, **inputs)
-    assert set(outcomes) == {""}
-    return values
-
-
 BASELINES = [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt")]
+
+BODIES = (
+    ("fma.rn.f32 %d, %a, %b, %c;", 3),
+    ("fma.rm.f32 %d, %a, %b, %c;", 3),
+    ("sqrt.rn.f32 %d, %a;", 1),
+    ("cvt.rn.f16x2.f32 %d, %a, %b;", 2),
+    ("fma.rn.f16x2 %d, %a, %b, %c;", 3),
+    ("cvt.rzi.s32.f32 %d, %a;", 1),
+)
+"""Instructions with a rounding, and how many operands they have."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpu", "features"), BASELINES, ids=["sse2", "avx2"])
 def test_the_bits_do_not_depend_on_the_processor(
-    cpu: str, features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpu: str, features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
-    """Each run is compared with the reference engine, whatever it was compiled for."""
+    """Each run is compared with the same record, whatever it was compiled for."""
     if "avx2" in features and "+avx2" not in target_name()[1]:
         pytest.skip("this processor has no AVX2")
     other = Library(cpu, features, root=tmp_path)
@@ -173,12 +158,9 @@ def test_the_bits_do_not_depend_on_the_processor(
     a, b, c = (draw.integers(0, 1 << 32, 200, dtype=np.uint32) for _ in range(3))
     a[:9] = 0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x3F800000, 0x477FF000, 0x33000000
     floats = {"a": ("b32", a), "b": ("b32", b), "c": ("b32", c)}
-    _operations("fma.rn.f32 %d, %a, %b, %c;", {"d": "b32"}, **floats)
-    _operations("fma.rm.f32 %d, %a, %b, %c;", {"d": "b32"}, **floats)
-    _operations("sqrt.rn.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
-    _operations("cvt.rn.f16x2.f32 %d, %a, %b;", {"d": "b32"}, a=floats["a"], b=floats["b"])
-    _operations("fma.rn.f16x2 %d, %a, %b, %c;", {"d": "b32"}, **floats)
-    _operations("cvt.rzi.s32.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
+    for body, many in BODIES:
+        (result,) = ptx_snippets.run(body, {"d": "b32"}, **{name: floats[name] for name in "abc"[:many]})
+        recorded.check(digest(result))
 
 
 def kept(library: Library, name: str) -> tuple[bytes, int]:
@@ -280,33 +262,25 @@ def test_a_function_that_was_edited_after_its_import_is_not_translated(tmp_path:
         compile_functions((module.function,), *target_name())
 
 
-# ---- what is not native ----------------------------------------------------------------------------------------------
+# ---- launches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "why"), [(THREADS, ""), (3, "NotNative: vabsdiff4.u32.u32.u32.add")])
-def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(
-    number: int, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second launch of what was reached is not tried again."""
+def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(HANDLERS, "vabsdiff4")
-    rare = f"setp.eq.u32 %p1, %r1, {number}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
-    for _ in range(2):
-        with differential() as outcomes:
-            out, report = exchange(rare)
-        assert outcomes == [why]
-        assert report.hazards == []
-        assert (out == THREADS - 1 - np.arange(THREADS)).all()
+    rare = f"setp.eq.u32 %p1, %r1, {THREADS}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
+    out, report = exchange(rare)
+    assert report.hazards == []
+    assert (out == THREADS - 1 - np.arange(THREADS)).all()
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
-def test_every_schedule_runs_natively(schedule: str) -> None:
-    with differential() as outcomes:
-        for seed in range(3):
-            out = np.zeros(THREADS, np.uint32)
-            ptx = EXCHANGE.format(between="bar.sync 0;", words=THREADS)
-            sim.launch(ptx, "k", 1, THREADS, [out], schedule=schedule, seed=seed)
-            assert (out == THREADS - 1 - np.arange(THREADS)).all()
-    assert outcomes == [""] * 3
+def test_every_schedule(schedule: str) -> None:
+    for seed in range(3):
+        out = np.zeros(THREADS, np.uint32)
+        ptx = EXCHANGE.format(between="bar.sync 0;", words=THREADS)
+        sim.launch(ptx, "k", 1, THREADS, [out], schedule=schedule, seed=seed)
+        assert (out == THREADS - 1 - np.arange(THREADS)).all()
 
 
 UPDATES = (
@@ -319,6 +293,7 @@ UPDATES = (
 )
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize(("before", "after"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("generic", [False, True])
 def test_atomic_operations_on_shared_memory_are_checked(before: bool, after: bool, generic: bool) -> None:
@@ -330,24 +305,22 @@ def test_atomic_operations_on_shared_memory_are_checked(before: bool, after: boo
         place="%r3" if not generic else "%rd4",
     ).replace("cvta.shared.u64 %rd4, %rd5;", "cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd4, %rd5;")
     out = np.zeros(THREADS, np.uint32)
-    with differential() as outcomes:
-        report = sim.launch(ptx, "k", 1, THREADS, [out])
-    assert (outcomes == [""]) == (before and after) == (report.hazards == [])
+    report = sim.launch(ptx, "k", 1, THREADS, [out])
+    assert (before and after) == (report.hazards == [])
     if before and after:
         assert (out == 5 + sum(range(THREADS))).all()
 
 
-def test_launches_on_a_device_run_natively_and_keep_its_memory() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_launches_on_a_device_keep_its_memory() -> None:
     gpu = sim.Device()
     data = gpu.array(np.zeros(THREADS, np.uint32))
     module = gpu.module(EXCHANGE.format(between="bar.sync 0;", words=THREADS))
     broken = gpu.module(EXCHANGE.format(between="st.shared.u32 [s+252], 7; bar.sync 0;", words=THREADS))
-    with differential() as outcomes:
-        module["k"].launch(1, THREADS, [data])
-        assert (data == THREADS - 1 - np.arange(THREADS)).all()
-        data[:] = 9
-        assert broken["k"].launch(1, THREADS, [data]).hazards
-    assert outcomes == ["", "race"]
+    module["k"].launch(1, THREADS, [data])
+    assert (data == THREADS - 1 - np.arange(THREADS)).all()
+    data[:] = 9
+    assert broken["k"].launch(1, THREADS, [data]).hazards
 
 
 CALLS = (
@@ -368,16 +341,15 @@ CALLS = (
 )
 
 
-def test_calls_and_indexed_branches_run_natively() -> None:
+@pytest.mark.usefixtures("recorded_launches")
+def test_calls_and_indexed_branches() -> None:
     out = np.zeros(32, np.uint32)
-    with differential() as outcomes:
-        assert sim.launch(CALLS.format(beyond=3), "k", 1, 32, [out], counters=True).hazards == []
-    assert outcomes == [""]
+    assert sim.launch(CALLS.format(beyond=3), "k", 1, 32, [out], counters=True).hazards == []
     first = [0 if lane >= 20 else 1000 if lane % 2 else lane for lane in range(32)]
     assert out.tolist() == [value + (0, 100, 200, 0)[lane % 4] for lane, value in enumerate(first)]
 
 
-def test_an_index_beyond_the_targets_is_left_to_the_reference_engine() -> None:
-    with differential() as outcomes, pytest.raises(sim.IllegalAccess, match="index 3 of 3 targets"):
+@pytest.mark.usefixtures("recorded_launches")
+def test_an_index_beyond_the_targets() -> None:
+    with pytest.raises(sim.IllegalAccess, match="index 3 of 3 targets"):
         sim.launch(CALLS.format(beyond=9), "k", 1, 32, [np.zeros(32, np.uint32)])
-    assert outcomes == ["branch index"]

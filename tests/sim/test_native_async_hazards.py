@@ -1,9 +1,9 @@
-"""Hazards of mbarriers, bulk copies, wgmma and clusters that the native engine reports itself, as the reference engine
-does."""
+"""Hazards of mbarriers, bulk copies, wgmma and clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,17 @@ from hopper_snippets import CTA_WAIT, kernel
 
 from sdpalab import sim
 from sdpalab.bugs import replace_once
-from two_engines import agreement, engine
 
-pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
+pytestmark = pytest.mark.usefixtures("recorded_launches")
 
 Edit = tuple[str, str]
 Launch = Callable[[], sim.Report]
 
 
-def outcome(launch: Launch) -> tuple[str, object]:
-    """The exception of a launch, or nothing, and what another engine must report alike."""
-    try:
-        return "", agreement(launch().hazards)
-    except sim.SimError as error:
-        return f"{type(error).__name__}: {error}".split("; before that")[0], agreement(error.hazards)
-
-
 def check(launch: Launch) -> None:
-    """Both engines report the same, and native code needs no help."""
-    with engine("reference"):
-        expected = outcome(launch)
-    assert expected != ("", set())
-    with engine("native", alone=True):
-        assert outcome(launch) == expected
+    """A launch has hazards, or it does not come to an end."""
+    with suppress(sim.Deadlock, sim.IllegalAccess):
+        assert launch().hazards
 
 
 def launched(body: str, args: Callable[[], list[Any]], params: str, grid: Any = 1, **options: Any) -> Launch:
@@ -149,8 +137,7 @@ def test_copies_and_other_lanes_of_their_warp(body: str) -> None:
 
 @pytest.mark.parametrize("body", IN_ORDER.values(), ids=IN_ORDER)
 def test_copies_and_lanes_that_come_after_them(body: str) -> None:
-    with engine("native", alone=True):
-        assert launched(body, buffers, bulk.PARAMS)().hazards == []
+    assert launched(body, buffers, bulk.PARAMS)().hazards == []
 
 
 PIPELINE: dict[str, Edit] = {

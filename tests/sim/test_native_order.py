@@ -1,18 +1,13 @@
-"""What blocks pass on to each other through global memory, on the native engine: the same order as in the reference
-engine, however it is made."""
+"""What blocks pass on to each other through global memory."""
 
 from __future__ import annotations
 
-import importlib
 import random
 
 import numpy as np
 import pytest
 
-pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
-
-from differential import differential
-
+from recorded import Recorded
 from sdpalab import sim
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -56,12 +51,11 @@ ACQUIRE, RELEASE = (
 )
 
 
-def outcome_of(body: str, *, schedule: str = "lockstep", threads: int = THREADS) -> tuple[str, list[str], np.ndarray]:
-    """Why the native engine leaves a launch (empty: it does not), the kinds of hazards, and the memory after it."""
+def outcome_of(body: str, *, schedule: str = "lockstep", threads: int = THREADS) -> tuple[list[str], np.ndarray]:
+    """The kinds of a launch's hazards, and the memory after it."""
     array = np.zeros(1024, np.uint32)
-    with differential() as outcomes:
-        report = sim.launch(HEAD + body, "k", BLOCKS, threads, [array], schedule=schedule)
-    return outcomes[0], [hazard.kind for hazard in report.hazards], array
+    report = sim.launch(HEAD + body, "k", BLOCKS, threads, [array], schedule=schedule)
+    return [hazard.kind for hazard in report.hazards], array
 
 
 @pytest.mark.parametrize(
@@ -70,27 +64,24 @@ def outcome_of(body: str, *, schedule: str = "lockstep", threads: int = THREADS)
 )
 @pytest.mark.parametrize("read", ["global", "volatile.global", "relaxed.gpu.global"])
 def test_the_last_block_comes_after_all_others_if_fences_say_so(fence: str, ordered: bool, read: str) -> None:
-    why, kinds, array = outcome_of(LAST_BLOCK.replace("FENCE", fence).replace("READ", read))
-    assert (why, kinds) == (("", []) if ordered else ("race", ["race"]))
+    kinds, array = outcome_of(LAST_BLOCK.replace("FENCE", fence).replace("READ", read))
+    assert kinds == ([] if ordered else ["race"])
     assert (array[128 : 128 + THREADS] == sum(64 * block + np.arange(THREADS) for block in range(BLOCKS))).all()
 
 
 @pytest.mark.parametrize("read", ["acquire", "relaxed"])
 @pytest.mark.parametrize("write", ["release", "relaxed"])
 def test_blocks_take_turns_by_a_flag(read: str, write: str) -> None:
-    why, kinds, array = outcome_of(TURNS.replace("READ", read).replace("WRITE", write))
+    kinds, array = outcome_of(TURNS.replace("READ", read).replace("WRITE", write))
     ordered = (read, write) == ("acquire", "release")
-    assert (why, set(kinds)) == (("", set()) if ordered else ("race", {"race"}))
+    assert set(kinds) == (set() if ordered else {"race"})
     assert (array[128 : 128 + THREADS] == sum(range(BLOCKS))).all()
 
 
-def test_a_block_that_waits_for_a_later_one_runs_in_vain_at_first() -> None:
-    """Then all take turns."""
-    assert outcome_of(IN_VAIN, threads=32)[:2] == ("nothing can run", [])
-    assert outcome_of(TURNS.replace("READ", "acquire").replace("WRITE", "release"), schedule="reverse")[:2] == (
-        "nothing can run",
-        [],
-    )
+def test_a_block_may_wait_for_a_later_one() -> None:
+    """It runs in vain at first; then all take turns."""
+    assert outcome_of(IN_VAIN, threads=32)[0] == []
+    assert outcome_of(TURNS.replace("READ", "acquire").replace("WRITE", "release"), schedule="reverse")[0] == []
 
 
 LOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<6>; .reg .pred %p<3>;
@@ -106,11 +97,8 @@ LOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<6>; .reg .pre
 def test_blocks_meet_at_a_lock_in_a_random_order(write: str, blocks: int) -> None:
     """Four run together, and then those that are left."""
     array, ordered = np.zeros(64, np.uint32), write == "release"
-    with differential() as outcomes:
-        report = sim.launch(
-            *(HEAD + LOCK.replace("WRITE", write).replace("COUNT", ""), "k", blocks, 32, [array]), schedule="random"
-        )
-    assert outcomes == ([""] if ordered else ["race"])
+    ptx = HEAD + LOCK.replace("WRITE", write).replace("COUNT", "")
+    report = sim.launch(ptx, "k", blocks, 32, [array], schedule="random")
     assert {hazard.kind for hazard in report.hazards} == (set() if ordered else {"race"})
     assert array[32] == blocks
 
@@ -127,23 +115,24 @@ def test_some_blocks_find_a_lock_taken_in_a_random_order_alone() -> None:
 
 def test_blocks_that_wait_for_each_other_run_together_in_a_random_order() -> None:
     body = TURNS.replace("READ", "acquire").replace("WRITE", "release")
-    assert outcome_of(body, schedule="random")[:2] == ("", [])
+    assert outcome_of(body, schedule="random")[0] == []
 
 
 @pytest.mark.parametrize(("middle", "ordered"), [(ACQUIRE + RELEASE, True), (RELEASE + ACQUIRE, False)])
 def test_a_block_passes_on_what_it_has_acquired_before_its_release_alone(middle: str, ordered: bool) -> None:
-    why, kinds, _ = outcome_of(CHAIN.replace("MIDDLE", middle), threads=1)
-    assert (why, kinds) == (("", []) if ordered else ("race", ["race"]))
+    kinds, _ = outcome_of(CHAIN.replace("MIDDLE", middle), threads=1)
+    assert kinds == ([] if ordered else ["race"])
 
 
+@pytest.mark.usefixtures("recorded_launches")
 def test_what_several_warps_have_read_may_be_written_after_a_barrier() -> None:
     body = """.entry k(.param .u64 a) { .reg .b64 %rd<8>; .reg .b32 %r<8>;
     ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd2, %r2, 256;
     add.u64 %rd1, %rd1, %rd2; xor.b32 %r3, %r1, 32; mul.wide.u32 %rd3, %r1, 4; add.u64 %rd3, %rd1, %rd3;
     mul.wide.u32 %rd4, %r3, 4; add.u64 %rd4, %rd1, %rd4; ld.global.u32 %r4, [%rd3]; ld.global.u32 %r5, [%rd4];
     BETWEEN add.u32 %r5, %r5, %r1; st.global.u32 [%rd3], %r5; ret; }"""
-    assert outcome_of(body.replace("BETWEEN", "bar.sync 0;"))[:2] == ("", [])
-    assert outcome_of(body.replace("BETWEEN", ""))[:2] == ("race", ["race"])
+    assert outcome_of(body.replace("BETWEEN", "bar.sync 0;"))[0] == []
+    assert outcome_of(body.replace("BETWEEN", ""))[0] == ["race"]
 
 
 ORDERS = ("relaxed", "acquire", "release", "acq_rel")
@@ -181,28 +170,16 @@ def random_program(draw: random.Random, warps: int, phases: int, scopes: tuple[s
 
 @pytest.mark.parametrize("scopes", [("gpu",), ("gpu", "cta", "cta")], ids=["gpu", "narrow"])
 @pytest.mark.parametrize("first", [0, pytest.param(40, marks=pytest.mark.slow)])
-def test_random_programs_have_a_race_on_both_engines_or_on_neither(
-    first: int, scopes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reference engine runs one block after the other here, as native code does, so that both see the same. With
-    narrow scopes, the warps are of one block in most programs; native code may suspect a race where a release sequence
-    is interrupted, and never the opposite."""
-    module = importlib.import_module("sdpalab.sim.launch")
-    monkeypatch.setattr(module, "_clusters_at_once", lambda *_: 1)
-    reasons: list[str] = []
-    run = module.run_native
-    monkeypatch.setattr(module, "run_native", lambda *args: reasons.append(run(*args)) or reasons[-1])
-    clean = 0
+def test_random_programs_race_as_recorded(first: int, scopes: tuple[str, ...], recorded: Recorded) -> None:
+    """One block runs after the other. With narrow scopes, the warps are of one block in most programs."""
+    outcomes: dict[int, set[str]] = {}
     for seed in range(first, first + (12 if first == 0 else 200)):
         draw = random.Random(seed)
         warps = draw.choice((1, 2))
         program = random_program(draw, warps, draw.choice((1, 2, 3)), scopes)
         shape = (1, 96 * warps) if len(scopes) > 1 and draw.randrange(4) else (3, 32 * warps)
-        reasons.clear()
-        for engine in ("native", "reference"):
-            monkeypatch.setenv("SDPALAB_SIM_ENGINE", engine)
-            report = sim.launch(program, "k", *shape, [np.zeros(512, np.uint32)], schedule="forward", workers=1)
-        if report.hazards or len(scopes) == 1:
-            assert reasons == (["race"] if report.hazards else [""]), f"seed {seed}"
-        clean += reasons == [""]
-    assert clean > 3
+        report = sim.launch(program, "k", *shape, [np.zeros(512, np.uint32)], schedule="forward", workers=1)
+        outcomes[seed] = {each.kind for each in report.hazards}
+    recorded.check([seed for seed, kinds in outcomes.items() if kinds])
+    assert all(kinds <= {"race"} for kinds in outcomes.values())
+    assert sum(not kinds for kinds in outcomes.values()) > 3

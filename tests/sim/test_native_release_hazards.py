@@ -1,5 +1,5 @@
-"""Hazards of kernels whose threads pass something on through memory, which the native engine reports itself, as the
-reference engine does: by locks, flags, counters, fences and the barrier of a grid."""
+"""Hazards of kernels whose threads pass something on through memory: by locks, flags, counters, fences and the
+barrier of a grid."""
 
 from __future__ import annotations
 
@@ -10,36 +10,31 @@ from hopper_snippets import CTA_WAIT, kernel
 from test_dynamic_code import OUT, PARAMS, REPLACE
 from test_scopes import LOCK, WAITS, passing, program
 
+from outcomes import alike, digest
+from recorded import Recorded
 from sdpalab import sim
 from sdpalab.bugs import replace_once
-from two_engines import agreement, engine
-
-pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 IN_ORDER = ("lockstep", "forward")
-"""Schedules under which blocks of both engines begin in the order of the grid."""
+"""Schedules under which blocks begin in the order of the grid."""
 
 
-def outcome(ptx: str, grid: int, threads: int, **options: object) -> tuple[str, object, list[int]]:
-    """The exception of a launch, or nothing; what another engine must report alike; and what is in memory."""
+def outcome(ptx: str, grid: int, threads: int, **options: object) -> tuple[str, list[sim.Hazard], list[int]]:
+    """The exception of a launch, or nothing; its hazards; and what is in memory."""
     arrays = [np.zeros(1024, np.uint32), np.zeros(8, np.uint32)][: ptx.count(".param .u64")]
     try:
         report = sim.launch(ptx, "k", grid, threads, arrays, max_steps=200_000, **options)
     except sim.SimError as error:
-        return f"{type(error).__name__}: {error}".split("; before that")[0], agreement(error.hazards), []
-    return "", agreement(report.hazards), arrays[0].tolist()
+        return f"{type(error).__name__}: {error}".split("; before that")[0], list(error.hazards), []
+    return "", report.hazards, arrays[0].tolist()
 
 
-def check(ptx: str, grid: int, threads: int, *, same_memory: bool = True, **options: object) -> None:
-    """Both engines report the same hazards, and native code needs no help."""
-    with engine("reference"):
-        expected = outcome(ptx, grid, threads, **options)
-    assert expected[1]
-    with engine("native", alone=True):
-        result = outcome(ptx, grid, threads, **options)
-    assert result[:2] == expected[:2]
-    assert result[2] == expected[2] or not same_memory
+def check(recorded: Recorded, ptx: str, grid: int, threads: int, *, memory: bool = True, **options: object) -> None:
+    """A launch has the hazards that are recorded, and leaves in memory what is recorded."""
+    error, hazards, left = outcome(ptx, grid, threads, **options)
+    assert hazards
+    recorded.check([error, alike(hazards), *([digest(np.array(left, np.uint32))] if memory else [])])
 
 
 # ---- patterns of synchronisation -------------------------------------------------------------------------------------
@@ -61,24 +56,24 @@ def threads_of(body: str) -> int:
 
 @pytest.mark.parametrize("schedule", IN_ORDER)
 @pytest.mark.parametrize("name", BETWEEN_BLOCKS)
-def test_hazards_between_blocks(name: str, schedule: str) -> None:
+def test_hazards_between_blocks(name: str, schedule: str, recorded: Recorded) -> None:
     body = BETWEEN_BLOCKS[name]
-    check(order.HEAD + body, order.BLOCKS, threads_of(body), schedule=schedule)
+    check(recorded, order.HEAD + body, order.BLOCKS, threads_of(body), schedule=schedule)
 
 
 @pytest.mark.parametrize("blocks", [False, True], ids=["warps", "blocks"])
 @pytest.mark.parametrize(("release", "acquire"), [("", "acq_rel.gpu"), ("acq_rel.gpu", ""), ("acq_rel.cta", "")])
-def test_messages_without_a_fence(release: str, acquire: str, blocks: bool) -> None:
+def test_messages_without_a_fence(release: str, acquire: str, blocks: bool, recorded: Recorded) -> None:
     body = program(passing(blocks, release, acquire, "gpu"))
     for schedule in SCHEDULES if not blocks else IN_ORDER:
-        check(body, 2 if blocks else 1, 32 if blocks else 64, schedule=schedule)
+        check(recorded, body, 2 if blocks else 1, 32 if blocks else 64, schedule=schedule)
 
 
 @pytest.mark.parametrize("schedule", IN_ORDER)
 @pytest.mark.parametrize(("after", "before"), [("", "fence.acq_rel.cta;"), ("fence.acq_rel.cta;", "")])
-def test_a_lock_between_warps_without_a_fence(after: str, before: str, schedule: str) -> None:
+def test_a_lock_between_warps_without_a_fence(after: str, before: str, schedule: str, recorded: Recorded) -> None:
     body = LOCK.format(scope="", space="global", after=after, before=before, lock="%rd2", data="%rd1")
-    check(program(body), 1, 96, schedule=schedule)
+    check(recorded, program(body), 1, 96, schedule=schedule)
 
 
 LOCK_OF_LANES = """L: atom.global.cas.b32 %r5, [%rd2], 0, 1; setp.ne.u32 %p1, %r5, 0; @%p1 bra M;
@@ -88,17 +83,16 @@ atom.global.exch.b32 %r7, [%rd2], 0; M: @%p1 bra L;"""
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("after", "before"), [("membar.gl;", "membar.gl;"), ("", "membar.gl;"), ("membar.gl;", "")])
-def test_a_lock_of_lanes_needs_no_help_with_and_without_its_fences(after: str, before: str, schedule: str) -> None:
+def test_a_lock_of_lanes_with_and_without_its_fences(after: str, before: str, schedule: str) -> None:
     """64 lanes of each block count one after the other: fences order the lanes of a warp, too."""
     ptx, ordered = program(LOCK_OF_LANES.replace("AFTER", after).replace("BEFORE", before)), bool(after and before)
-    with engine("native", alone=True):
-        error, hazards, memory = outcome(ptx, 2, 64, schedule=schedule)
+    error, hazards, memory = outcome(ptx, 2, 64, schedule=schedule)
     assert (error, memory[0]) == ("", 128)
-    assert {kind for kind, *_ in hazards} == (set() if ordered else {"race", "lane-race"})
+    assert {each.kind for each in hazards} == (set() if ordered else {"race", "lane-race"})
 
 
-def test_a_lock_of_lanes_is_reported_as_the_reference_engine_reports_it() -> None:
-    check(program(LOCK_OF_LANES.replace("AFTER", "").replace("BEFORE", "membar.gl;")), 1, 40)
+def test_hazards_of_a_lock_of_lanes(recorded: Recorded) -> None:
+    check(recorded, program(LOCK_OF_LANES.replace("AFTER", "").replace("BEFORE", "membar.gl;")), 1, 40)
 
 
 def test_what_lanes_pass_on_by_way_of_another_block_is_ordered() -> None:
@@ -111,9 +105,8 @@ def test_what_lanes_pass_on_by_way_of_another_block_is_ordered() -> None:
     S: ld.acquire.gpu.global.u32 %r5, [%rd2]; setp.eq.u32 %p3, %r5, 0; @%p3 bra S;
     st.release.gpu.global.u32 [%rd2+4], 1; END:"""
     for write, expected in (("release", set()), ("relaxed", {"lane-race"})):
-        with engine("native", alone=True):
-            _, hazards, _ = outcome(program(body.replace("ORDER", write)), 2, 32)
-        assert {kind for kind, *_ in hazards} == expected
+        _, hazards, _ = outcome(program(body.replace("ORDER", write)), 2, 32)
+        assert {each.kind for each in hazards} == expected
 
 
 # ---- the barrier of a grid -------------------------------------------------------------------------------------------
@@ -132,14 +125,13 @@ def test_a_barrier_of_the_grid_needs_its_fences(schedule: str) -> None:
     for cooperative in (True, False):
         for fence in ("fence.acq_rel.gpu;", "fence.acq_rel.cta;", ""):
             ptx = program(GRID_BARRIER.replace("FENCE", fence))
-            with engine("native", alone=True):
-                error, hazards, memory = outcome(ptx, 3, 32, schedule=schedule, cooperative=cooperative)
+            error, hazards, memory = outcome(ptx, 3, 32, schedule=schedule, cooperative=cooperative)
             assert (error, memory[:96]) == ("", list(range(96)))
-            assert {kind for kind, *_ in hazards} == (set() if "gpu" in fence else {"race"})
+            assert {each.kind for each in hazards} == (set() if "gpu" in fence else {"race"})
 
 
-def test_hazards_of_a_cooperative_launch_are_those_of_the_reference_engine() -> None:
-    check(program(GRID_BARRIER.replace("FENCE", "")), 3, 32, cooperative=True)
+def test_hazards_of_a_cooperative_launch(recorded: Recorded) -> None:
+    check(recorded, program(GRID_BARRIER.replace("FENCE", "")), 3, 32, cooperative=True)
 
 
 # ---- blocks that wait ------------------------------------------------------------------------------------------------
@@ -147,21 +139,17 @@ def test_hazards_of_a_cooperative_launch_are_those_of_the_reference_engine() -> 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_block_may_wait_for_a_later_one(schedule: str) -> None:
-    with engine("native", alone=True):
-        assert outcome(program(WAITS.format(3)), 4, 32, schedule=schedule)[:2] == ("", set())
+    assert outcome(program(WAITS.format(3)), 4, 32, schedule=schedule)[:2] == ("", [])
 
 
-def test_a_wait_for_a_block_that_has_not_begun_ends_alike_on_both_engines() -> None:
-    check(program(WAITS.format(2047)), 2048, 128)
+def test_a_wait_for_a_block_that_has_not_begun(recorded: Recorded) -> None:
+    check(recorded, program(WAITS.format(2047)), 2048, 128)
 
 
-def test_a_wait_for_nothing_ends_alike_on_both_engines() -> None:
-    endings = []
-    for name in ("reference", "native"):
-        with engine(name, alone=name == "native"):
-            endings.append(outcome(program(WAITS.format(5)), 2, 32))
-    assert endings[0] == endings[1]
-    assert endings[0][0].startswith("Deadlock: thread (0, 0, 0) of block (0, 0, 0) polls for what")
+def test_a_wait_for_nothing_ends(recorded: Recorded) -> None:
+    ending, *_ = outcome(program(WAITS.format(5)), 2, 32)
+    assert ending.startswith("Deadlock: thread (0, 0, 0) of block (0, 0, 0) polls for what")
+    recorded.check(ending)
 
 
 # ---- instructions that write in their own way ------------------------------------------------------------------------
@@ -179,16 +167,15 @@ END: ret; }"""
 """The second warp writes a line, and the first one discards it."""
 
 
-def test_tiles_of_several_warps_that_overlap() -> None:
-    check(order.HEAD + TILES.replace("APART", "64"), 1, 64, same_memory=False)  # the last one wins, whichever that is
-    with engine("native", alone=True):
-        assert outcome(order.HEAD + TILES.replace("APART", "1024"), 1, 64)[:2] == ("", set())
+def test_tiles_of_several_warps_that_overlap(recorded: Recorded) -> None:
+    overlapping = order.HEAD + TILES.replace("APART", "64")
+    check(recorded, overlapping, 1, 64, memory=False)  # the last one wins, whichever that is
+    assert outcome(order.HEAD + TILES.replace("APART", "1024"), 1, 64)[:2] == ("", [])
 
 
-def test_a_line_that_is_discarded_without_a_barrier() -> None:
-    check(order.HEAD + replace_once(LINES, ("bar.sync 0;", "")), 1, 64)
-    with engine("native", alone=True):
-        assert outcome(order.HEAD + LINES, 1, 64)[:2] == ("", set())
+def test_a_line_that_is_discarded_without_a_barrier(recorded: Recorded) -> None:
+    check(recorded, order.HEAD + replace_once(LINES, ("bar.sync 0;", "")), 1, 64)
+    assert outcome(order.HEAD + LINES, 1, 64)[:2] == ("", [])
 
 
 SECOND_MAP = """bar.warp.sync -1; add.u64 %rd8, %rd5, 64;
@@ -211,18 +198,15 @@ CHANGED_MAPS = {
 
 
 @pytest.mark.parametrize("name", CHANGED_MAPS)
-def test_hazards_of_copies_by_a_tensor_map_that_the_kernel_changes(name: str) -> None:
+def test_hazards_of_copies_by_a_tensor_map_that_the_kernel_changes(name: str, recorded: Recorded) -> None:
     """What a copy accesses follows from the map as it was then."""
     text = kernel(CHANGED_MAPS[name], PARAMS).replace(".version 8.0", ".version 8.5")
-    reports = []
-    for each in ("reference", "native"):
-        first, second = (np.arange(64 * 32, dtype=np.float16).reshape(64, 32) + add for add in (0, 1))
-        args = [sim.TensorMap(first, (16, 32)), np.zeros(4096, np.uint32), second, np.zeros(128, np.uint8)]
-        with engine(each):  # the fences of such a map are the reference engine's
-            reports.append(agreement(sim.launch(text, "k", 1, 32, args).hazards))
-    assert reports[0] == reports[1]
-    assert {kind for kind, *_ in reports[0]} == {"async" if name == "no wait" else "proxy"}
-    assert len(reports[0]) == 1 or name == "no wait"
+    first, second = (np.arange(64 * 32, dtype=np.float16).reshape(64, 32) + add for add in (0, 1))
+    args = [sim.TensorMap(first, (16, 32)), np.zeros(4096, np.uint32), second, np.zeros(128, np.uint8)]
+    hazards = sim.launch(text, "k", 1, 32, args).hazards
+    assert {each.kind for each in hazards} == {"async" if name == "no wait" else "proxy"}
+    assert len(hazards) == 1 or name == "no wait"
+    recorded.check(alike(hazards))
 
 
 @pytest.mark.parametrize("name", BETWEEN_BLOCKS)
@@ -230,9 +214,8 @@ def test_the_report_is_the_same_every_time_and_for_any_number_of_threads(name: s
     body = BETWEEN_BLOCKS[name]
     reports = []
     for workers in (1, 2, 3, 3):
-        with engine("native", alone=True):
-            arrays = [np.zeros(1024, np.uint32)]
-            ptx, threads = order.HEAD + body, threads_of(body)
-            reports.append(sim.launch(ptx, "k", 7, threads, arrays, schedule="random", workers=workers))
+        arrays = [np.zeros(1024, np.uint32)]
+        ptx, threads = order.HEAD + body, threads_of(body)
+        reports.append(sim.launch(ptx, "k", 7, threads, arrays, schedule="random", workers=workers))
     assert reports[0].hazards
     assert all(report.hazards == reports[0].hazards for report in reports)

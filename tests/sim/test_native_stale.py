@@ -1,12 +1,9 @@
-"""Stale reads on the native engine: each kind of access, where the values leave no choice, and where they do."""
+"""Stale reads: each kind of access, where the values leave no choice, and where they do."""
 
 import numpy as np
 import pytest
 
 from sdpalab import sim
-from two_engines import engine
-
-pytest.importorskip("llvmlite")
 
 HEAD = """.version 8.0
 .target sm_90
@@ -55,12 +52,11 @@ ACCESSES = {
 
 
 def run(body: str, *, grid: int = 1, threads: int = 32, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays behind a launch on native code alone."""
+    """The arrays behind a launch."""
     data = np.random.default_rng(1).integers(0, 1 << 32, 1024, np.uint32)
     other = np.zeros(1024, np.uint32)
     options = {"checks": (), "schedule": "random", "reads": "stale", **options}
-    with engine("native", alone=True):
-        sim.launch(HEAD + OUT + body + "\nret;\n}\n", "k", grid, threads, [data, other], **options)
+    sim.launch(HEAD + OUT + body + "\nret;\n}\n", "k", grid, threads, [data, other], **options)
     return data, other
 
 

@@ -141,13 +141,10 @@ def test_a_function_that_is_called_from_elsewhere_is_no_part_of_the_loop() -> No
     assert set(shared.endless) == shared.blocks
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
-@pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("before", ["", call("seen")], ids=["alone", "shared"])
-def test_lanes_wait_by_calls_for_another_warp(
-    before: str, schedule: str, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", engine)
+def test_lanes_wait_by_calls_for_another_warp(before: str, schedule: str) -> None:
     body = (
         f"{before} mov.u32 %r2, %tid.x; setp.ge.u32 %p3, %r2, 32; @%p3 bra S; L: {call('seen')} {BACK} bra E;"
         "S: st.release.gpu.global.u32 [%rd1], 1;"
@@ -156,18 +153,16 @@ def test_lanes_wait_by_calls_for_another_warp(
     assert report.hazards == []
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
-def test_a_wait_by_calls_for_what_never_comes_is_a_deadlock(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", engine)
+@pytest.mark.usefixtures("recorded_launches")
+def test_a_wait_by_calls_for_what_never_comes_is_a_deadlock() -> None:
     with pytest.raises(sim.Deadlock, match=r"polls for .* \(PTX line 5\)"):
         sim.launch(text(f"L: {call('seen')} {BACK}"), "k", 1, 64, [np.zeros(8, np.uint32)], max_steps=1_000_000)
 
 
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
-@pytest.mark.parametrize("engine", ["native", "reference"])
-def test_a_delay_between_two_looks_is_no_deadlock(schedule: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_between_two_looks_is_no_deadlock(schedule: str) -> None:
     """Warp 0 looks at a flag that warp 1 sets, which waits for another one first: each has a delay between looks."""
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", engine)
     second = DELAY.translate(str.maketrans("LDE", "MNF")).replace("%rd1]", "%rd1+4]")
     body = (
         f"mov.u32 %r2, %tid.x; setp.ge.u32 %p3, %r2, 32; @%p3 bra S; st.release.gpu.global.u32 [%rd1+4], 1; {DELAY}"

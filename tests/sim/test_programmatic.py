@@ -32,12 +32,6 @@ def ptx(*body: str) -> str:
     )
 
 
-@pytest.fixture(params=["native", "reference"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", request.param)
-    return str(request.param)
-
-
 def races(*body: str, programmatic: bool = True, checks: Sequence[str] = sim.CHECKS) -> list[str]:
     """What the accesses are that race in a launch of one block."""
     x, y = np.arange(THREADS, dtype=np.uint32), np.zeros(THREADS, np.uint32)
@@ -46,7 +40,7 @@ def races(*body: str, programmatic: bool = True, checks: Sequence[str] = sim.CHE
     return [hazard.what.split()[0] for hazard in report.hazards]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -81,7 +75,6 @@ def test_clusters_and_chunks_of_blocks_wait_for_themselves() -> None:
     assert [hazard.block for hazard in report.hazards] == [(1, 0, 0)]
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("body", "between", "clean"),
     [
@@ -109,7 +102,6 @@ def test_on_a_device_only_conflicts_with_the_launch_before_count(body: str, betw
     assert second.launch(1, THREADS, [x, y]).hazards == []
 
 
-@pytest.mark.usefixtures("engine")
 def test_what_the_launch_before_only_reads_may_be_read_early() -> None:
     gpu = Device()
     gpu.overlaps = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from differential import differential
 
 from sdpalab import sim
 from sdpalab.sim.recording import AccessRecorder
@@ -37,18 +36,6 @@ ret;
 }
 """
 """Warp 0 stores words next to each other and warp 1 every other word; block 0 does not get there."""
-
-
-@pytest.fixture(params=["native", "reference"], autouse=True)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine of the launches."""
-    monkeypatch.setenv("SDPALAB_SIM_ENGINE", request.param)
-
-
-def test_a_launch_with_a_recorder_runs_natively() -> None:
-    with differential() as outcomes:
-        run(AccessRecorder("k.cu:7"), 1)
-    assert outcomes == [""]
 
 
 def run(recorder: AccessRecorder | None, workers: int) -> sim.Report:
@@ -88,6 +75,7 @@ def test_a_line_without_accesses_has_no_record() -> None:
     assert recorder.records == ()
 
 
+@pytest.mark.usefixtures("recorded_launches")
 def test_watching_changes_no_count_whatever_the_number_of_workers() -> None:
     plain, watched = run(None, 2), run(AccessRecorder("k.cu:7"), 2)
     assert plain.counters == watched.counters

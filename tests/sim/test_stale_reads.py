@@ -7,7 +7,6 @@ from ptx_axioms import Axioms
 from sdpalab import sim
 from sdpalab.campaigns.litmus import litmus_row
 from sdpalab.campaigns.litmus_programs import programs
-from two_engines import engine
 
 PROGRAMS = {program.name: program for program in programs()}
 SAMPLE = (
@@ -78,9 +77,7 @@ def test_barriers_and_fences_of_other_threads():
 @pytest.mark.parametrize("name", SAMPLE)
 def test_litmus(name):
     """Each outcome that the mode gives comes, and none that the axioms forbid; ``sdpalab campaign litmus`` has all."""
-    pytest.importorskip("llvmlite")
-    with engine("native", alone=True):
-        row = litmus_row(PROGRAMS[name], 3600 if name == "load buffering, grid, weak" else 960, 0)
+    row = litmus_row(PROGRAMS[name], 3600 if name == "load buffering, grid, weak" else 960, 0)
     assert row.forbidden == []
     assert row.missing == []
 
