@@ -383,7 +383,7 @@ def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: 
     mods.flag("aligned")
     mods.done()
     words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
-    words[layout.END_A] = int(order == "relaxed")
+    words[layout.END_A], words[layout.END_PC] = int(order == "relaxed"), instruction.pc
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:

@@ -403,12 +403,12 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return go_by_index(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
-        return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
+        return arrive_in_cluster(context, state, block, taken)
     part = add_part(state, at + 1, taken, READY)
     if end == END_TRY_WAIT:
         return wait_for_phase(context, registers, block, part)
     if end == END_CLUSTER_WAIT:
-        return wait_in_cluster(context, state, part)
+        return wait_in_cluster(context, state, block, part)
     if end == END_REGISTERS:
         return ask_for_registers(context, state, block, part)
     return meet(context, state, block, part, end)
