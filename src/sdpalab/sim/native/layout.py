@@ -421,6 +421,8 @@ MBARRIER_WORDS, MOST_MBARRIERS = 9, 64
 MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG, MB_UNFENCED = range(9)
 """``MB_TAG``: with checks, the tag of its initialisation. ``MB_UNFENCED``: where that needs a fence, the thread of the
 cluster, plus one, that has initialised it and has made none since."""
+SPENT = 2
+"""``MB_VALID`` of an mbarrier that all have dropped out of; 1 of others, 0 where there is none."""
 
 # ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 
