@@ -270,7 +270,9 @@ CONTEXT_WORDS = 192
     RECORDED,  # of each instruction, whether recorders collect its accesses: a byte; 0: of none
     RECORD_SHARED,  # functions of Python for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
-) = range(182)
+    COUNTED_COPIES,  # with counters, of boxes
+    COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
+) = range(184)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
