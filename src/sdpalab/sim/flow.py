@@ -182,7 +182,7 @@ def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap
 
 
 def too_many_steps(most: int, line: int) -> StepLimit:
-    """The exception for a launch that takes more than ``most`` vector steps, in front of a block at a line."""
+    """The exception for a launch with a warp that takes more than ``most`` steps, in front of a block at a line."""
     return StepLimit(
         f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
     )
