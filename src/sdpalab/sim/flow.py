@@ -24,6 +24,7 @@ __all__ = [
     "Flow",
     "block_end",
     "build_end",
+    "calls_nothing",
     "goto",
     "index_beyond",
     "polls_in_vain",
@@ -140,6 +141,14 @@ def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line}: index {index} of "
         f"{len(branch_targets(instruction))} targets, by block {block}, thread {thread}"
+    )
+
+
+def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call of an address where there is no function."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
+        f"function (block {block}, thread {thread})"
     )
 
 

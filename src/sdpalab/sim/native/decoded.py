@@ -335,7 +335,7 @@ def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list
     mods.done()
     targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
     words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
-    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
+    words[layout.END_B], words[layout.END_C], words[layout.END_D] = len(asm.lists), len(targets), -1
     asm.lists += targets
 
 

@@ -248,6 +248,7 @@ CONTEXT_WORDS = 192
     FAULTS,  # rows of what is wrong; 0: one ends the run
     FAULT_COUNT,
     FAULTS_OF,  # for each record its last row, plus one
+    FAULT_ENDS,  # whether an illegal access ends the run all the same
     TRACE,  # events, one behind the other, and zeros behind them; 0: none are recorded
     TRACE_END,
     TRACE_BEGAN,  # the end of the events of all clusters before
@@ -272,7 +273,7 @@ CONTEXT_WORDS = 192
     RECORD_LINE,  # and of global memory by copies
     COUNTED_COPIES,  # with counters, of boxes
     COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
-) = range(184)
+) = range(185)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

@@ -41,6 +41,7 @@ from sdpalab.sim.native.layout import (
     END_C,
     END_CLUSTER_ARRIVE,
     END_CLUSTER_WAIT,
+    END_D,
     END_EXIT,
     END_GUARD,
     END_INDEXED,
@@ -415,7 +416,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
 
 
 def go_by_index(context: int, state: int, registers: int, block: int, taken: int) -> int:
-    """Each lane goes to the block of its index: of an indexed branch, or of where it called a function; a status."""
+    """Each lane goes to the block of its index: of an indexed branch, of the function whose address it calls (the end
+    names the row), or of where it called a function; a status."""
     row = registers + load32(block + 4 * END_A)
     targets = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
     left = taken
@@ -427,7 +429,8 @@ def go_by_index(context: int, state: int, registers: int, block: int, taken: int
             if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
                 scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
                 store64(scratch, lane)
-                store64(scratch + 8, mine & 0xFFFFFFFF)
+                address = load32(block + 4 * END_D)
+                store64(scratch + 8, mine & 0xFFFFFFFF if address < 0 else load64(registers + address + 8 * lane))
                 return INDEX
             if left >> lane & 1 and (index < 0 or mine == index):
                 index = mine
