@@ -9,7 +9,7 @@ from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import Selection, indices
 
-__all__ = ["index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
+__all__ = ["calls_nothing", "index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
 
 _MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
 _USUALLY_PROGRESS = (
@@ -25,6 +25,14 @@ def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3
     )
 
 
+def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call of an address where there is no function."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
+        f"function (block {block}, thread {thread})"
+    )
+
+
 def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap:
     """The exception for a lane that ends the launch."""
     block, thread = machine.where(lane)
@@ -36,7 +44,7 @@ def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap
 
 
 def too_many_steps(most: int, line: int) -> StepLimit:
-    """The exception for a launch that takes more than ``most`` vector steps, in front of a block at a line."""
+    """The exception for a launch with a warp that takes more than ``most`` steps, in front of a block at a line."""
     return StepLimit(
         f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
     )

@@ -147,7 +147,7 @@ def launch(
     seed : int
         For the random schedule and for stale reads.
     max_steps : int, optional
-        Vector steps that one chunk of CTAs may take. Default: twenty million.
+        Vector steps that one warp may take. Default: twenty million.
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.endings import index_beyond, too_deep, too_many_steps
+from sdpalab.sim.endings import calls_nothing, index_beyond, too_deep, too_many_steps
 from sdpalab.sim.errors import IllegalAccess, SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.hazards import Hazard
@@ -143,6 +143,7 @@ class Repetition:
         words = {
             layout.FAULTS: address_of(faults),
             layout.FAULTS_OF: address_of(faults_of),
+            layout.FAULT_ENDS: int(suspicions.illegal is not None),
             layout.TRACE: address_of(events),
             layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
             layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
@@ -166,7 +167,7 @@ class Repetition:
                     together=int(state.context[layout.ORDER]) == layout.TOGETHER,
                     stuck=status == layout.STUCK,
                     polling=_still_polling(setup, state) if status == layout.STUCK else None,
-                    ending=_ending(code, state, status),
+                    ending=suspicions.illegal or _ending(code, state, status),
                     failure=state.host.failure,
                 )
         except NotNative:
@@ -225,7 +226,8 @@ def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
         return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *state.host.where(lane))
     branch = setup.program.blocks[place].end
     assert branch is not None
-    return index_beyond(branch, number, *state.host.where(lane))
+    ended = calls_nothing if branch.opcode == "call" else index_beyond
+    return ended(branch, number, *state.host.where(lane))
 
 
 def _end_of(events: Array) -> int:

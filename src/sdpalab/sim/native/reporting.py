@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sdpalab.sim.errors import IllegalAccess
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -92,8 +93,10 @@ def note_suspicions(
     arrivals = np.zeros(len(fine.program.blocks), np.int32)
     counts, faults_of = np.zeros((2, records), np.int32)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    ends_illegally = bool(setup.checks) and "memory" not in setup.checks
     words = order | {
         layout.FAULTS: address_of(faults),
+        layout.FAULT_ENDS: int(ends_illegally),
         layout.FAULTS_OF: address_of(faults_of),
         layout.SUSPECTS: address_of(suspects),
         layout.SUSPECTS_OF: address_of(counts),
@@ -110,27 +113,29 @@ def note_suspicions(
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP)
-    if status == layout.INDEX:  # else a call of what is no function: the reference engine says which address
-        branch = fine.program.blocks[int(state.context[layout.CURRENT_PC])].end
-        ends = branch is not None and branch.opcode == "brx"
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX)
+    ends = ends or (status == layout.ILLEGAL and ends_illegally)
     if (status and not ends) or state.host.error is not None:
         return None
-    if setup.checks and "memory" not in setup.checks and (faults[:, layout.FA_KIND] <= layout.OUT_OF_BOUNDS).any():
-        return None  # the launch ends there, with the hazards up to then
     if touched is not None:
         touched.append(accesses_of([state]))
     if printed is not None:
         printed += state.host.printed
     _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
-    replay_faults(setup, space, log, faults, code.decoded)
+    illegal = None
+    try:
+        replay_faults(setup, space, log, faults, code.decoded)
+    except IllegalAccess as error:
+        if not setup.checks:
+            raise
+        illegal = error  # it is raised with the hazards up to then
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
     if not {"race", "async"} & set(setup.checks):  # nobody asks for these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
     last = int(state.context[layout.CLUSTER])
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more)
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:

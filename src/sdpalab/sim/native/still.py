@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sdpalab.sim import isa as isa  # fills the table of handlers
 from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.decode import HANDLERS, Decoder, Step, find_handler
 from sdpalab.sim.errors import UnsupportedInstruction
@@ -44,6 +45,8 @@ def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, A
         *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, still, setup.params),
         async_mode=setup.async_mode,
     )
+    if "provenance" in setup.checks:
+        machine.homes = home_buffers(pointer_origins(setup.entry), setup.params, space.extents)
     if watched is not None:
         granules = {name: granule_of(setup.entry, (name,)) for name in watched}
         machine.follows = lambda name, offsets: watched[name][offsets // granules[name]] != 0

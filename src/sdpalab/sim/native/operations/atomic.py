@@ -43,6 +43,11 @@ _INTEGERS: dict[str, Compute] = {
     "cas": lambda old, expected, given: where(old == expected, given, old),
 }
 """New values from the old ones and the operands."""
+_EXTREMA: dict[str, Compute] = {
+    "min": lambda old, given: where((old <= given) | old.nan, old, given),
+    "max": lambda old, given: where((old >= given) | old.nan, old, given),
+}
+"""The same of floating-point numbers: a NaN stays."""
 
 
 _Choice = Callable[[Lanes, Lanes], Lanes]
@@ -52,9 +57,11 @@ _Choice = Callable[[Lanes, Lanes], Lanes]
 def update_of(name: str, type_: PtxType, flushes: _Choice) -> tuple[str, Compute]:
     """The type by which an update computes, and new values from the old ones and the operands.
 
-    Of floating-point types there are sums alone.
+    Of floating-point types there are sums alone, and of halves the lesser and the greater.
     """
     base = base_of(type_)
+    if is_half(type_) and name != "add":
+        return "u16", halved(_EXTREMA[name], base)
     if is_half(type_):
         return "u16", halved(lambda old, given: old + given, base)
     if type_.is_float:

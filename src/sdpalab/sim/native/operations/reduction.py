@@ -24,9 +24,11 @@ from sdpalab.sim.types import TYPES, PtxType
 __all__: list[str] = []
 
 
-def _exists(name: str, type_: PtxType) -> bool:
-    """Whether the native engine has a reduction of a type."""
-    return type_.lanes == 1 and type_.bytes > 1 and (name == "add" or not type_.is_float)
+def _exists(asm: Assembler, name: str, type_: PtxType) -> bool:
+    """Whether there is a reduction of a type."""
+    if type_.is_float and name != "add":
+        return is_half(type_) and name in ("min", "max") and asm.float_sum(type_) is None
+    return type_.lanes == 1 and type_.bytes > 1
 
 
 def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
@@ -64,7 +66,7 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     elif is_half(type_) and name == "add":
         mods.choice(("noftz",))
     mods.done()
-    if not _exists(name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
+    if not _exists(asm, name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
         raise NotNative(instruction.text)
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
@@ -111,7 +113,7 @@ def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if bits != 64:
         raise NotNative("a tensor map at an address of 32 bits")
     kinds = [TYPES[each] for each in layout.COMBINED]
-    numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(name, each) else 0 for each in kinds]
+    numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(asm, name, each) else 0 for each in kinds]
     begin = len(asm.lists)
     asm.lists += numbers
     shared = shared_address(asm, operands[1], "shared")
