@@ -156,12 +156,18 @@ def others_go_on(context: int, mask: int) -> int:
 
 
 def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
-    """A whole warp arrives at the barrier of its cluster; a status."""
-    if mask != load64(state + 8 * LIVE):
-        return DIVERGENT
-    arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
+    """Lanes of a warp arrive at the barrier of their cluster; a status."""
+    first = 4 * 32 * load64(context + 8 * CURRENT)
+    arrivals = load64(context + 8 * CLUSTER_ARRIVALS) + first
+    waits = load64(context + 8 * CLUSTER_WAITS) + first
     current_instruction(context, load32(block + 4 * END_PC))
-    status = broken_rule(context, CLUSTER_RULE) if arrivals > load64(state + 8 * CLUSTER_WAITS) else 0
+    wrong = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            if load32(arrivals + 4 * lane) > load32(waits + 4 * lane):
+                wrong = 1
+            store32(arrivals + 4 * lane, load32(arrivals + 4 * lane) + 1)
+    status = broken_rule(context, CLUSTER_RULE) if wrong else 0
     if status != 0:
         return status
     cluster, relaxed = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), load32(block + 4 * END_A)
@@ -172,7 +178,6 @@ def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
             release_fenced(context, load64(context + 8 * CURRENT), vector, 1)
         else:
             release_to(context, load64(context + 8 * CURRENT), vector)
-    store64(state + 8 * CLUSTER_ARRIVALS, arrivals + 1)
     place = load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster
     store64(place, load64(place) + popcount(mask))
     cluster_phase(context, state)
@@ -180,19 +185,26 @@ def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
 
 
 def wait_in_cluster(context: int, state: int, block: int, part: int) -> int:
-    """A whole warp waits for the phase in which it arrived; a status."""
-    if load64(part + 8 * PART_MASK) != load64(state + 8 * LIVE):
-        return DIVERGENT
-    arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
+    """Lanes of a warp wait for the phase in which they arrived; a status."""
+    first = 4 * 32 * load64(context + 8 * CURRENT)
+    arrivals = load64(context + 8 * CLUSTER_ARRIVALS) + first
+    waits = load64(context + 8 * CLUSTER_WAITS) + first
     current_instruction(context, load32(block + 4 * END_PC))
-    status = broken_rule(context, CLUSTER_RULE) if arrivals <= load64(state + 8 * CLUSTER_WAITS) else 0
+    wrong, phase = 0, 0
+    for lane in range(32):
+        if load64(part + 8 * PART_MASK) >> lane & 1:
+            mine = load32(arrivals + 4 * lane)
+            if mine <= load32(waits + 4 * lane):
+                wrong = 1
+            store32(waits + 4 * lane, mine)
+            phase = max(phase, mine)
+    status = broken_rule(context, CLUSTER_RULE) if wrong else 0
     if status != 0:
         return status
-    store64(state + 8 * CLUSTER_WAITS, arrivals)
     cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
-    if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < arrivals:
+    if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < phase:
         store64(part + 8 * PART_STATUS, AT_CLUSTER)
-        store64(part + 8 * PART_MORE, arrivals)
+        store64(part + 8 * PART_MORE, phase)
     else:
         leave_cluster_barrier(context, load64(context + 8 * CURRENT))
     return 0
