@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdpalab import sim
-from sdpalab.sim.run_queue import SCHEDULES
+from sdpalab.sim.options import SCHEDULES
 
 HEAD = """.version 8.0
 .target sm_90

@@ -7,7 +7,7 @@ from hopper_snippets import CTA_WAIT, kernel
 
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
-from sdpalab.sim.run_queue import SCHEDULES
+from sdpalab.sim.options import SCHEDULES
 
 SOURCE = """
 #define KERNEL extern "C" __global__ void

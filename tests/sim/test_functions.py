@@ -7,7 +7,7 @@ import pytest
 
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
-from sdpalab.sim.run_queue import SCHEDULES
+from sdpalab.sim.options import SCHEDULES
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 THREADS = 64

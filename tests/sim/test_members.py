@@ -6,8 +6,8 @@ import pytest
 from sdpalab import sim
 from sdpalab.sim.collectives import member_mask
 from sdpalab.sim.ir import Immediate, Register
+from sdpalab.sim.options import SCHEDULES
 from sdpalab.sim.parser import parse
-from sdpalab.sim.run_queue import SCHEDULES
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 SPIN = "SPIN: ld.relaxed.gpu.global.u32 %r8, [%a]; setp.eq.u32 %p8, %r8, 0; @%p8 bra SPIN;"

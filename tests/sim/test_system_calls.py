@@ -8,8 +8,8 @@ import pytest
 from outcomes import alike
 from sdpalab import sim
 from sdpalab.compile.nvrtc import compile_program
+from sdpalab.sim.options import SCHEDULES
 from sdpalab.sim.recording import AccessRecorder
-from sdpalab.sim.run_queue import SCHEDULES
 
 PRINTING = r"""
 extern "C" __global__ void kernel(int n) {

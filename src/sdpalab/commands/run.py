@@ -101,7 +101,7 @@ def program_options(
     """
     from sdpalab.program import RunOptions
     from sdpalab.sim.device import FILLS
-    from sdpalab.sim.run_queue import SCHEDULES
+    from sdpalab.sim.options import SCHEDULES
 
     if schedule not in SCHEDULES:
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)}, not {schedule!r}")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.errors import LaunchError
-from sdpalab.sim.run_queue import SCHEDULES
 
-__all__ = ["CHECKS", "READS", "all_checks", "check_options", "thorough_checks"]
+__all__ = ["CHECKS", "READS", "SCHEDULES", "all_checks", "check_options", "thorough_checks"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
@@ -19,6 +18,8 @@ copies need a fence behind their initialisation, and an mbarrier's instruction w
 ``values``: a write races also if the value is there already. ``provenance``: an access stays in the buffer from whose
 pointer its address is computed."""
 
+SCHEDULES = ("lockstep", "forward", "reverse", "random")
+"""In which order lanes and warps take turns (:func:`~sdpalab.sim.launch`)."""
 READS = ("latest", "stale")
 """What reads return (:func:`~sdpalab.sim.launch`)."""
 _NEEDS = (("strict", "lanes"), ("lanes", "race"), ("values", "race"), ("provenance", "memory"))

@@ -13,9 +13,7 @@ import numpy as np
 from sdpalab.sim.machine import Machine, Resume
 from sdpalab.sim.selection import WARP, Indices, Selection, indices, merge, subset
 
-__all__ = ["SCHEDULES", "RunQueue"]
-
-SCHEDULES = ("lockstep", "forward", "reverse", "random")
+__all__ = ["RunQueue"]
 
 _Key = tuple[int, int]
 
@@ -27,7 +25,7 @@ class RunQueue:
     ----------
     machine : Machine
     schedule : str
-        One of :data:`SCHEDULES`.
+        One of :data:`~sdpalab.sim.options.SCHEDULES`.
     groups : int
         Groups of clusters at most that have turns of their own.
     scattered : bool
