@@ -154,8 +154,8 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def beside_numpy(repeats: int) -> None:
-    """CPU seconds on the mission shape beside the engine on NumPy that was here before, alternately, on the same PTX, with
-    the same sums; and their ratio pair by pair."""
+    """CPU seconds on the mission shape beside the engine on NumPy that was here before, on the same PTX, with the same
+    sums, alternately; and their ratio pair by pair."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
             ["git", "archive", _NUMPY, "src"], cwd=Path(__file__).parent.parent, capture_output=True
