@@ -1,27 +1,28 @@
-"""The simulator on the mission shape: its two engines, and Triton's interpreter on the same tile sizes in the same run.
+"""The simulator on the mission shape, beside the engine on NumPy that was here before, and Triton's interpreter.
 
     python benchmarks/simulator.py [--repeats 5] [--longest 8192]
 
-Prints CPU seconds of the native and of the reference engine, alternately, and their ratio pair by pair, for ``flash``
-and ``hopper``, plain and with all checks; how long a kernel takes that no process has run before; the median and the
-spread of wall times beside Triton's interpreter; the growth with the sequence length, and what threads give at the
-longest (both with one run each: Triton's interpreter takes minutes there, and is left out beyond S=4096). Needs the
-extra ``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
-simulation takes, never how fast a kernel is.
+Prints how long a kernel takes that no process has run before; CPU seconds of ``flash``, plain and with all checks, now
+and on the engine of an old commit, which it takes from git's history, alternately, and their ratio pair by pair; the
+median and the spread of wall times beside Triton's interpreter on the same tile sizes; the growth with the sequence
+length, and what threads give at the longest (both with one run each: Triton's interpreter takes minutes there, and is
+left out beyond S=4096). Needs the extra ``triton`` for the comparison; says so where it is missing. Times are of this
+machine's CPU: they say how long a simulation takes, never how fast a kernel is.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
@@ -34,16 +35,24 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run.buffers import starting_array
-from sdpalab.run.simulated import SimulatedExecutor
 
 BLOCK_M, BLOCK_N = 64, 64
 _LONGEST_BESIDE = 4096
+_NUMPY = "0c5400c"
+"""The last commit before the first native engine."""
+_NUMPY_SCRIPT = """import pickle, sys, time
+from sdpalab import sim
+launch = pickle.load(sys.stdin.buffer)
+while sys.stdin.buffer.readline():
+    start = time.process_time()
+    sim.launch(**launch)
+    print(time.process_time() - start, flush=True)
+"""
+"""A launch for each line that comes, and its CPU seconds."""
 
 
-def simulate(
-    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = sim.DEFAULT_NUMERICS
-) -> tuple[Callable[[], sim.Report], np.ndarray]:
-    """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
+def launch_of(problem: Problem, checks: tuple[str, ...], workers: int | None) -> tuple[dict[str, Any], np.ndarray]:
+    """The arguments of a launch of ``flash`` in whole tiles, and the array its output lands in."""
     flash = get("flash")
     plan = flash.launch_plan(problem, flash.default_config.but(SCHEDULE="tiles"))  # a block for each, as the peer has
     (step,) = plan.steps
@@ -51,19 +60,30 @@ def simulate(
     built = build(step.module, "sm_89")
     inputs = make_inputs(problem, "normal", 0).arrays
     arrays = {buffer.name: starting_array(buffer, inputs, 0xFF) for buffer in plan.buffers}
-    args = [arrays[arg] if isinstance(arg, str) else arg for arg in step.args]
+    launch = {
+        "ptx": built.ptx,
+        "entry": built.entry,
+        "grid": step.grid,
+        "block": step.block,
+        "args": [arrays[arg] if isinstance(arg, str) else arg for arg in step.args],
+        "dynamic_smem": step.dynamic_smem,
+        "checks": checks,
+        "workers": workers,
+    }
+    return launch, arrays["o"]
+
+
+def simulate(
+    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = sim.DEFAULT_NUMERICS
+) -> tuple[Callable[[], sim.Report], np.ndarray]:
+    """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
+    launch, out = launch_of(problem, checks, workers)
 
     def run() -> sim.Report:
-        arrays["o"].fill(np.nan)
-        return sim.launch(
-            *(built.ptx, built.entry, step.grid, step.block, args),
-            dynamic_smem=step.dynamic_smem,
-            checks=checks,
-            workers=workers,
-            numerics=numerics,
-        )
+        out.fill(np.nan)
+        return sim.launch(**launch, numerics=numerics)
 
-    return run, arrays["o"]
+    return run, out
 
 
 def interpret(problem: Problem) -> tuple[Callable[[], None], np.ndarray]:
@@ -133,27 +153,37 @@ def cpu_seconds(function: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def engines(repeats: int) -> None:
-    """CPU seconds of both engines on the mission shape, alternately in one process, and their ratio pair by pair."""
-    print(f"engines, {MISSION.label}, CPU seconds: native, reference, ratio")
-    for name in ("flash", "hopper"):
-        kernel = get(name)
-        plan, inputs = kernel.launch_plan(MISSION, kernel.default_config), make_inputs(MISSION, "normal", 0).arrays
+def beside_numpy(repeats: int) -> None:
+    """CPU seconds on the mission shape beside the engine on NumPy that was here before, on the same PTX, with the same
+    sums, alternately; and their ratio pair by pair."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "archive", _NUMPY, "src"], cwd=Path(__file__).parent.parent, capture_output=True
+        )
+        if archive.returncode:
+            print(f"the engine on NumPy: not run, because git does not have commit {_NUMPY} here")
+            return
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        print(f"flash, {MISSION.label}, sums in float32, CPU seconds: now, on NumPy (commit {_NUMPY}), ratio")
         for checks in ((), sim.CHECKS):
-            run = partial(SimulatedExecutor(kernel.default_arch, checks=checks, workers=1).run, plan, inputs)
-            times: dict[str, list[float]] = {"native": [], "reference": []}
-            for turn in range(repeats + 1):  # the first compiles
-                for engine, samples in times.items():
-                    os.environ["SDPALAB_SIM_ENGINE"] = engine
-                    taken = cpu_seconds(run)
-                    if turn:
-                        samples.append(taken)
-            del os.environ["SDPALAB_SIM_ENGINE"]
-            native, reference = (statistics.median(times[engine]) for engine in ("native", "reference"))
-            ratios = [b / a for a, b in zip(times["native"], times["reference"], strict=True)]
+            launch, _ = launch_of(MISSION, checks, 1)
+            environment = {**os.environ, "PYTHONPATH": f"{folder}/src"}
+            command = [sys.executable, "-c", _NUMPY_SCRIPT]
+            with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+                assert other.stdin is not None
+                assert other.stdout is not None
+                pickle.dump(launch, other.stdin)
+                pairs = []
+                for turn in range(repeats + 1):  # the first compiles
+                    here = cpu_seconds(lambda launch=launch: sim.launch(**launch, numerics="float32"))
+                    other.stdin.write(b"\n")
+                    other.stdin.flush()
+                    pairs += [(here, float(other.stdout.readline()))] * bool(turn)
+            ratios = [there / here for here, there in pairs]
+            here, there = (statistics.median(each) for each in zip(*pairs, strict=True))
             spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
-            label = f"{name}, {'all checks' if checks else 'no checks'}"
-            print(f"  {label:<28} {native:7.3f} s {reference:7.3f} s {statistics.median(ratios):6.1f}x {spread}")
+            label = "all checks" if checks else "no checks"
+            print(f"  {label:<12} {here:7.3f} s {there:7.3f} s {statistics.median(ratios):6.1f}x {spread}")
 
 
 SMALL = """.version 8.0
@@ -264,7 +294,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=8192)
     options = parser.parse_args()
     first_launches()
-    engines(options.repeats)
+    beside_numpy(options.repeats)
     beside = mission(options.repeats)
     growth(options.longest, beside)
     scaling(options.longest)

@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-__all__ = ["COLLECTED", "Recorded", "module_records", "recorded", "recorded_launches", "recorded_wholly"]
+__all__ = ["COLLECTED", "Module", "Recorded", "module_records", "recorded", "recorded_launches", "recorded_wholly"]
 
 FOLDER = Path(__file__).resolve().parent / "sim" / "recorded"
 COLLECTED = pytest.StashKey[set[str]]()
 """The ids of all tests that were collected, those that are deselected among them."""
 
 
-class _Module:
+class Module:
     """The records of one module's tests."""
 
     def __init__(self, name: str, *, write: bool) -> None:
@@ -51,7 +51,7 @@ class _Module:
 class Recorded:
     """The outcomes of one test, in their order."""
 
-    def __init__(self, module: _Module, test: str) -> None:
+    def __init__(self, module: Module, test: str) -> None:
         self._module, self._test = module, test
         self._checked: list[Any] = []
 
@@ -81,10 +81,10 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def module_records(request: pytest.FixtureRequest) -> Iterator[_Module]:
+def module_records(request: pytest.FixtureRequest) -> Iterator[Module]:
     """The records of the module's tests."""
     config = request.config
-    module = _Module(request.path.stem, write=config.getoption("--record"))
+    module = Module(request.path.stem, write=config.getoption("--record"))
     yield module
     whole = not any("::" in each for each in config.args)
     module.close({_name(each) for each in config.stash[COLLECTED]} if whole else None)
@@ -95,7 +95,7 @@ def _name(test: str) -> str:
 
 
 @pytest.fixture
-def recorded(request: pytest.FixtureRequest, module_records: _Module) -> Iterator[Recorded]:
+def recorded(request: pytest.FixtureRequest, module_records: Module) -> Iterator[Recorded]:
     """Compares what a test gives it with what is recorded for the test."""
     outcomes, failed = Recorded(module_records, _name(request.node.nodeid)), request.session.testsfailed
     yield outcomes
