@@ -158,8 +158,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, IllegalAccess, KernelTrap, StepLimit
         If the launch ends so.
     """
-    # Early accesses, which leave no event, end the run before this one.
-    fine, order = _in_order(replace(setup, prerequisites=None, tracking=False))
+    fine, order = _in_order(replace(setup, tracking=False))
     try:
         code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
     except NotNative:
@@ -214,7 +213,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""
