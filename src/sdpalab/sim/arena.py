@@ -12,7 +12,7 @@ from sdpalab.sim.heap import HEAP_BYTES, Heap
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.selection import Array
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "Before"]
 
 _GUARD = 1 << 16
 _ALIGN = 256
@@ -21,6 +21,9 @@ _MOST_PARAMETERS = 32764
 _WORKSPACE = 64
 _WORD = 16
 """Bytes of the widest access."""
+
+Before = tuple[Array | None, Heap | None]
+"""What a launch may change: of a device its memory, and the heap."""
 
 
 class Arena:
@@ -173,17 +176,12 @@ class Arena:
             _copy(space.data, begin, _bytes_of(array))
         return space
 
-    @property
-    def has_copies(self) -> bool:
-        """Whether there are arrays of the caller's that are copied in and back."""
-        return bool(self._arrays)
-
-    def snapshot(self) -> tuple[Array | None, Heap | None]:
+    def snapshot(self) -> Before:
         """What a launch may change: of a device its memory, and the heap."""
         memory = None if self.memory is None else self.memory[: self.end].copy()
         return memory, deepcopy(self.heap)
 
-    def restore(self, before: tuple[Array | None, Heap | None]) -> None:
+    def restore(self, before: Before) -> None:
         """Undo what a launch has changed since :meth:`snapshot`."""
         memory, heap = before
         if self.memory is not None and memory is not None:

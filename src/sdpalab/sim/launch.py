@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 
-from sdpalab.sim.arena import Arena
+from sdpalab.sim.arena import Arena, Before
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.collector import without_collector
@@ -23,6 +23,7 @@ from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
+from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.options import CHECKS, all_checks, check_options
@@ -45,7 +46,7 @@ _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 
-Accesses = Literal["none", "places", "all"]
+Accesses = Literal["none", "places"]
 """What of a launch's accesses to global memory is wanted (:func:`execute`)."""
 
 
@@ -211,16 +212,17 @@ def ptx_text(ptx: str | bytes) -> str:
 class Executed:
     """A launch that has run to its end: its report, and the entry with all that it calls.
 
-    With the ``race`` check ``history`` has its accesses to global memory; or, where places were asked for and the
-    native engine ran it, ``touched`` has their places alone.
+    Where the places of its accesses to global memory were asked for, with the ``race`` check and on a device,
+    ``touched`` has them, and ``again`` gives the accesses to some of these: it runs the launch once more, in a copy of
+    the memory as it was.
     """
 
     report: Report
     module: PtxModule
     code: Entry
     geometry: Geometry
-    history: GlobalHistory | None
     touched: Touched | None = None
+    again: Callable[[Indices], GlobalHistory] | None = None
 
 
 def execute(
@@ -254,8 +256,7 @@ def execute(
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
     ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
-    ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
-    does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
+    ``accesses`` is whether the places of the accesses to global memory are wanted.
     """
     check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
@@ -295,11 +296,10 @@ def execute(
         numerics=numerics,
         prerequisites=prerequisites if programmatic else None,
     )
-    if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
-        accesses = "all"
     from sdpalab.sim.native.running import run_launch  # imports LLVM
 
-    run = run_launch(setup, arena, 1 if watchers else workers, places=accesses == "places")
+    before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
+    run = run_launch(setup, arena, before, 1 if watchers else workers, places=accesses == "places")
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -310,7 +310,20 @@ def execute(
         tuple(run.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
-    return Executed(report, module, code, geometry, None, run.touched[0] if run.touched else None)
+    touched = run.touched[0] if run.touched else None
+    again = partial(_accesses_to, run.setup, before, extents) if touched and before[0] is not None else None
+    return Executed(report, module, code, geometry, touched, again)
+
+
+def _accesses_to(setup: Setup, before: Before, extents: Sequence[Extent], places: Indices) -> GlobalHistory:
+    """The accesses of a launch that has run to its end to some places, in a copy of the memory as it was before."""
+    from sdpalab.sim.native.histories import history_of
+
+    memory, heap = before
+    assert memory is not None
+    space = Space("global", len(memory), len(memory), extents)
+    space.data[: len(memory)] = memory
+    return history_of(replace(setup, heap=heap), space, places)
 
 
 @derived

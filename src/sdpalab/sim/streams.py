@@ -4,21 +4,20 @@ Operations run when they are issued, one after the other. Two of different strea
 orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
 clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
 
-The native engine leaves only the places of a launch's accesses, and of reads wider ones. Where those meet, the launch
-is run once more by the reference engine, in the memory as it was: whether it is a race, and between which instructions,
-is read from that.
+A launch leaves only the places of its accesses, and of reads wider ones. Where those of two meet, both are run once
+more, in the memory as it was: whether it is a race, and between which instructions, is read from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT
-from sdpalab.sim.checks.global_history import Marks
+from sdpalab.sim.checks.global_history import GlobalHistory, Marks
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import ConflictingAccess, Hazard
 from sdpalab.sim.ir import Instruction
@@ -26,7 +25,7 @@ from sdpalab.sim.launch import Executed
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.names import short_name
-from sdpalab.sim.selection import WARP, Indices
+from sdpalab.sim.selection import WARP, Indices, Mask
 
 __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
 
@@ -89,6 +88,35 @@ class Runs:
         none = np.full(len(begins), -1, np.int64)
         return Runs(begins, begins + size, none, none, none)
 
+    @staticmethod
+    def of_all(several: Sequence[Runs]) -> Runs:
+        """The stretches that any of these have, of which nothing is kept but where they are."""
+        bounds = np.unique(np.concatenate([bound for runs in several for bound in (runs.begins, runs.ends)]))
+        inside = np.any([runs.has(bounds) for runs in several], axis=0)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[inside[:-1]])
+
+    @property
+    def stretches(self) -> Indices:
+        """From and to [n, 2]."""
+        return np.stack([self.begins, self.ends], axis=1)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return int((self.ends - self.begins).sum())
+
+    def has(self, places: Indices) -> Mask:
+        """Which of these bytes are in a stretch."""
+        before = np.searchsorted(self.begins, places, side="right") - 1
+        inside: Mask = (before >= 0) & (places < np.append(self.ends, 0)[before])
+        return inside
+
+    def shared(self, other: Runs) -> Runs:
+        """The stretches that both have."""
+        bounds = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
+        both = self.has(bounds) & other.has(bounds)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[both[:-1]])
+
     def meeting(self, other: Runs) -> tuple[int, int] | None:
         """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
         if not len(self.begins) or not len(other.begins):
@@ -116,7 +144,7 @@ class StreamOperation:
     at : str
         ``file:line`` of the host's code that issued it, if that is known.
     again : function, optional
-        Of a launch by the native engine, of which only the places are there: the same with all accesses.
+        Of a launch of which only the places are there: the same with its accesses to stretches [n, 2] of bytes.
     snapshot_bytes : int
         Bytes that this function keeps.
     """
@@ -129,10 +157,12 @@ class StreamOperation:
     source: Callable[[Instruction], str] = field(default=lambda instruction: "")
     place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
     at: str = ""
-    again: Callable[[], StreamOperation] | None = None
+    again: Callable[[Indices], StreamOperation] | None = None
     snapshot_bytes: int = 0
     stream: int = 0
     index: int = 0
+    _known: tuple[Runs, StreamOperation] | None = None
+    """The last stretches that ``again`` was given, and what it has found out."""
 
     def prerequisites(self) -> Indices | None:
         """What a launch accesses: bytes from and to, and whether it writes there [n, 3]; None for a copy or a fill."""
@@ -144,10 +174,21 @@ class StreamOperation:
                 parts.append(np.stack([runs.begins, runs.ends, np.full(len(runs.begins), writes)], axis=1))
         return np.concatenate(parts)
 
-    def complete(self) -> None:
-        """Find out all of its accesses, if only their places are there."""
-        if self.again is not None:
-            whole = self.again()
+    def accesses_to(self, places: Runs) -> StreamOperation:
+        """The operation with its accesses to these stretches at least, if only their places are there: else itself."""
+        if self.again is None:
+            return self
+        if self._known is None or self._known[0].shared(places).size < places.size:
+            known = [places] if self._known is None else [places, self._known[0]]
+            wanted = Runs.of_all(known)
+            self._known = wanted, self.again(wanted.stretches)
+        return self._known[1]
+
+    def keep_all(self) -> None:
+        """Find out all of its accesses, if only their places are there, and keep them in place of the memory."""
+        stretches = self.prerequisites()
+        if self.again is not None and stretches is not None:
+            whole = self.again(stretches[:, :2])
             self.reads, self.writes, self.atomics = whole.reads, whole.writes, whole.atomics
             self.again, self.snapshot_bytes = None, 0
 
@@ -184,28 +225,32 @@ class StreamOperation:
         return Hazard("race", message, instruction.pc, instruction.line, source, *where_it_ran, *parts)
 
 
-def launch_operation(executed: Executed, end: int) -> StreamOperation:
-    """The operation that a launch was, with its accesses to the first ``end`` bytes if the ``race`` check was on."""
+def launch_operation(executed: Executed, end: int, history: GlobalHistory | None = None) -> StreamOperation:
+    """The operation that a launch was, with its accesses to the first ``end`` bytes: those of a history, or, where there
+    are only their places, these."""
     code, module, geometry = executed.code, executed.module, executed.geometry
     operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
     operation.source = lambda instruction: source_of(module, instruction)
 
     def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
-        if owner == _SEVERAL:
+        if owner == _SEVERAL or tag >> int(ACTOR_SHIFT) >= 2 * geometry.warps * geometry.cluster_size:  # a copy's
             return None
         warp = (tag >> int(ACTOR_SHIFT)) % geometry.warps
         return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
 
     operation.place = place
-    history, touched = executed.history, executed.touched
-    if touched is not None:
-        operation.reads, operation.writes, operation.atomics = (
-            Runs.of_stretches(each[each[:, 0] < end]) for each in (touched.reads, touched.writes, touched.updates)
-        )
-    elif history is not None:
+    touched, again = executed.touched, executed.again
+    if history is not None:
         operation.reads, operation.writes, operation.atomics = (
             Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
         )
+    elif touched is not None:
+        operation.reads, operation.writes, operation.atomics = (
+            Runs.of_stretches(each[each[:, 0] < end]) for each in (touched.reads, touched.writes, touched.updates)
+        )
+        if again is not None:
+            operation.snapshot_bytes = end
+            operation.again = lambda places: launch_operation(executed, end, again(places))
     return operation
 
 
@@ -226,6 +271,12 @@ def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others
     runs: Runs | None = getattr(later, mine)
     before: Runs | None = getattr(earlier, others)
     return runs.meeting(before) if runs is not None and before is not None else None
+
+
+def _shared(later: StreamOperation, earlier: StreamOperation) -> Runs:
+    """Where two operations conflict, by the places of their accesses."""
+    pairs = ((getattr(later, mine), getattr(earlier, others)) for mine, others, _ in _RULES)
+    return Runs.of_all([mine.shared(other) for mine, other in pairs if mine is not None and other is not None])
 
 
 class Streams:
@@ -305,17 +356,17 @@ class Streams:
     def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
         if not any(_meeting(later, mine, earlier, others) for mine, others, _ in _RULES):
             return
-        later.complete()
-        earlier.complete()
+        issued = self.all[later.stream].name if stream is None else stream
+        others_stream, places = self.all[earlier.stream].name, _shared(later, earlier)
+        later, earlier = later.accesses_to(places), earlier.accesses_to(places)
         for mine, others, what in _RULES:
             runs, before = getattr(later, mine), getattr(earlier, others)
             met = _meeting(later, mine, earlier, others)
             if met is not None:
-                other = earlier.access(before, met[1], self.all[earlier.stream].name)
+                other = earlier.access(before, met[1], others_stream)
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
                 extent = self.arena.extent_of(GLOBAL_BASE + begin)
                 where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
-                issued = self.all[later.stream].name if stream is None else stream
                 yield later.hazard(what, runs, met[0], other, where, issued)
 
 

@@ -39,7 +39,7 @@ from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
-__all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
+__all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
 _CHUNK = 16
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
@@ -83,7 +83,7 @@ def note_suspicions(
     """
     if why not in REPORTED:
         return None
-    fine, order = _in_order(setup)
+    fine, order = in_order(setup)
     try:
         code = NativeCode(fine, space)
     except NotNative:
@@ -158,8 +158,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Deadlock, IllegalAccess, KernelTrap, StepLimit
         If the launch ends so.
     """
-    # Early accesses, which leave no event, end the run before this one.
-    fine, order = _in_order(replace(setup, prerequisites=None, tracking=False))
+    fine, order = in_order(replace(setup, tracking=False))
     try:
         code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
     except NotNative:
@@ -175,7 +174,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
         return launch.in_parts()
 
 
-def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
+def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
     """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
     if setup.schedule != "lockstep" or _polls(setup):
         return setup, {}
@@ -214,7 +213,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from sdpalab.sim.arena import Arena
+from sdpalab.sim.arena import Arena, Before
 from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, SimError, StepLimit
 from sdpalab.sim.hazard_log import HazardLog
-from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native.communication import all_resident
@@ -17,7 +16,6 @@ from sdpalab.sim.native.engine import run
 from sdpalab.sim.native.layout import NOTHING_CAN_RUN, UNWRITTEN
 from sdpalab.sim.native.reporting import note_suspicions, report_suspicions
 from sdpalab.sim.numerics import is_ring
-from sdpalab.sim.selection import Array
 from sdpalab.sim.setup import Setup
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
@@ -34,6 +32,8 @@ class Execution:
 
     Attributes
     ----------
+    setup : Setup
+        As it was run.
     space : Space
         Global memory.
     log : HazardLog
@@ -44,6 +44,7 @@ class Execution:
         What it has accessed in global memory, if that was wanted.
     """
 
+    setup: Setup
     space: Space
     log: HazardLog
     tally: Tally
@@ -51,14 +52,16 @@ class Execution:
     touched: list[Touched] = field(default_factory=list)
 
 
-def run_launch(setup: Setup, arena: Arena, workers: int | None, *, places: bool) -> Execution:
+def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, *, places: bool) -> Execution:
     """Run all CTAs of a launch.
 
     Parameters
     ----------
     setup : Setup
     arena : Arena
-        Global memory as it is before the launch.
+        Global memory.
+    before : tuple
+        As it is before the launch (:meth:`Arena.snapshot`).
     workers : int, optional
         Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
     places : bool
@@ -81,7 +84,6 @@ def run_launch(setup: Setup, arena: Arena, workers: int | None, *, places: bool)
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r}: {reason}")
         return execution
     follows = "memory" in setup.checks and _loads_shared(setup.entry)
-    before = arena.snapshot()
     execution = _execution(setup, arena)
     why = _run_once(setup, execution, workers, wanted=wanted)
     if not why:
@@ -110,9 +112,7 @@ def run_launch(setup: Setup, arena: Arena, workers: int | None, *, places: bool)
     raise SimError(f"the launch has hazards that cannot be reported: {why}")
 
 
-def _report(
-    setup: Setup, arena: Arena, before: tuple[Array | None, Heap | None], why: str, *, wanted: bool
-) -> tuple[Execution | None, bool]:
+def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: bool) -> tuple[Execution | None, bool]:
     """Run a launch with hazards, and report them; None if that is not possible, and whether it may be with the other
     choice of ``setup.tracking``.
 
@@ -146,7 +146,7 @@ def _execution(setup: Setup, arena: Arena) -> Execution:
     space, geometry = arena.space(), setup.geometry
     size = len(space.data)
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
-    return Execution(space, HazardLog(), tally)
+    return Execution(setup, space, HazardLog(), tally)
 
 
 @derived

@@ -70,7 +70,6 @@ from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
 from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
 from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
-from sdpalab.sim.native.watch.prerequisites import copy_in_time
 from sdpalab.sim.native.words import copy, load32, load64, store64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
@@ -123,9 +122,6 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
     """A lane issues the copy of an entry; a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
-    status = copy_in_time(context) if kind != WITHIN else 0
-    if status != 0:
-        return status
     if kind != LOADS:
         status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
         if status != 0 or load64(entry + 8 * TR_KIND) == LANDED:
