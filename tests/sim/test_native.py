@@ -28,7 +28,6 @@ from sdpalab.campaigns import fuzz  # noqa: E402
 from sdpalab.sim import sources  # noqa: E402
 from sdpalab.sim.native import engine  # noqa: E402
 from sdpalab.sim.native import library as library_module  # noqa: E402
-from sdpalab.sim.native.assembler import HANDLERS  # noqa: E402
 from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
 from sdpalab.sim.native.library import Library  # noqa: E402
 from sdpalab.sim.native.translate import symbol  # noqa: E402
@@ -278,24 +277,6 @@ def test_a_function_that_was_edited_after_its_import_is_not_translated(tmp_path:
     path.write_text("def function(x):\n    return (x - 1) * 3\n")
     with pytest.raises(sim.LaunchError, match="edited was edited since this process imported it"):
         compile_functions((module.function,), *target_name())
-
-
-# ---- what is not native ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("number", "why"), [(THREADS, ""), (3, "NotNative: vabsdiff4.u32.u32.u32.add")])
-def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(
-    number: int, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second launch of what was reached is not tried again."""
-    monkeypatch.delitem(HANDLERS, "vabsdiff4")
-    rare = f"setp.eq.u32 %p1, %r1, {number}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
-    for _ in range(2):
-        with differential() as outcomes:
-            out, report = exchange(rare)
-        assert outcomes == [why]
-        assert report.hazards == []
-        assert (out == THREADS - 1 - np.arange(THREADS)).all()
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +13,16 @@ from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
-from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
+from sdpalab.sim.ir import Entry, Immediate, Instruction, Operand, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.isa.steps import require
 from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
-from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.assembler import Assembler, Constant
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.operations.bulk import shared_address, take_order
+from sdpalab.sim.native.operations.bulk import refuse_waiting, shared_address, take_order
 from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
@@ -65,9 +66,9 @@ class Decoded:
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
-    refused : dict of int to str
-        What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
-        there, so that a path that never runs costs nothing.
+    refused : dict of int to UnsupportedInstruction
+        By the number of a record, the exception with which the launch ends when a lane gets there: a path that never
+        runs costs nothing.
     places : dict of int to int
         By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
     uses : dict of int to tuple of (str, str)
@@ -93,7 +94,7 @@ class Decoded:
     register_bytes: int
     predicates: int
     ones: tuple[int, ...]
-    refused: dict[int, str]
+    refused: dict[int, UnsupportedInstruction]
     places: dict[int, int]
     uses: dict[int, tuple[tuple[str, str], ...]]
     sites: dict[int, Instruction]
@@ -117,6 +118,7 @@ def decode(
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
+    variables: Collection[str] = (),
     recorded: frozenset[int] = frozenset(),
     letter: bool = False,
     stale: bool = False,
@@ -127,18 +129,19 @@ def decode(
     instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
     scope have that of the CTA; with ``stale``, Python decides what reads return.
 
-    ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
-    :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
+    ``target`` is the module's ``.target``, ``version`` that of its PTX, ``variables`` what has an address, and
+    ``numerics`` as in :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
 
     Raises
     ------
-    NotNative, UnsupportedInstruction
-        If there is anything in it that the native engine does not have.
+    NotNative
+        If it needs more than the native engine has room for.
     """
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
+    asm.variables = variables
     if stale:
         asm.late = late_windows(entry)
     if provenance:
@@ -179,12 +182,34 @@ def decode(
     )
 
 
-_NOT_NATIVE = (NotNative, UnsupportedInstruction, IndexError, ValueError)
-"""What a handler raises for an instruction or an operand that it does not have."""
+_Refusals = (UnsupportedInstruction, IndexError, ValueError, StopIteration)
+"""What is raised for an instruction that is not modelled, or for one with another number of operands or no type."""
 
 
-def _reason(why: Exception) -> str:
-    return f"{type(why).__name__}: {why}".removeprefix("NotNative: ")
+def _refusal(
+    asm: Assembler, why: Exception, instruction: Instruction, decode: Callable[[Instruction], None]
+) -> UnsupportedInstruction:
+    """The exception for an instruction. What goes before it may ask for operands that it lacks: its handler says so."""
+    begin = len(asm.records)
+    if not isinstance(why, UnsupportedInstruction):
+        try:
+            decode(instruction)
+        except _Refusals as exact:
+            why = exact
+        del asm.records[begin:]
+    if isinstance(why, UnsupportedInstruction):
+        return why
+    few = isinstance(why, IndexError)
+    return Mods(instruction).unsupported("too few operands" if few else "wrong number of operands")
+
+
+def _members(asm: Assembler, instruction: Instruction, mask: Operand) -> tuple[int, int]:
+    """How the lanes of a block come together, and the row that says which: those of a mask."""
+    try:
+        asm.begin(instruction)
+        return 2, asm.source(mask, "u32")
+    except UnsupportedInstruction:  # nor is the instruction, whose record ends the launch
+        return 0, 0
 
 
 def _predicate_bytes(program: Program) -> int:
@@ -224,9 +249,10 @@ def _block(
             else:
                 asm.instruction(item)
                 follow_stores(asm, item, undefined)
-        except _NOT_NATIVE as why:
+        except _Refusals as why:
             del asm.records[begin:]
-            asm.refuse(instructions_of(item)[0], _reason(why))
+            first = instructions_of(item)[0]
+            asm.refuse(first, _refusal(asm, why, first, asm.instruction))
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
@@ -234,13 +260,9 @@ def _block(
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:
-            instruction, operand = basic.members
-            asm.begin(instruction)
-            words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
+            words[layout.COLLECTIVE], words[layout.MEMBERS] = _members(asm, *basic.members)
     if basic.end is not None:
-        begin, before = len(asm.records), list(words)
-        asm.begin(basic.end)
-        guard = asm.guard_word(basic.end)
+        begin, before, guard = len(asm.records), list(words), 0
         try:
             settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
@@ -249,12 +271,11 @@ def _block(
             guard = asm.guard_word(basic.end)
             _end(asm, program, basic.end, words)
             trace_instruction(asm, basic.end)
-        except _NOT_NATIVE as why:
+        except _Refusals as why:
             del asm.records[begin:]
-            words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
-            asm.begin(basic.end)
-            guard = asm.guard
-            asm.refused.setdefault(len(asm.records), _reason(why))
+            words = before
+            nothing = [0] * layout.BLOCK_WORDS
+            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: _end(asm, program, end, nothing)))
         words[layout.END_GUARD] = guard
     elif basic.inner:
         words[layout.END] = layout.END_INNER
@@ -303,7 +324,7 @@ def _end(asm: Assembler, program: Program, instruction: Instruction, words: list
     """What happens at the end of a block."""
     end = find_handler(_ENDS, instruction)
     if end is None:
-        raise NotNative(instruction.text)
+        raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
     end(asm, program, instruction, words)
 
 
@@ -362,8 +383,7 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
     if action == "red":
         operation = mods.choice(("popc", "and", "or"))
         type_ = mods.type()
-        if type_ is not (TYPES["u32"] if operation == "popc" else TYPES["pred"]):
-            raise NotNative(instruction.text)
+        require(mods, type_, ("u32",) if operation == "popc" else ("pred",))
         row, _ = asm.target(operands.pop(0), type_.name)
         words[layout.TARGET] = ("popc", "and", "or").index(operation)
         words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
@@ -395,8 +415,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    if space != "shared":
-        raise NotNative(f"waiting in .{space}")
+    refuse_waiting(mods, space)
     target, address, state, *limit = instruction.operands
     if limit:
         asm.source(limit[0], "u32")
@@ -418,21 +437,28 @@ def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words
 
 
 def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    Mods(instruction).only("wait_group", "sync", "aligned")
-    (number,) = instruction.operands
+    mods = Mods(instruction)
+    mods.only("wait_group", "sync", "aligned")
+    number = instruction.operands[0] if instruction.operands else None
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("expected a number of groups from 0 to 7")
     words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     mods = Mods(instruction)
     grows = mods.choice(("inc", "dec")) == "inc"
-    mods.only("sync", "aligned", "u32")
-    (number,) = instruction.operands
-    wanted = number.value if isinstance(number, Immediate) else 0
-    if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
-        raise NotNative(instruction.text)
+    for name in ("sync", "aligned"):
+        mods.choice((name,))
+    if mods.type() is not TYPES["u32"]:
+        raise mods.unsupported("expected .u32")
+    mods.done()
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int)):
+        raise mods.unsupported("expected a constant number of registers")
+    wanted = number.value
+    if not 24 <= wanted <= 256 or wanted % 8:
+        raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
     words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
     words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
 

@@ -110,7 +110,7 @@ def note_suspicions(
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP)
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.REFUSED)
     if status == layout.INDEX:  # else a call of what is no function: the reference engine says which address
         branch = fine.program.blocks[int(state.context[layout.CURRENT_PC])].end
         ends = branch is not None and branch.opcode == "brx"
@@ -130,7 +130,8 @@ def note_suspicions(
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
     last = int(state.context[layout.CLUSTER])
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more)
+    refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, refusal)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -150,9 +151,17 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
 
     Raises
     ------
-    Deadlock, IllegalAccess, KernelTrap, StepLimit
+    Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
         If the launch ends so.
     """
+    complete = _report(setup, space, log, suspicions)
+    if not complete and suspicions.refusal is not None:
+        with log.attach_to_errors():
+            raise suspicions.refusal
+    return complete
+
+
+def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
     # Early accesses, which leave no event, end the run before this one.
     fine, order = _in_order(replace(setup, prerequisites=None, tracking=False))
     try:
@@ -209,7 +218,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.REFUSED),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""
