@@ -277,7 +277,7 @@ def engine_of(sample: str) -> str:
 
     def refused(*, counted: bool) -> bool:
         facts = {"checked": True, "counted": counted, "target": "sm_90a", "numerics": "hardware"}
-        return bool(decode(entry, program, **facts).refused)
+        return bool(decode(entry, program, variables=entry.variables, **facts).refused)
 
     if not refused(counted=True):
         return "native"

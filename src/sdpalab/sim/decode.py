@@ -96,6 +96,12 @@ class Mods:
         if self.left:
             raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
 
+    def operands(self, sources: int) -> tuple[Operand, ...]:
+        """A destination and so many sources; unsupported if there are others."""
+        if len(self.instruction.operands) != 1 + sources:
+            raise self.unsupported(f"expected {sources} source operands")
+        return self.instruction.operands
+
     def only(self, *names: str) -> None:
         """Take these modifiers, all of which must be there, and nothing else."""
         for name in names:

@@ -47,7 +47,11 @@ class UnsupportedInstruction(SimError):
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
-        self.line = line
+        self.message, self.line = message, line
+
+    def again(self) -> UnsupportedInstruction:
+        """The same, to be raised for another launch."""
+        return UnsupportedInstruction(self.message, self.line)
 
 
 class NotAlgebraic(SimError):

@@ -4,8 +4,8 @@ A function's code stands once in front of the entry's, the functions that it cal
 there and a return branches back, so that lanes which meet in a function run it together, and those that are in it go
 before those that wait behind the call: divergent calls reconverge where divergent branches do. A function has one set
 of registers for each lane, wherever it is called from; those of functions that call themselves, directly or through
-others, are put aside at such a call (:mod:`sdpalab.sim.native.frames`). A call through a register may reach every function
-whose address is taken anywhere in the module.
+others, are put aside at such a call (:mod:`sdpalab.sim.native.frames`). A call through a register may reach every
+function whose address is taken anywhere in the module.
 """
 
 from __future__ import annotations

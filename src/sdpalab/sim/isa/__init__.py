@@ -1,5 +1,5 @@
-"""Instructions that order threads or issue asynchronous operations (:mod:`sdpalab.sim.native.steps`), one file a family.
-Importing this package fills the table of handlers."""
+"""Instructions that order threads or issue asynchronous operations (:mod:`sdpalab.sim.native.steps`), one file a
+family. Importing this package fills the table of handlers."""
 
 from sdpalab.sim.isa import async_copy as async_copy
 from sdpalab.sim.isa import async_store as async_store

@@ -1,4 +1,4 @@
-"""Fences (PTX ISA, "membar, fence").
+"""Fences (PTX ISA, "membar, fence", "griddepcontrol").
 
 Instructions run one after the other here, each seen by all at once: a fence moves no data. It matters to the checks: to
 what a relaxed arrival at a cluster barrier passes on, to what is released and acquired through memory, and to what is
@@ -92,3 +92,18 @@ def _tensor_map_fence(decoder: Decoder, instruction: Instruction, mods: Mods) ->
                 observer.tensor_map_fence(sel, instruction, part)
 
     return acquire
+
+
+@opcode("griddepcontrol")
+def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
+    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
+    mods = Mods(instruction)
+    waits = mods.choice(("wait", "launch_dependents")) == "wait"
+    mods.done()
+    observers = decoder.machine.observers
+
+    def step(sel: Selection) -> None:
+        for observer in observers:
+            observer.grid_wait(sel, instruction)
+
+    return step if waits else _nothing

@@ -44,9 +44,11 @@ changed, and by instructions whose accesses a recorder collects. Where reads may
 out every access of lanes to global and shared memory. Launches with such calls run on one thread.
 
 **What is left to the reference engine** besides: launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of
-another stream's, lanes of one instruction that access several spaces or wait for several mbarriers, illegal accesses of
-launches with some checks but ``memory``, and an instruction without a native handler, where a lane reaches it. The
-table is in docs/instructions.md.
+another stream's, lanes of one instruction that access several spaces or wait for several mbarriers, and illegal
+accesses of launches with some checks but ``memory``.
+
+**What is not modelled** (docs/instructions.md) ends a launch where a lane reaches it, with the exception that decoding
+raised (:attr:`.decoded.Decoded.refused`), and with the hazards up to then.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

@@ -1,13 +1,15 @@
 """From instructions to records: operands bound to rows of a warp's registers, constants to rows that are filled once.
 
 A handler for an opcode takes every modifier that it honours, as in :mod:`sdpalab.sim.decode`, and appends records. What
-has no handler, or a modifier or operand that none takes, is not native: the reference engine runs the whole kernel.
+has no handler, or a modifier or operand that none takes, raises UnsupportedInstruction; its record ends a launch where
+a lane reaches it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from sdpalab.sim.checks.provenance import Origins
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Region
+from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.lanes import WORD64, Lanes
@@ -39,6 +42,14 @@ SPECIAL_REGISTERS = frozenset(
     }
 )
 """Those that have rows (:mod:`~sdpalab.sim.native.values`)."""
+
+_NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
+_WITHOUT_VALUE = {
+    **dict.fromkeys(("%clock", "%globaltimer"), "a clock, which counts steps here, is read with mov"),
+    "%pm": _NO_TIME,
+    **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
+}
+"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
 
 HANDLERS: dict[str, Handler] = {}
 """Handlers by the beginning of an instruction's text."""
@@ -100,7 +111,8 @@ class Assembler:
     sums: dict[tuple[str, ...], int] = field(default_factory=dict)
     product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, UnsupportedInstruction] = field(default_factory=dict)
+    """By the number of a record, the exception for lanes that reach it."""
     places: dict[int, int] = field(default_factory=dict)
     """By the number of a record, the pc of its instruction."""
     uses: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
@@ -124,6 +136,8 @@ class Assembler:
     """Whether an instruction for an mbarrier without a scope has that of the CTA."""
     version: float = 9.0
     """Of PTX."""
+    variables: Collection[str] = ()
+    """What has an address: variables, functions, and parameters whose address is taken."""
     frames: dict[frozenset[str], int] = field(default_factory=dict)
     """Where in the lists those of functions that call themselves begin, by their circle."""
     stack_bytes: int = 0
@@ -135,7 +149,8 @@ class Assembler:
     (:func:`sdpalab.sim.weak.late_loads.late_windows`)."""
     stale_calls: list[StaleAccess | StaleFence | StaleSettling] = field(default_factory=list)
     _used: int = 0
-    _pc: int = -1
+    _instruction: Instruction | None = None
+    """Whose records are appended."""
 
     def __post_init__(self) -> None:
         self.types.update(self.entry.registers)
@@ -162,30 +177,28 @@ class Assembler:
     def source(self, operand: Operand, type_: str) -> int:
         """The row that holds an operand as a type."""
         wanted = TYPES[type_]
-        if isinstance(operand, Negated):
+        if isinstance(operand, Negated) and wanted.kind == "pred":
             row = self.temporary(1)
             self.lanewise("not.pred", lambda p: ~p, [row], [self.source(operand.register, "pred")], ["pred"], ["pred"])
             return row
         if isinstance(operand, Immediate):
             return self.constant(Constant("literal", _literal(operand, wanted), bits_of(wanted)))
-        if isinstance(operand, Symbol):
+        if isinstance(operand, Symbol) and operand.name in self.variables:
             return self.constant(Constant("symbol", operand.name, bits_of(wanted)))
         if not isinstance(operand, Register):
-            raise NotNative(f"operand {operand}")
+            raise self.unsupported(f"operand {operand} is not modelled")
         declared = self.types.get(operand.name)
         if declared is None:
             if operand.name == "%is_explicit_cluster" and wanted.kind == "pred":
                 return self.constant(Constant("cluster", operand.name, 1))
-            if wanted.bits != 32 or wanted.lanes != 1 or operand.name not in SPECIAL_REGISTERS:
-                raise NotNative(f"special register {operand.name} as .{type_}")
+            if wanted.bits != 32 or operand.name not in SPECIAL_REGISTERS:
+                raise self._unknown(operand.name)
             if operand.name not in self.specials:
                 self.specials[operand.name] = self.allocate(32)
             return self.specials[operand.name]
-        if operand.name not in self.rows:
-            raise NotNative(f"register {operand.name} has no row")
-        row = self.rows[operand.name]
+        row = self._row(operand.name)
         if (declared.kind == "pred") != (wanted.kind == "pred") or declared.bits < wanted.bits:
-            raise NotNative(f".{declared.name} register as .{type_}")
+            raise self.unsupported(f"a .{declared.name} register cannot be read as .{type_}")
         if declared.bits == wanted.bits:
             return row
         narrow = self.temporary(wanted.bits)
@@ -197,16 +210,25 @@ class Assembler:
         given = TYPES[type_]
         if isinstance(operand, Symbol) and operand.name == "_":
             return self.temporary(bits_of(given)), _nothing
-        declared = self.type_of(operand)
-        if declared is None or not isinstance(operand, Register) or operand.name not in self.rows:
-            raise NotNative(f"result in {operand}")
-        row = self.rows[operand.name]
+        if not isinstance(operand, Register):
+            raise self.unsupported("expected a register to write to")
+        row, declared = self._row(operand.name), self.types[operand.name]
         if declared.bits == given.bits and (declared.kind == "pred") == (given.kind == "pred"):
             return row, _nothing
         if declared.bits < given.bits or "pred" in (declared.kind, given.kind) or given.is_float:
-            raise NotNative(f"a .{type_} result in a .{declared.name} register")
+            raise self.unsupported(f"a .{declared.name} register cannot take a .{type_} result")
         narrow = self.temporary(given.bits)
         return narrow, lambda: self.resize(narrow, given.bits, row, declared.bits, signed=given.signed)
+
+    def _row(self, name: str) -> int:
+        """The row of a register."""
+        if name not in self.rows:
+            raise self._unknown(name)
+        return self.rows[name]
+
+    def _unknown(self, name: str) -> UnsupportedInstruction:
+        why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
+        return self.unsupported(f"register {name} is not modelled{why}")
 
     def resize(self, source: int, source_bits: int, target: int, target_bits: int, *, signed: bool) -> None:
         """Append the record that copies a row to one of another width."""
@@ -264,15 +286,17 @@ class Assembler:
     def address(self, operand: Operand) -> tuple[int, int, int]:
         """The row of an address operand, its bits, and an offset to add."""
         if not isinstance(operand, Address):
-            raise NotNative(f"address {operand}")
+            raise self.unsupported("expected an address in brackets")
         if not -(1 << 31) <= operand.offset < 1 << 31:
-            raise NotNative("an offset of more than 31 bits")
+            raise self.unsupported("an offset of more than 31 bits is not modelled")
         if operand.base is None:
             return self.constant(Constant("literal", operand.offset & (1 << 64) - 1, 64)), 64, 0
         if isinstance(operand.base, Symbol):
+            if operand.base.name not in self.variables:
+                raise self.unsupported(f"unknown variable {operand.base.name}")
             return self.constant(Constant("symbol", operand.base.name, 64)), 64, operand.offset
         declared = self.type_of(operand.base)
-        bits = 32 if declared is None or declared.bits == 32 else 64
+        bits = 32 if declared is not None and declared.bits == 32 else 64
         return self.source(operand.base, f"u{bits}"), bits, operand.offset
 
     @property
@@ -290,7 +314,7 @@ class Assembler:
         """Append a record, under the guard of the instruction."""
         words = [self.number_of(operation), self.guard, *operands]
         assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"
-        self.places[len(self.records)] = self._pc
+        self.places[len(self.records)] = -1 if self._instruction is None else self._instruction.pc
         self.records.append(words + [0] * (RECORD_WORDS - len(words)))
 
     def lanewise(
@@ -329,24 +353,33 @@ class Assembler:
 
         Raises
         ------
-        NotNative, UnsupportedInstruction
+        UnsupportedInstruction
         """
         handler = find_handler(HANDLERS, instruction)
         if handler is None:
-            raise NotNative(instruction.text)
+            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
         self.begin(instruction)
         handler(self, instruction, Mods(instruction))
 
-    def refuse(self, instruction: Instruction, why: str) -> None:
-        """Append the record of an instruction that is not native: who reaches it leaves the launch to the reference
-        engine."""
-        self.begin(instruction)
+    def unsupported(self, why: str) -> UnsupportedInstruction:
+        """The exception for the instruction whose records are appended."""
+        assert self._instruction is not None
+        return Mods(self._instruction).unsupported(why)
+
+    def refuse(self, instruction: Instruction, why: UnsupportedInstruction) -> None:
+        """Append the record of an instruction that is not modelled: the launch ends where a lane reaches it."""
+        with suppress(UnsupportedInstruction):  # nor may its guard be
+            self.begin(instruction)
+        self.end_with(why)
+
+    def end_with(self, why: UnsupportedInstruction) -> None:
+        """Append the record with which the launch ends where a lane gets there."""
         self.refused[len(self.records)] = why
         self.record(NativeOperation("refused", lambda code: code.builder.ret(WORD64(REFUSED))), [])
 
     def begin(self, instruction: Instruction) -> None:
         """Make the records that follow those of an instruction, under its guard."""
-        self._used, self.guard, self._pc = 0, 0, instruction.pc
+        self._used, self.guard, self._instruction = 0, 0, instruction
         self.guard = self.guard_word(instruction)
 
     def guard_word(self, instruction: Instruction) -> int:

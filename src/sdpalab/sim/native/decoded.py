@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.checks.provenance import Origins, pointer_origins
-from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
-from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
-from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.linking import branch_targets
+from sdpalab.sim.ir import Entry, Instruction, Operand
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
-from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.assembler import Assembler, Constant
+from sdpalab.sim.native.ends import end_block
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.operations.bulk import shared_address, take_order
-from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.events import trace_instruction
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.stale import settle_loads
-from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
+from sdpalab.sim.native.operations.warpgroup import look_at_sets, sets_used
 from sdpalab.sim.native.ring import RingAssembler
-from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.shadows import add_shadows
 from sdpalab.sim.native.stale import StaleAccess, StaleFence, StaleSettling
 from sdpalab.sim.native.undefined import follow_stores, follow_undefined, meetings, ways_meet
@@ -37,7 +33,6 @@ from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.regions import pure_regions
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
-from sdpalab.sim.types import TYPES
 from sdpalab.sim.weak.late_loads import late_windows
 
 __all__ = ["Decoded", "decode"]
@@ -65,9 +60,9 @@ class Decoded:
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
-    refused : dict of int to str
-        What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
-        there, so that a path that never runs costs nothing.
+    refused : dict of int to UnsupportedInstruction
+        By the number of a record, the exception with which the launch ends when a lane gets there: a path that never
+        runs costs nothing.
     places : dict of int to int
         By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
     uses : dict of int to tuple of (str, str)
@@ -93,7 +88,7 @@ class Decoded:
     register_bytes: int
     predicates: int
     ones: tuple[int, ...]
-    refused: dict[int, str]
+    refused: dict[int, UnsupportedInstruction]
     places: dict[int, int]
     uses: dict[int, tuple[tuple[str, str], ...]]
     sites: dict[int, Instruction]
@@ -117,6 +112,7 @@ def decode(
     provenance: bool = False,
     volatile_is_data: bool = False,
     version: float = 9.0,
+    variables: Collection[str] = (),
     recorded: frozenset[int] = frozenset(),
     letter: bool = False,
     stale: bool = False,
@@ -127,18 +123,19 @@ def decode(
     instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
     scope have that of the CTA; with ``stale``, Python decides what reads return.
 
-    ``target`` is the module's ``.target``, ``version`` that of its PTX, and ``numerics`` as in
-    :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
+    ``target`` is the module's ``.target``, ``version`` that of its PTX, ``variables`` what has an address, and
+    ``numerics`` as in :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
 
     Raises
     ------
-    NotNative, UnsupportedInstruction
-        If there is anything in it that the native engine does not have.
+    NotNative
+        If it needs more than the native engine has room for.
     """
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
+    asm.variables = variables
     if stale:
         asm.late = late_windows(entry)
     if provenance:
@@ -179,12 +176,34 @@ def decode(
     )
 
 
-_NOT_NATIVE = (NotNative, UnsupportedInstruction, IndexError, ValueError)
-"""What a handler raises for an instruction or an operand that it does not have."""
+_Refusals = (UnsupportedInstruction, IndexError, ValueError, StopIteration)
+"""What is raised for an instruction that is not modelled, or for one with another number of operands or no type."""
 
 
-def _reason(why: Exception) -> str:
-    return f"{type(why).__name__}: {why}".removeprefix("NotNative: ")
+def _refusal(
+    asm: Assembler, why: Exception, instruction: Instruction, decode: Callable[[Instruction], None]
+) -> UnsupportedInstruction:
+    """The exception for an instruction. What goes before it may ask for operands that it lacks: its handler says so."""
+    begin = len(asm.records)
+    if not isinstance(why, UnsupportedInstruction):
+        try:
+            decode(instruction)
+        except _Refusals as exact:
+            why = exact
+        del asm.records[begin:]
+    if isinstance(why, UnsupportedInstruction):
+        return why
+    few = isinstance(why, IndexError)
+    return Mods(instruction).unsupported("too few operands" if few else "wrong number of operands")
+
+
+def _members(asm: Assembler, instruction: Instruction, mask: Operand) -> tuple[int, int]:
+    """How the lanes of a block come together, and the row that says which: those of a mask."""
+    try:
+        asm.begin(instruction)
+        return 2, asm.source(mask, "u32")
+    except UnsupportedInstruction:  # nor is the instruction, whose record ends the launch
+        return 0, 0
 
 
 def _predicate_bytes(program: Program) -> int:
@@ -224,9 +243,10 @@ def _block(
             else:
                 asm.instruction(item)
                 follow_stores(asm, item, undefined)
-        except _NOT_NATIVE as why:
+        except _Refusals as why:
             del asm.records[begin:]
-            asm.refuse(instructions_of(item)[0], _reason(why))
+            first = instructions_of(item)[0]
+            asm.refuse(first, _refusal(asm, why, first, asm.instruction))
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
@@ -234,27 +254,22 @@ def _block(
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:
-            instruction, operand = basic.members
-            asm.begin(instruction)
-            words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
+            words[layout.COLLECTIVE], words[layout.MEMBERS] = _members(asm, *basic.members)
     if basic.end is not None:
-        begin, before = len(asm.records), list(words)
-        asm.begin(basic.end)
-        guard = asm.guard_word(basic.end)
+        begin, before, guard = len(asm.records), list(words), 0
         try:
             settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
             asm.guard = 0  # what an end needs is made ready for all lanes
             guard = asm.guard_word(basic.end)
-            _end(asm, program, basic.end, words)
+            end_block(asm, program, basic.end, words)
             trace_instruction(asm, basic.end)
-        except _NOT_NATIVE as why:
+        except _Refusals as why:
             del asm.records[begin:]
-            words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
-            asm.begin(basic.end)
-            guard = asm.guard
-            asm.refused.setdefault(len(asm.records), _reason(why))
+            words = before
+            nothing = [0] * layout.BLOCK_WORDS
+            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: end_block(asm, program, end, nothing)))
         words[layout.END_GUARD] = guard
     elif basic.inner:
         words[layout.END] = layout.END_INNER
@@ -293,150 +308,3 @@ def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
 
 def _is_fence(instruction: Instruction) -> bool:
     return instruction.opcode == "wgmma" and instruction.mods[:1] == ("fence",)
-
-
-_End = Callable[[Assembler, Program, Instruction, list[int]], None]
-_ENDS: dict[str, _End] = {}
-
-
-def _end(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """What happens at the end of a block."""
-    end = find_handler(_ENDS, instruction)
-    if end is None:
-        raise NotNative(instruction.text)
-    end(asm, program, instruction, words)
-
-
-def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    mods = Mods(instruction)
-    mods.flag("uni")
-    mods.done()
-    (target,) = instruction.operands
-    assert isinstance(target, Symbol)
-    words[layout.END], words[layout.TARGET] = layout.END_BRANCH, program.block_of_label[target.name]
-
-
-def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    mods = Mods(instruction)
-    if instruction.opcode == "ret":
-        mods.flag("uni")
-    mods.done()
-    if instruction.operands:
-        return_words(asm, instruction, words)
-    else:
-        words[layout.END] = layout.END_EXIT
-
-
-def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """Each lane goes to the target of its index."""
-    mods = Mods(instruction)
-    mods.choice(("idx",))
-    mods.flag("uni")
-    mods.done()
-    targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
-    words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
-    words[layout.END_B], words[layout.END_C], words[layout.END_D] = len(asm.lists), len(targets), -1
-    asm.lists += targets
-
-
-def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    mods = Mods(instruction)
-    mods.flag("uni")
-    mods.done()
-    call_words(asm, instruction, words)
-
-
-def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    Mods(instruction).done()
-    words[layout.END] = layout.END_STOP
-
-
-def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """PTX ISA, "bar, barrier"."""
-    mods = Mods(instruction)
-    mods.flag("cta")
-    mods.flag("aligned")
-    action = mods.choice(("sync", "arrive", "red"))
-    operands = list(instruction.operands)
-    words[layout.END] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
-    if action == "red":
-        operation = mods.choice(("popc", "and", "or"))
-        type_ = mods.type()
-        if type_ is not (TYPES["u32"] if operation == "popc" else TYPES["pred"]):
-            raise NotNative(instruction.text)
-        row, _ = asm.target(operands.pop(0), type_.name)
-        words[layout.TARGET] = ("popc", "and", "or").index(operation)
-        words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
-    elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
-        words[layout.END_C] = 1  # what __syncthreads() compiles to, if the barrier is the first
-    mods.done()
-    words[layout.END_A] = asm.source(operands[0], "u32")
-    words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
-
-
-def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``barrier.cluster``."""
-    mods = Mods(instruction)
-    mods.choice(("cluster",))
-    action = mods.choice(("arrive", "wait"))
-    order = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
-    mods.flag("aligned")
-    mods.done()
-    words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
-    words[layout.END_A], words[layout.END_PC] = int(order == "relaxed"), instruction.pc
-
-
-def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``mbarrier.try_wait``, which blocks until the phase of a parity or a state token is complete."""
-    mods = Mods(instruction)
-    mods.choice(("try_wait",))
-    parity = mods.flag("parity")
-    order = take_order(asm, instruction, mods, ("acquire",))
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
-    if space != "shared":
-        raise NotNative(f"waiting in .{space}")
-    target, address, state, *limit = instruction.operands
-    if limit:
-        asm.source(limit[0], "u32")
-    row, finish = asm.target(target, "pred")
-    finish()
-    words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
-    words[layout.END_E], words[layout.END_PC] = order, instruction.pc
-    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
-    words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
-    words[layout.END_TOKEN] = int(not parity)
-
-
-def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
-    content = product_list(asm, instruction, numbers)
-    words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
-    words[layout.END_PC] = instruction.pc
-    asm.lists += content
-
-
-def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    Mods(instruction).only("wait_group", "sync", "aligned")
-    (number,) = instruction.operands
-    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
-        raise NotNative(instruction.text)
-    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
-
-
-def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    mods = Mods(instruction)
-    grows = mods.choice(("inc", "dec")) == "inc"
-    mods.only("sync", "aligned", "u32")
-    (number,) = instruction.operands
-    wanted = number.value if isinstance(number, Immediate) else 0
-    if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
-        raise NotNative(instruction.text)
-    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
-    words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
-
-
-_ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
-_ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
-_ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

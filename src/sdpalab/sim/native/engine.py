@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.collector import without_collector
-from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
+from sdpalab.sim.errors import NotAlgebraic
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -132,9 +132,8 @@ def _run(
         raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
     if layout.REFUSED in statuses:
         place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
-        why = decoded.refused.get(place, "an instruction")
-        _decoded[_key(setup)] = _forgotten(setup), why  # it will most likely be reached again
-        raise NotNative(why)
+        if not setup.checks:
+            raise decoded.refused[place].again()
     if any(statuses):
         return layout.WHY[max(statuses) - layout.GIVE_UP]
     if setup.checks and _conflict(states):
@@ -227,16 +226,17 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",
                 version=float(setup.module.version),
+                variables=setup.symbols.addresses.keys(),
                 recorded=recorded_pcs(setup),
                 letter="strict" in setup.checks,
                 stale=setup.reads == "stale",
             )
-        except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
-            result = f"{type(why).__name__}: {why}"
+        except NotNative as why:
+            result = str(why)
         known = _forgotten(setup, traced=traced), result
         _decoded[key] = known
     if isinstance(known[1], str):
-        raise NotNative(known[1].removeprefix("NotNative: "))
+        raise NotNative(known[1])
     return known[1]
 
 

@@ -41,7 +41,7 @@ POLLS = 15
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE, END_REFUSED, END_INNER = 12, 13, 14, 15
+END_REGISTERS, END_REDUCE, END_INNER = 12, 13, 14
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ WHY = (
     "branch index",
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
-    "an instruction that is not native",
+    "an instruction that is not modelled",
     "a register that was never set",
     "not algebraic",
     "an access that comes after no griddepcontrol.wait",

@@ -249,6 +249,8 @@ def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
     setup, place = code.setup, int(state.context[layout.CURRENT_PC])
     if status == layout.STEPS:
         return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
+    if status == layout.REFUSED:
+        return code.decoded.refused[place].again()
     if status == layout.TRAP and isinstance(state.host.failure, IllegalAccess):
         return state.host.failure
     if status not in (layout.INDEX, layout.TOO_DEEP):

@@ -113,7 +113,7 @@ def note_suspicions(
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX)
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
     ends = ends or (status == layout.ILLEGAL and ends_illegally)
     if (status and not ends) or state.host.error is not None:
         return None
@@ -135,7 +135,8 @@ def note_suspicions(
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
     rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
     last = int(state.context[layout.CLUSTER])
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal)
+    refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -155,9 +156,17 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
 
     Raises
     ------
-    Deadlock, IllegalAccess, KernelTrap, StepLimit
+    Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
         If the launch ends so.
     """
+    complete = _report(setup, space, log, suspicions)
+    if not complete and suspicions.refusal is not None:
+        with log.attach_to_errors():
+            raise suspicions.refusal
+    return complete
+
+
+def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
     fine, order = in_order(replace(setup, tracking=False))
     try:
         code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
@@ -213,7 +222,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

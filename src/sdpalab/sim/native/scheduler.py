@@ -48,7 +48,6 @@ from sdpalab.sim.native.layout import (
     END_INNER,
     END_NEXT,
     END_REDUCE,
-    END_REFUSED,
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
@@ -79,7 +78,6 @@ from sdpalab.sim.native.layout import (
     READERS,
     READY,
     RECORDS,
-    REFUSED,
     REGISTER_BYTES,
     REGISTERS,
     SCRATCH,
@@ -398,8 +396,6 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end == END_STOP:
         trace_trap(context, taken, at)
         return TRAP
-    if end == END_REFUSED:
-        return REFUSED
     if end == END_INDEXED:
         return go_by_index(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:

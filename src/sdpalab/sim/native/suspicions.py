@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.errors import IllegalAccess
+from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.native import layout
 from sdpalab.sim.selection import Array
 
@@ -41,6 +41,8 @@ class Suspicions:
         For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
     illegal : IllegalAccess, optional
         The exception of the illegal access with which the run has ended, where no check records it.
+    refusal : UnsupportedInstruction, optional
+        The exception of the instruction with which the run has ended, if that is not modelled.
     """
 
     rows: Array
@@ -51,6 +53,7 @@ class Suspicions:
     marks: dict[int, Array]
     clusters: Array
     illegal: IllegalAccess | None = None
+    refusal: UnsupportedInstruction | None = None
 
     @property
     def pcs(self) -> set[int]:

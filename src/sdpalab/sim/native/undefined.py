@@ -16,7 +16,7 @@ from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shar
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative
+from sdpalab.sim.native.assembler import HANDLERS, Assembler
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -177,8 +177,7 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
         given = (_of(asm, target, target=True), *(_of(asm, each) for each in operands[:moved]), *operands[moved:])
         other = replace(instruction, operands=given)
         handler = find_handler(HANDLERS, other)
-        if handler is None:
-            raise NotNative(instruction.text)
+        assert handler is not None
         handler(asm, other, Mods(other))
         second = target.second if isinstance(target, Pair) else None
         for each in registers_in(second) if second is not None else ():

@@ -10,7 +10,7 @@ import numpy as np
 from sdpalab.sim.checks.provenance import home_buffers
 from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import Constant, NotNative
+from sdpalab.sim.native.assembler import Constant
 from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.selection import Array
@@ -58,8 +58,6 @@ def _bytes(setup: Setup, constant: Constant, homes: Mapping[int, Extent]) -> byt
         return bytes(setup.params[int(constant.value) : int(constant.value) + size])
     if constant.kind == "symbol":
         name = str(constant.value)
-        if name not in setup.symbols.addresses:
-            raise NotNative(f"{name} is not a variable")
         return (setup.symbols.addresses[name][1] & (1 << 8 * size) - 1).to_bytes(size, "little")
     if constant.kind.startswith("home"):
         home = homes.get(int(constant.value), _ANYWHERE)
@@ -107,6 +105,4 @@ def _uniform_special(setup: Setup, name: str) -> Array | None:
         "%envreg1": setup.workspace >> 32,
         "%envreg2": setup.workspace & 0xFFFFFFFF,
     }
-    if name not in values:
-        raise NotNative(f"special register {name}")
     return np.asarray(values[name])

@@ -16,7 +16,7 @@ from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, flushed
@@ -83,25 +83,26 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
     mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
     space = take_space(mods)
+    if space not in ("global", "shared", "shared::cluster", "generic"):
+        raise mods.unsupported(f"no atomics on .{space}")
     name = mods.choice(UPDATES if returns else WITHOUT_RESULT)
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
-    if is_half(type_):
-        mods.choice(("noftz",))
+    if is_half(type_) and not mods.flag("noftz"):
+        raise mods.unsupported("16-bit floating point needs .noftz")
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.done()
-    if space not in ("global", "shared", "shared::cluster", "generic"):
-        raise NotNative(instruction.text)
     target, finish = -1, _nothing
     if returns:
         result = operands.pop(0)
+        place = asm.target(result, type_.name)
         if _is_read(asm, result):
-            target, finish = asm.target(result, type_.name)
+            target, finish = place
     row, bits, offset = asm.address(operands.pop(0))
     sources = [asm.source(operand, type_.name) for operand in operands]
     if len(sources) != (2 if name == "cas" else 1):
-        raise NotNative("wrong number of operands")
+        raise mods.unsupported("wrong number of operands")
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     is_read = target >= 0

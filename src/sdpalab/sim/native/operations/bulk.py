@@ -11,8 +11,8 @@ from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Regi
 from sdpalab.sim.isa.fence import one_way_release
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.memory import RANK_SHIFT, SHARED_BASE
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.communication import communicates, relaxed_arrivals, relaxed_waits
 from sdpalab.sim.native.initialised import fence_mbarriers
@@ -34,8 +34,17 @@ from sdpalab.sim.native.transfers import (
     wait_for_transfers,
 )
 from sdpalab.sim.native.watch import fence_memory
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
-__all__ = ["bytes_operands", "relaxed_arrivals", "shared_address"]
+__all__ = [
+    "bytes_operands",
+    "refuse_waiting",
+    "relaxed_arrivals",
+    "shared_address",
+    "take_box",
+    "take_ways",
+    "wide_row",
+]
 
 _OPERATION = Callable[[int, int, int, int], int]
 
@@ -47,14 +56,24 @@ def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]
 
 def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, int]:
     """An address of shared memory, the cluster's too, as a row of 64 bits and an offset."""
-    if space not in ("shared", "shared::cluster"):
-        raise NotNative(f"an address of .{space}")
     row, bits, offset = asm.address(operand)
-    if bits == 32:
-        wide = asm.temporary(64)
-        asm.resize(row, 32, wide, 64, signed=False)
-        row = wide
+    if space not in ("shared", "shared::cluster", "generic"):
+        raise asm.unsupported(f"shared memory, not .{space}")
+    row = wide_row(asm, row, bits)
+    if space == "generic":  # addresses of other spaces are in no CTA's shared memory then
+        within = asm.temporary(64)
+        asm.lanewise("generic.shared", lambda x: x - SHARED_BASE, [within], [row], ["u64"], ["u64"])
+        row = within
     return row, offset
+
+
+def wide_row(asm: Assembler, row: int, bits: int) -> int:
+    """The row of an address of 64 bits, or of 32, which are extended."""
+    if bits == 64:
+        return row
+    wide = asm.temporary(64)
+    asm.resize(row, 32, wide, 64, signed=False)
+    return wide
 
 
 def copies_complete(entry: Entry) -> bool:
@@ -89,8 +108,9 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
                 if copies_complete(asm.entry):
                     _handed(asm, "fence.mbarriers", fence_mbarriers, [])
         elif kind == "tensormap::generic":
-            mods.choice(("acquire", "release"))
+            action = mods.choice(("acquire", "release"))
             mods.choice(("cta", "cluster", "gpu", "sys"))
+            _map_of_fence(asm, mods, action)
     elif instruction.opcode == "membar":
         mods.choice(("cta", "gl", "sys"))
     elif mods.flag("mbarrier_init"):
@@ -102,6 +122,17 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
 
 
+def _map_of_fence(asm: Assembler, mods: Mods, action: str) -> None:
+    """The operands of a fence of tensor maps: an acquire has the address of one, and its size."""
+    operands = mods.instruction.operands
+    if action == "release" and operands:
+        raise mods.unsupported("a release has no operands")
+    if action == "acquire":
+        if len(operands) != 2 or operands[1] != Immediate(DESCRIPTOR_BYTES):
+            raise mods.unsupported(f"an acquire takes the address of a tensor map and its size, {DESCRIPTOR_BYTES}")
+        asm.address(operands[0])
+
+
 @native("mapa")
 def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """The address that the same variable has in another CTA of the cluster."""
@@ -109,7 +140,7 @@ def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, ("u32", "u64"))
     mods.done()
-    target, origin, number = instruction.operands
+    target, origin, number = mods.operands(2)
     keep = ((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT)
 
     def function(address: Lanes, rank: Lanes) -> Lanes:
@@ -131,7 +162,7 @@ def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         rank = (address >> RANK_SHIFT).to("u32") & 0xFF
         return where(rank == 0, own, rank - 1)
 
-    target, origin = instruction.operands
+    target, origin = mods.operands(1)
     sources = [(origin, type_.name), (Register("%cluster_ctarank"), "u32")]
     asm.compute(f"getctarank.{type_.name}", function, [(target, "u32")], sources)
 
@@ -178,7 +209,7 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         target = operands.pop(0)
         if not isinstance(target, Symbol) or target.name != "_":
             if space == "shared::cluster":
-                raise NotNative("a state token of another CTA's mbarrier")
+                raise mods.unsupported("an mbarrier of another CTA gives no state token")
             token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
@@ -191,6 +222,12 @@ def _nothing() -> None:
     """There is no result."""
 
 
+def refuse_waiting(mods: Mods, space: str) -> None:
+    """Unsupported if an mbarrier to wait for is another CTA's, by its space."""
+    if space == "shared::cluster":
+        raise mods.unsupported("waiting for an mbarrier of another CTA is not allowed")
+
+
 @native("mbarrier.test_wait")
 def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Whether a phase is complete."""
@@ -200,8 +237,9 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
+    refuse_waiting(mods, space)
     target, address, state = instruction.operands
-    place = shared_address(asm, address, "shared" if space == "shared" else "")
+    place = shared_address(asm, address, space)
     asked = asm.source(state, "u32" if parity else "b64")
     row, finish = asm.target(target, "pred")
     words = [*place, asked, int(not parity), order, row, instruction.pc]
@@ -230,10 +268,10 @@ def _arrive_behind_copies(asm: Assembler, instruction: Instruction, mods: Mods) 
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    if asm.checked and any(map(_reads_by_proxy, asm.entry.instructions)):
-        raise NotNative("checks of cp.async that signals an mbarrier, beside reads of shared memory in the async proxy")
     place = shared_address(asm, instruction.operands[0], space)
-    _handed(asm, "mbarrier.copies", arrive_behind_copies, [*place, int(expected), instruction.pc])
+    doubtful = asm.checked and any(map(_reads_by_proxy, asm.entry.instructions))  # native code has no clocks for that
+    words = [*place, int(expected), instruction.pc, int(doubtful)]
+    _handed(asm, "mbarrier.copies", arrive_behind_copies, words)
 
 
 def _reads_by_proxy(instruction: Instruction) -> bool:
@@ -255,7 +293,7 @@ def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """How many arrivals a phase still expected when a state token was made."""
     mods.only("pending_count", "b64")
-    target, token = instruction.operands
+    target, token = mods.operands(1)
     asm.compute("mbarrier.pending_count", lambda x: x.to("u32"), [(target, "u32")], [(token, "u64")])
 
 
@@ -274,7 +312,7 @@ def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("async", "bulk", "wait_group")
     number = instruction.operands[0]
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-        raise NotNative("a number of groups that is not known")
+        raise mods.unsupported("expected a number of groups")
     _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value, int(reads_only)])
 
 
@@ -283,10 +321,7 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane copies a box of a tensor, in tile mode."""
     for part in ("async", "bulk", "tensor"):
         mods.choice((part,))
-    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
-    box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
-    if box is None or len(box.coordinates) != rank:
-        raise NotNative("a tensor map with other coordinates")
+    box = take_box(mods)
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.flag("tile")
@@ -300,12 +335,20 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     shared = shared_address(asm, instruction.operands[1 if stores else 0], space)
     row, bits, offset = asm.address(box.map)
-    if bits != 64:
-        raise NotNative("a tensor map at an address of 32 bits")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
     mbarrier = (0, 0) if stores else shared_address(asm, instruction.operands[2], space)
-    words = [*shared, row, offset, instruction.pc, rank, *mbarrier, many, *coordinates]
+    place = wide_row(asm, row, bits), offset
+    words = [*shared, *place, instruction.pc, len(coordinates), *mbarrier, many, *coordinates]
     _handed(asm, *(("tensor.store", store_box) if stores else ("tensor.load", load_box)), words)
+
+
+def take_box(mods: Mods) -> TensorAddress:
+    """Take the number of axes, and find the tensor map and the coordinates among the operands."""
+    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+    box = next((each for each in mods.instruction.operands if isinstance(each, TensorAddress)), None)
+    if box is None or len(box.coordinates) != rank:
+        raise mods.unsupported(f"expected a tensor map and {rank} coordinates")
+    return box
 
 
 @native("cp.async.bulk")
@@ -315,11 +358,7 @@ def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         mods.choice((part,))
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
-    target, source = (mod for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
-    for mod in (target, source):
-        mods.choice((mod,))
-    if (target, source) not in _BYTES:
-        raise NotNative(f"a copy from .{source} to .{target}")
+    target, source = take_ways(mods)
     name, function = _BYTES[target, source]
     stores = target == "global"
     mods.choice(("bulk_group",) if stores else ("mbarrier::complete_tx::bytes",))
@@ -327,6 +366,16 @@ def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     many = asm.source(operands.pop(), "u16") if casts else -1 if source == "global" else 0
     mods.done()
     _handed(asm, name, function, bytes_operands(asm, instruction, operands, (target, source), many))
+
+
+def take_ways(mods: Mods) -> tuple[str, str]:
+    """Take the spaces of the destination and the source of a copy of bytes."""
+    spaces = tuple(mod for mod in mods.instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
+    if spaces not in _BYTES:
+        raise mods.unsupported("expected a destination and a source")
+    for mod in spaces:
+        mods.choice((mod,))
+    return spaces[0], spaces[1]
 
 
 _BYTES: dict[tuple[str, str], tuple[str, _OPERATION]] = {
@@ -353,9 +402,7 @@ def bytes_operands(
         far = shared_address(asm, operands[1], source)
     else:
         row, bits, offset = asm.address(operands[0 if stores else 1])
-        if bits != 64:
-            raise NotNative("a copy of global memory at an address of 32 bits")
-        far = row, offset
+        far = wide_row(asm, row, bits), offset
     mbarrier = (0, 0) if stores else shared_address(asm, operands[3], target)
     return [*shared, *far, instruction.pc, asm.source(operands[2], "u32"), *mbarrier, more]
 
@@ -365,13 +412,10 @@ def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Touches no value: there is no L2 here."""
     for part in ("async", "bulk", "prefetch", "tensor"):
         mods.choice((part,))
-    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
-    operands = list(instruction.operands)
-    take_cache_hint(asm, mods, operands)
-    mods.only("L2", "global", *(["tile"] if "tile" in mods.left else []))
-    (box,) = operands
-    if not isinstance(box, TensorAddress) or len(box.coordinates) != rank:
-        raise NotNative("a tensor map with other coordinates")
+    box = take_box(mods)
+    take_cache_hint(asm, mods, list(instruction.operands))
+    mods.flag("tile")
+    mods.only("L2", "global")
     asm.address(box.map)
     for each in box.coordinates:
         asm.source(each, "s32")
@@ -401,8 +445,10 @@ def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     require(mods, type_, ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"))
     mods.done()
     items = asm.vector(instruction.operands[1])
-    if len(items) != vector or vector * type_.bytes > 16:
-        raise NotNative("a vector of another length")
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} values")
+    if vector * type_.bytes > 16:
+        raise mods.unsupported(f"accesses of {vector * type_.bytes} bytes are not modelled")
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")

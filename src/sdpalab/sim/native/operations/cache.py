@@ -8,7 +8,7 @@ from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.cache import LINE, POLICY, PRIORITIES
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.move import store_operation
 from sdpalab.sim.native.operations.watched import watch_access
@@ -61,7 +61,7 @@ def _discard(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
     """The operands ``[a], 128``: the record that checks the addresses, and their row, bits and offset."""
     if instruction.operands[1] != Immediate(LINE):
-        raise NotNative(f"the size must be {LINE}")
+        raise asm.unsupported(f"the size must be {LINE}")
     row, bits, offset = asm.address(instruction.operands[0])
 
     def build(code: OperationCode) -> None:
@@ -90,7 +90,7 @@ def _createpolicy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.choice(("b64",))
     mods.done()
     if len(operands) != len(types):
-        raise NotNative("wrong number of operands")
+        raise mods.unsupported("wrong number of operands")
     for operand, type_ in zip(operands, types, strict=True):
         asm.source(operand, type_)
     row, finish = asm.target(target, "b64")

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Function, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.linking import callee, function_label, is_indirect
+from sdpalab.sim.names import short_name
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.assembler import Assembler, Constant
 from sdpalab.sim.native.host import HOST_OPERATION, HostCall
 from sdpalab.sim.native.operations.frames import caller_row, circle_of_call, restore_frame, save_frame
 from sdpalab.sim.native.operations.move import local_load, local_store
@@ -32,8 +34,8 @@ def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> No
 
     Raises
     ------
-    NotNative
-        For calls that are not native.
+    UnsupportedInstruction
+        For calls that are not modelled.
     """
     if is_indirect(instruction):
         _call_through_register(asm, instruction, words)
@@ -43,7 +45,8 @@ def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> No
         _call_driver(asm, instruction, words)
         return
     if function is None:
-        raise NotNative(f"call of {callee(instruction)}")
+        name = short_name(callee(instruction))
+        raise asm.unsupported(f"the function {name} is declared, and the PTX does not define it")
     if circle_of_call(asm, instruction, function) is not None:  # lanes that do not call may be in the function
         asm.guard = asm.guard_word(instruction)
     _enter(asm, instruction, function)
@@ -58,13 +61,14 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
     results, _, arguments = instruction.operands[:3]
     assert isinstance(results, Vector)
     assert isinstance(arguments, Vector)
-    if tuple(_bytes(asm, each) for each in arguments.items) != ARGUMENT_BYTES[name]:
-        raise NotNative(f"other arguments of {name}")
+    _check_bytes(asm, arguments.items, ARGUMENT_BYTES[name])
     if name == "__assertfail":
         words[layout.END] = layout.END_STOP
     sizes = [_bytes(asm, each) for each in results.items]
-    if any(size not in {"vprintf": (4, 8), "malloc": (8,)}.get(name, ()) for size in sizes):
-        raise NotNative(f"other results of {name}")
+    if name == "malloc":
+        _check_bytes(asm, results.items, (8,))
+    elif any(size not in ((4, 8) if name == "vprintf" else ()) for size in sizes):
+        raise asm.unsupported(f"such results of {name} are not modelled")
     asm.guard = asm.guard_word(instruction)
     given = [(_load(asm, each, size), size) for each, size in zip(arguments.items, ARGUMENT_BYTES[name], strict=True)]
     places = [(asm.temporary(8 * size), size) for size in sizes]
@@ -75,29 +79,49 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
     asm.guard = 0
 
 
+def _check_bytes(asm: Assembler, operands: Sequence[Operand], sizes: tuple[int, ...]) -> None:
+    """Unsupported if arguments or results have not that many bytes each."""
+    if tuple(_bytes(asm, each) for each in operands) != sizes:
+        raise asm.unsupported(f"expected arguments of {', '.join(map(str, sizes))} bytes")
+
+
 def _call_through_register(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
-    """Each lane calls the function whose address it has; where there is none, the launch ends."""
+    """Each lane calls the function whose address it has. The launch ends where that has other parameters, and where
+    there is none."""
     address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
     _set(asm, number, -1)
     words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, number, address
-    targets = [asm.entry.functions[name] for name in asm.entry.targets]
-    targets = [function for function in targets if _suits(asm, instruction, function)]
+    reached = [asm.entry.functions[name] for name in asm.entry.targets]
+    targets = [function for function in reached if _suits(asm, instruction, function)]
     guard = asm.guard_word(instruction)
-    for place, function in enumerate(targets):
+    for function in reached:
         here, own = asm.temporary(1), asm.constant(Constant("symbol", function.name, 64))
         asm.lanewise("mov.pred", lambda x: x, [here], [asm.source(Immediate(0), "pred")], ["pred"], ["pred"])
         asm.guard = guard
         asm.lanewise("call.target", lambda a, b: a == b, [here], [address, own], ["pred"], ["u64", "u64"])
         asm.guard = here | 1
-        _enter(asm, instruction, function)
-        _set(asm, number, place)
+        unlike = _unlike(asm, instruction, function)
+        if unlike is None:
+            _enter(asm, instruction, function)
+            _set(asm, number, targets.index(function))
+        else:
+            asm.end_with(unlike)
         asm.guard = 0
     words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
     asm.lists += [asm.program.block_of_label[function_label(function.name)] for function in targets]
 
 
 def _enter(asm: Assembler, instruction: Instruction, function: Function) -> None:
-    """Append the copies of the arguments, and where the lanes come from."""
+    """Append the copies of the arguments, and where the lanes come from.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        If the arguments or the results are not those of the function.
+    """
+    unlike = _unlike(asm, instruction, function)
+    if unlike is not None:
+        raise unlike
     taken = instruction.operands[2]
     assert isinstance(taken, Vector)
     pairs, circle = _pairs(function.params, taken.items), circle_of_call(asm, instruction, function)
@@ -150,28 +174,46 @@ def _calls(asm: Assembler, function: Function) -> list[int]:
         each.pc
         for each in asm.entry.instructions
         if each.opcode == "call"
-        and (callee(each) == function.name or (reached and is_indirect(each) and _suits(asm, each, function)))
+        and (callee(each) == function.name or (reached and is_indirect(each)))
+        and _suits(asm, each, function)
     ]
 
 
 def _suits(asm: Assembler, call: Instruction, function: Function) -> bool:
     """Whether the arguments and results of a call are those of a function."""
+    return _unlike(asm, call, function) is None
+
+
+def _unlike(asm: Assembler, call: Instruction, function: Function) -> UnsupportedInstruction | None:
+    """The exception for a call whose arguments or results are not those of a function."""
     given, _, taken = call.operands[:3]
     assert isinstance(given, Vector)
     assert isinstance(taken, Vector)
-    return all(
-        len(formal) == len(actual)
-        and all(
-            isinstance(outer, Immediate) or _bytes(asm, inner) == _bytes(asm, outer)
-            for inner, outer in zip(formal, actual, strict=True)
-        )
-        for formal, actual in ((function.params, taken.items), (function.results, given.items))
-    )
+    try:
+        _check_passed(asm, function, function.params, taken.items, "arguments")
+        _check_passed(asm, function, function.results, given.items, "results")
+    except UnsupportedInstruction as why:
+        return why
+    return None
+
+
+def _check_passed(
+    asm: Assembler, function: Function, formal: Sequence[Operand], actual: Sequence[Operand], what: str
+) -> None:
+    """Unsupported if the arguments or results of a call are not those of a function, by number and size."""
+    name = short_name(function.name)
+    if len(formal) != len(actual):
+        raise asm.unsupported(f"{name} has {len(formal)} {what}, and {len(actual)} are given")
+    for inner, outer in zip(formal, actual, strict=True):
+        if isinstance(inner, Register) and inner.name not in asm.rows:
+            continue  # it is never read
+        size = _bytes(asm, inner)
+        passed = size if isinstance(outer, Immediate) and size in (1, 2, 4, 8) else _bytes(asm, outer)
+        if passed != size:
+            raise asm.unsupported(f"{passed} bytes are passed for {size} bytes of {name}")
 
 
 def _pairs(targets: Sequence[Operand], sources: Sequence[Operand]) -> list[tuple[Operand, Operand]]:
-    if len(targets) != len(sources):
-        raise NotNative("another number of arguments or results")
     return list(zip(targets, sources, strict=True))
 
 
@@ -205,12 +247,9 @@ def _widths(asm: Assembler, target: Operand, source: Operand) -> list[tuple[int,
     if isinstance(target, Register) and target.name not in asm.rows:
         return []  # it is never read
     size = _bytes(asm, target)
-    if not isinstance(source, Immediate) and size != _bytes(asm, source):
-        raise NotNative("an argument of another size")
-    limits = [variable.align for variable in (to, origin) if variable is not None]
-    width = min([8, *limits, size & -size])
-    if width < size and (to is None or origin is None):
-        raise NotNative("an argument whose alignment is less than its size")
+    width = size  # of a register
+    if to is not None and origin is not None:
+        width = min(8, to.align, origin.align, size & -size)
     return [(offset, width) for offset in range(0, size, width)]
 
 
@@ -219,10 +258,8 @@ def _load(asm: Assembler, source: Operand, size: int, offset: int = 0) -> int:
     origin = _variable(asm, source)
     if origin is None:
         return asm.source(source, f"b{8 * size}")
-    if origin.align % size:
-        raise NotNative("an argument whose alignment is less than its size")
     row = asm.temporary(8 * size)
-    asm.record(local_load(8 * size), [_address(asm, origin), offset, row])
+    asm.record(local_load(8 * size, aligned=origin.align % size == 0), [_address(asm, origin), offset, row])
     return row
 
 
@@ -230,7 +267,7 @@ def _store(asm: Assembler, target: Operand, row: int, size: int, offset: int = 0
     """Append the record that copies a row to an argument or a result."""
     to, type_ = _variable(asm, target), f"b{8 * size}"
     if to is not None:
-        asm.record(local_store(8 * size), [_address(asm, to), offset, row])
+        asm.record(local_store(8 * size, aligned=to.align % size == 0), [_address(asm, to), offset, row])
         return
     place, finish = asm.target(target, type_)
     asm.lanewise(f"mov.{type_}", lambda x: x, [place], [row], [type_], [type_])
@@ -250,7 +287,7 @@ def _bytes(asm: Assembler, operand: Operand) -> int:
         return variable.size
     type_ = asm.type_of(operand) or (TYPES["u32"] if isinstance(operand, Register) else None)
     if type_ is None or type_.kind == "pred":
-        raise NotNative(f"an argument {operand}")
+        raise asm.unsupported(f"expected a register or a .param variable, not {operand}")
     return type_.bytes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import flushed, magnitude, widened
 from sdpalab.sim.native.operations.floating import base_of, is_half
@@ -38,23 +38,23 @@ _FLOAT: dict[str, Comparison] = {
     "nan": lambda x, y: (x != x) | (y != y),
 }
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-_NAMES = ("eq", "ne", "lt", "le", "gt", "ge", *_UNSIGNED, *_FLOAT)
+_NAMES = dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", *_UNSIGNED, *_FLOAT))
 _COMBINE: dict[str, Comparison] = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
 
 _INTEGERS = ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64")
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 
-def _comparison(name: str, type_: PtxType) -> Comparison:
+def _comparison(mods: Mods, name: str, type_: PtxType) -> Comparison:
     if type_.is_float:
         if name not in _FLOAT:
-            raise NotNative(f"comparison .{name} of floating point")
+            raise mods.unsupported(f"no comparison .{name} of floating point")
         return _FLOAT[name]
     allowed = ("eq", "ne") if type_.kind == "b" else ("eq", "ne", "lt", "le", "gt", "ge")
     if type_.kind == "u":
         name = _UNSIGNED.get(name, name)
     if name not in allowed:
-        raise NotNative(f"comparison .{name} of .{type_.name}")
+        raise mods.unsupported(f"no comparison .{name} of .{type_.name}")
     return (lambda x, y: x != y) if name == "ne" else _ORDERED[name]
 
 
@@ -62,7 +62,7 @@ def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
     """The name of a comparison, what it does, and its combination with a predicate; all modifiers are taken."""
     require(mods, type_, (*_INTEGERS, *_FLOATS))
     name = mods.choice(_NAMES)
-    compare = _comparison(name, type_)
+    compare = _comparison(mods, name, type_)
     combination = mods.choice(_COMBINE, default="")
     ftz = type_.name in ("f16", "f16x2", "f32") and mods.flag("ftz")
     mods.done()
@@ -81,7 +81,7 @@ def float_comparison(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
     combination = mods.choice(_COMBINE, default="")
     mods.flag("ftz")
     mods.done()
-    return name, _comparison(name, type_), combination
+    return name, _comparison(mods, name, type_), combination
 
 
 def combined(combination: str, result: Lanes, *with_: Lanes) -> Lanes:
@@ -96,7 +96,7 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     first, second = asm.pair(instruction.operands[0])
     packed = type_.lanes == 2
     if packed and second is None:
-        raise NotNative("a packed comparison has two destinations, p|q")
+        raise mods.unsupported("a packed comparison has two destinations, p|q")
     targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
     sources = [(instruction.operands[k], type_.name) for k in (1, 2)]
     if combination:
@@ -145,7 +145,7 @@ def _selp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, (*_INTEGERS, "f32", "f64"))
     mods.done()
-    d, a, b, c = instruction.operands
+    d, a, b, c = mods.operands(3)
     name = type_.name
     asm.compute(f"selp.{name}", lambda x, y, p: where(p, x, y), [(d, name)], [(a, name), (b, name), (c, "pred")])
 
@@ -158,7 +158,7 @@ def _slct(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     require(mods, sign, ("s32", "f32"))
     ftz = sign.is_float and mods.flag("ftz")
     mods.done()
-    d, a, b, c = instruction.operands
+    d, a, b, c = mods.operands(3)
     asm.compute(
         f"slct{'.ftz' * ftz}.{type_.name}.{sign.name}",
         lambda x, y, z: where((flushed(z, "f32") if ftz else z) >= 0, x, y),

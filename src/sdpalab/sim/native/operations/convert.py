@@ -7,7 +7,7 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.fp8 import FP8_PAIRS
 from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Format
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import (
     canonical,
@@ -48,11 +48,13 @@ def _cvt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return
     source = mods.type()
     if source.lanes == 2 or "b" in (source.kind, target.kind) or "pred" in (source.kind, target.kind):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("not modelled between these types")
     compute = _conversion(mods, source, target)
     if target.is_float:
         inner, base = compute, base_of(target)
         compute = lambda x: canonical(inner(x), base)  # noqa: E731
+    if len(instruction.operands) != 2:
+        raise mods.unsupported("expected one source operand")
     destination, operand = instruction.operands
     asm.compute(name, compute, [(destination, target.name)], [(operand, source.name)])
 
@@ -68,7 +70,7 @@ def _cvt_pack(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -
     mods.done()
     d, *operands = instruction.operands
     if len(operands) != (2 if bits == 16 else 3):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("wrong number of operands")
     low = -(1 << bits - 1) if element[0] == "s" else 0
     high, mask = low + (1 << bits) - 1, (1 << bits) - 1
 
@@ -93,11 +95,11 @@ def _conversion(mods: Mods, source: PtxType, target: PtxType) -> Compute:
         mods.flag("sat")  # these conversions always saturate
         return _flushed(mods, source, target, _to_integer(source, target, rounding))
     if not source.is_float:
-        return _clamped(mods, source, target, _from_integer(source, target, mods.choice(ROUNDINGS)))
+        return _clamped(mods, source, target, _from_integer(mods, source, target, mods.choice(ROUNDINGS)))
     integral = mods.choice(_INTEGER_ROUNDINGS, default="")
     if integral:
         if source is not target:
-            raise NotNative(f".{integral} between these types")
+            raise mods.unsupported(f".{integral} is for float-to-integer conversions and for equal types")
         rounding = _INTEGER_ROUNDINGS[integral]
         plain: Compute = lambda x: round_to_integer(x, rounding)  # noqa: E731
         return _clamped(mods, source, target, halved(plain, base_of(source)) if is_half(source) else plain)
@@ -130,7 +132,7 @@ def _flushed(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> 
     if not ftz:
         return compute
     if "f32" not in (source.name, target.name):
-        raise NotNative(".ftz without f32")
+        raise mods.unsupported(".ftz is for conversions from or to f32")
 
     def run(*sources: Lanes) -> Lanes:
         result = compute(*(flushed(x, "f32") if source.name == "f32" else x for x in sources))
@@ -179,10 +181,10 @@ def _to_integer(source: PtxType, target: PtxType, rounding: str) -> Compute:
     return run
 
 
-def _from_integer(source: PtxType, target: PtxType, rounding: str) -> Compute:
+def _from_integer(mods: Mods, source: PtxType, target: PtxType, rounding: str) -> Compute:
     if target.name == "f64":
         if source.bits == 64 and rounding != "rn":
-            raise NotNative(f".{rounding} from 64-bit integers to f64")
+            raise mods.unsupported(f".{rounding} from 64-bit integers to f64 is not modelled")
         return lambda x: x.to("f64")
     if target.name == "f32" and rounding == "rn":
         return lambda x: x.to("f32")
@@ -220,8 +222,8 @@ def _between_floats(source: PtxType, target: PtxType, rounding: str) -> Compute:
 def _cvt_packed(asm: Assembler, instruction: Instruction, mods: Mods, target: PtxType, name: str) -> None:
     """``cvt.rn.f16x2.f32 d, a, b``: a to the upper half of d, b to the lower."""
     source, element = mods.type(), TYPES[base_of(target)]
-    if source.name != "f32":
-        raise NotNative(instruction.text)
+    if source.name != "f32" or len(instruction.operands) != 3:
+        raise mods.unsupported("modelled from two f32")
     rounding = mods.choice(("rn", "rz"))
     convert = _clamped(mods, source, element, _between_floats(source, element, rounding))
 
@@ -239,8 +241,8 @@ def _cvt_tf32(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -
     rounding = mods.choice(("rna", "rn", "rz"))
     relu = rounding != "rna" and mods.flag("relu")
     mods.done()
-    if source.name != "f32":
-        raise NotNative(instruction.text)
+    if source.name != "f32" or len(instruction.operands) != 2:
+        raise mods.unsupported("modelled from f32")
 
     def function(x: Lanes) -> Lanes:
         result = round_to(x.to("f64"), FORMATS["tf32"], rounding).to("f32")
@@ -285,6 +287,8 @@ def _cvt_fp8(asm: Assembler, instruction: Instruction, mods: Mods, name: str) ->
     """``cvt`` with an 8-bit type on either side."""
     mods.choice(("rn",))
     relu, narrows = mods.flag("relu"), mods.flag("satfinite")
+    if len(mods.left) != 2:
+        raise mods.unsupported("expected two types")
     target, source = mods.left
     operands = instruction.operands
 
@@ -317,4 +321,4 @@ def _cvt_fp8(asm: Assembler, instruction: Instruction, mods: Mods, name: str) ->
 
         asm.compute(name, to_f16, [(operands[0], "b32")], [(operands[1], "b16")])
     else:
-        raise NotNative(instruction.text)
+        raise mods.unsupported("modelled are .rn.satfinite from two f32 or an f16x2, and .rn from 8 bits to f16x2")

@@ -7,7 +7,7 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.copies import issue_copies, wait_for_copies
 from sdpalab.sim.native.lanes import WORD64, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -37,7 +37,7 @@ def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if mods.choice(("wait_all", "wait_group")) == "wait_group":
         number = instruction.operands[0]
         if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-            raise NotNative("a number of groups that is not known")
+            raise mods.unsupported("expected a number of groups")
         keep = number.value
     mods.done()
     asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
@@ -56,8 +56,10 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     take_cache_hint(asm, mods, operands)
     mods.done()
     size, *rest = operands[2:]
-    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))) or len(rest) > 1:
-        raise NotNative("a copy of this size")
+    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
+        raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
+    if len(rest) > 1:
+        raise mods.unsupported("expected at most four operands and a cache policy")
     width = int(size.value)
     target, bits, offset = asm.address(instruction.operands[0])
     source, source_bits, source_offset = asm.address(instruction.operands[1])

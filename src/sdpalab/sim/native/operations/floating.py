@@ -11,7 +11,7 @@ from functools import partial
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import (
     canonical,
@@ -98,10 +98,10 @@ def _fma_bf16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     return rounded_once(sum_to_odd(x * y, z), "bf16", "rn")
 
 
-def _rounded(operation: str, rounding: str, type_: PtxType) -> Compute:
+def _rounded(mods: Mods, operation: str, rounding: str, type_: PtxType) -> Compute:
     if rounding != "rn":
         if type_.name != "f32":
-            raise NotNative(f".{rounding} of .{type_.name}")
+            raise mods.unsupported(f".{rounding} is modelled for f32 only")
         return _directed(operation, rounding)
     if is_half(type_):
         if operation == "fma":
@@ -114,25 +114,23 @@ def _arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: Ptx
     approximate = ""
     if operation == "div":
         if is_half(type_):
-            raise NotNative("division of halves")
+            raise mods.unsupported("there is no division of halves")
         approximate = mods.choice(("approx", "full"), default="") if type_.name == "f32" else ""
     rounding = "rn" if approximate else mods.choice(ROUNDINGS, default="rn")
     divide = partial(quotient, full=approximate == "full")
-    compute: Compute = divide if approximate else _rounded(operation, rounding, type_)
+    compute: Compute = divide if approximate else _rounded(mods, operation, rounding, type_)
     ftz, sat = mods.flag("ftz"), mods.flag("sat")
     relu = operation == "fma" and is_half(type_) and mods.flag("relu")
     mods.done()
     if type_.name == "f64" and (ftz or sat):
-        raise NotNative("float64 has neither .ftz nor .sat")
+        raise mods.unsupported("float64 has neither .ftz nor .sat")
     name = f"{operation}{approximate}.{rounding}{'.ftz' * ftz}{'.sat' * sat}{'.relu' * relu}.{type_.name}"
     _apply(asm, instruction, name, clamped(compute, type_, ftz=ftz, sat=sat, relu=relu), type_)
 
 
 def _apply(asm: Assembler, instruction: Instruction, name: str, compute: Compute, type_: PtxType) -> None:
-    target, *sources = instruction.operands
     arity = {"fma": 3, "abs": 1, "neg": 1}.get(name.split(".")[0], 2)
-    if len(sources) != arity:
-        raise NotNative(f"{len(sources)} source operands")
+    target, *sources = Mods(instruction).operands(arity)
     asm.compute(name, compute, [(target, type_.name)], [(source, type_.name) for source in sources])
 
 
@@ -167,7 +165,8 @@ def _minmax(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType
     compute = _extremum(operation, propagate)
     signs = mods.flag("xorsign")
     if signs:
-        mods.choice(("abs",))
+        if not mods.flag("abs"):
+            raise mods.unsupported(".xorsign goes with .abs")
         compute = _xor_signs(compute)
     name = f"{operation}{'.NaN' * propagate}{'.xorsign' * signs}"
     _unrounded(asm, instruction, mods, type_, name, compute)
@@ -180,7 +179,7 @@ def _unrounded(
     ftz = mods.flag("ftz")
     mods.done()
     if ftz and type_.name == "f64":
-        raise NotNative("float64 has no .ftz")
+        raise mods.unsupported("float64 has no .ftz")
     if is_half(type_):
         compute = halved(compute, base_of(type_))
     _apply(asm, instruction, f"{name}{'.ftz' * ftz}.{type_.name}", clamped(compute, type_, ftz=ftz), type_)
@@ -196,7 +195,7 @@ def float_arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_
     elif opcode == "neg":
         _unrounded(asm, instruction, mods, type_, "neg", lambda x: -x)
     elif opcode == "mad" and is_half(type_):
-        raise NotNative("mad of halves")
+        raise mods.unsupported("there is no mad of halves")
     else:
         _arithmetic(asm, instruction, mods, type_, "fma" if opcode == "mad" else opcode)
 
@@ -205,7 +204,7 @@ def float_arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_
 def _fma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     if not type_.is_float:
-        raise NotNative("fma of integers")
+        raise mods.unsupported("expected a floating-point type")
     _arithmetic(asm, instruction, mods, type_, "fma")
 
 
@@ -215,8 +214,8 @@ def _copysign(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     mods.done()
     if type_.name not in ("f32", "f64"):
-        raise NotNative(f"copysign of .{type_.name}")
-    d, a, b = instruction.operands
+        raise mods.unsupported("copysign has the types f32 and f64")
+    d, a, b = mods.operands(2)
     asm.compute(
         f"copysign.{type_.name}",
         lambda x, y: copysign(y, x),

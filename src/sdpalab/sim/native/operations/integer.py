@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.operations.floating import float_arithmetic
 from sdpalab.sim.types import PtxType
@@ -69,9 +69,7 @@ def _simple(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType
 def _elementwise(
     asm: Assembler, instruction: Instruction, name: str, function: Callable[..., Lanes], type_: PtxType, arity: int
 ) -> None:
-    target, *sources = instruction.operands
-    if len(sources) != arity:
-        raise NotNative(f"{len(sources)} source operands")
+    target, *sources = Mods(instruction).operands(arity)
     asm.compute(name, function, [(target, type_.name)], [(each, type_.name) for each in sources])
 
 
@@ -109,13 +107,13 @@ def _product(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxTyp
     if mode == "wide":
         require(mods, type_, ("u16", "u32", "s16", "s32"))
         result = f"{type_.kind}{2 * type_.bits}"
-    d, a, b = instruction.operands[:3]
+    d, a, b, *addend = mods.operands(3 if adds else 2)
     sources = [(a, type_.name), (b, type_.name)]
     name = f"{instruction.opcode}.{mode}{'.sat' * saturates}.{type_.name}"
     if not adds:
         asm.compute(name, lambda x, y: product_part(mode, type_, x, y), [(d, result)], sources)
         return
-    sources.append((instruction.operands[3], result))
+    sources.append((addend[0], result))
     if saturates:
         asm.compute(
             name,

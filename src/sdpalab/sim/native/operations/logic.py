@@ -9,7 +9,7 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.logic import PRMT_MODES
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 
 __all__ = ["operands_of", "shifted"]
@@ -25,9 +25,7 @@ def operands_of(
     types: tuple[str, ...],
 ) -> None:
     """The destination and the sources of an instruction, each of its type."""
-    if len(instruction.operands) != len(types):
-        raise NotNative(f"{len(instruction.operands)} operands")
-    target, *sources = zip(instruction.operands, types, strict=True)
+    target, *sources = zip(Mods(instruction).operands(len(types) - 1), types, strict=True)
     asm.compute(name, function, [target], sources)
 
 
@@ -74,8 +72,10 @@ def _lop3(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     target, a, b, c, table = instruction.operands[:5]
     first, second = asm.pair(target)
-    if not isinstance(table, Immediate) or not isinstance(table.value, int) or (second is None) == bool(combine):
-        raise NotNative("lop3 of this form")
+    if not isinstance(table, Immediate) or not isinstance(table.value, int):
+        raise mods.unsupported("expected an immediate look-up table")
+    if (second is None) == bool(combine):
+        raise mods.unsupported("a predicate result goes with .or or .and")
     code = table.value & 0xFF
     sources = [(each, "b32") for each in (a, b, c)]
     if second is None:

@@ -15,7 +15,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, widened
@@ -38,7 +38,7 @@ _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 # ---- matrices between memory and registers ---------------------------------------------------------------------------
 
 
-def _take_matrix(mods: Mods) -> tuple[int, bool, str]:
+def _take_matrix(mods: Mods, does: str) -> tuple[int, bool, str]:
     for name in ("sync", "aligned", "m8n8"):
         mods.choice((name,))
     number = int(mods.choice(("x1", "x2", "x4"))[1:])
@@ -47,7 +47,7 @@ def _take_matrix(mods: Mods) -> tuple[int, bool, str]:
     mods.choice(("b16",))
     mods.done()
     if space not in ("shared", "generic"):
-        raise NotNative(f"a matrix in .{space}")
+        raise mods.unsupported(f"{does} shared memory")
     return number, trans, space
 
 
@@ -66,11 +66,11 @@ def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: 
 
 @native("ldmatrix")
 def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods)
+    number, trans, space = _take_matrix(mods, "loads from")
     target, address = instruction.operands
     items = asm.vector(target)
     if len(items) != number:
-        raise NotNative("another number of registers")
+        raise mods.unsupported(f"expected {number} registers")
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
@@ -103,11 +103,11 @@ def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
 
 @native("stmatrix")
 def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    number, trans, space = _take_matrix(mods)
+    number, trans, space = _take_matrix(mods, "stores to")
     address, source = instruction.operands
     items = asm.vector(source)
     if len(items) != number:
-        raise NotNative("another number of registers")
+        raise mods.unsupported(f"expected {number} registers")
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:
@@ -236,14 +236,14 @@ def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str]
     for name in ("row", "col"):
         mods.choice((name,))
     if len(mods.left) != 4:
-        raise NotNative(instruction.text)
+        raise mods.unsupported("expected four types")
     result, kind, kind_b, addend = mods.left
     partners = next((each for each in _PARTNERS if {kind, kind_b} <= set(each)), None)
     if partners is None or addend != result or result not in _PARTNERS[partners]:
-        raise NotNative(instruction.text)
+        raise mods.unsupported("these operand types are not modelled")
     deep = 4 * ELEMENTS[kind]
     if depth not in (deep, 2 * deep):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("there is no such shape for these types")
     return (kind, kind_b), depth // deep, result
 
 
@@ -263,11 +263,11 @@ def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
     saturates = mods.flag("satfinite")
     kinds, k_blocks, result = product_shape(instruction, mods)
     if saturates and result != "s32":
-        raise NotNative(instruction.text)
+        raise mods.unsupported("these operand types are not modelled")
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
-        raise NotNative("wrong number of registers for its shape and types")
+        raise mods.unsupported("wrong number of registers for its shape and types")
     type_ = "b32" if result == "f16" else result
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
@@ -289,7 +289,7 @@ def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("sync", "aligned", "row", "col", "f64", "f64", "f64", "f64")
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     if [len(a), len(b), len(c), len(d)] != [1, 1, 2, 2]:
-        raise NotNative("wrong number of registers for its shape and types")
+        raise mods.unsupported("wrong number of registers for its shape and types")
 
     def build(code: OperationCode) -> None:
         needs_whole_warp(code)

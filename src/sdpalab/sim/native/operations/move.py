@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdpalab.sim.decode import Mods, generic_base
-from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.isa.parameters import of_kernel
@@ -11,7 +11,7 @@ from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
-from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, Constant, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.stale import (
@@ -37,6 +37,8 @@ PARAMETER_BITS = (1 << 32) - 1
 def _mov(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     mods.done()
+    if len(instruction.operands) != 2:
+        raise mods.unsupported("expected one source operand")
     target, origin = instruction.operands
     if isinstance(origin, Register) and origin.name in CLOCKS:
         _read_clock(asm, target, type_, *CLOCKS[origin.name])
@@ -60,7 +62,7 @@ def _copy(asm: Assembler, target: Operand, type_: PtxType, row: int) -> None:
 def _read_clock(asm: Assembler, target: Operand, type_: PtxType, width: int, shift: int) -> None:
     """Steps of the cluster so far, the same for all lanes, and more at every reading."""
     if type_.bits != width or type_.is_float:
-        raise NotNative(f"a clock of {width} bits as .{type_.name}")
+        raise asm.unsupported(f"the clock has {width} bits")
 
     def build(code: OperationCode) -> None:
         b, word = code.builder, code.at(code.base, WORD64(8 * layout.CLOCK))
@@ -103,7 +105,7 @@ def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     type_ = mods.type()
     mods.done()
-    target, origin = instruction.operands
+    target, origin = mods.operands(1)
     types = [(target, type_.name)], [(origin, type_.name)]
     if space == "param" and not to:  # a 32-bit register has lost the upper half of what it was
         asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
@@ -125,7 +127,7 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             return window == windows[space]
         return (window != windows["shared"]) & (window != windows["local"])
 
-    target, origin = instruction.operands
+    target, origin = mods.operands(1)
     asm.compute(f"isspacep.{space}", function, [(target, "pred")], [(origin, "u64")])
 
 
@@ -145,9 +147,14 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
     type_ = mods.type()
     mods.done()
-    if space != "param" and vector * type_.bytes > 16:
-        raise NotNative("an access of more than 16 bytes")
-    return "global" if space == "const" else space, vector, type_
+    if space != "param":
+        _check_width(mods, vector * type_.bytes)
+    return space, vector, type_
+
+
+def _check_width(mods: Mods, width: int) -> None:
+    if width > 16:
+        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
 
 
 @native("ld", "ldu")
@@ -155,10 +162,13 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
+    if len(operands) != 2:
+        raise mods.unsupported("expected a destination and an address")
     target, address = operands
     items = asm.vector(target)
     if len(items) != vector:
-        raise NotNative("a vector of another length")
+        raise mods.unsupported(f"expected {vector} registers")
+    space = "global" if space == "const" else space
     if space == "param":
         if isinstance(address, Address) and isinstance(address.base, Register):
             _load_by_address(asm, instruction, items, address, type_)
@@ -185,8 +195,7 @@ def _load_by_address(
     asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
 ) -> None:
     """A parameter by its address: those of the kernel lie in global memory, and nothing writes them."""
-    if len(items) * type_.bytes > 16:
-        raise NotNative("an access of more than 16 bytes")
+    _check_width(Mods(instruction), len(items) * type_.bytes)
     row, bits, offset = asm.address(address)
     space = "global" if of_kernel(asm.entry, instruction) else "local"
     if space == "global":
@@ -209,7 +218,7 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
     base = address.base if isinstance(address, Address) else None
     variable = _parameter(asm, address)
     if variable is not None:
-        _check_reach(address, len(items) * type_.bytes, variable)
+        _check_reach(asm, address, len(items) * type_.bytes, variable)
         places = [asm.target(item, type_.name) for item in items]
         row, bits, offset = asm.address(address)
         operation = load_operation("local", bits, type_.bits, len(items), aligned=False)
@@ -219,9 +228,8 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         return
     param = next((each for each in asm.entry.params if isinstance(base, Symbol) and each.name == base.name), None)
     if param is None or not isinstance(address, Address):
-        raise NotNative("a parameter by its address")
-    if address.offset < 0 or address.offset + len(items) * type_.bytes > param.size:
-        raise NotNative("an access beyond a parameter")
+        raise asm.unsupported("expected a parameter's name")
+    _check_reach(asm, address, len(items) * type_.bytes, param)
     for k, item in enumerate(items):
         place = param.offset + address.offset + k * type_.bytes
         _copy(asm, item, type_, asm.constant(Constant("parameter", place, type_.bits)))
@@ -234,19 +242,19 @@ def _parameter(asm: Assembler, address: Operand) -> Variable | None:
     return variable if variable is not None and variable.space == "param" else None
 
 
-def _check_reach(address: Operand, size: int, variable: Variable) -> None:
-    if not isinstance(address, Address) or address.offset < 0 or address.offset + size > variable.size:
-        raise NotNative("an access beyond a parameter")
+def _check_reach(asm: Assembler, address: Operand, size: int, parameter: Variable | Param) -> None:
+    if not isinstance(address, Address) or address.offset < 0 or address.offset + size > parameter.size:
+        raise asm.unsupported(f"reaches beyond the {parameter.size} bytes of parameter {parameter.name}")
 
 
-def local_load(element: int) -> NativeOperation:
+def local_load(element: int, *, aligned: bool) -> NativeOperation:
     """The operation that loads an element of each lane's local memory: operands are address, offset and target."""
-    return load_operation("local", 64, element, 1)
+    return load_operation("local", 64, element, 1, aligned=aligned)
 
 
-def local_store(element: int) -> NativeOperation:
+def local_store(element: int, *, aligned: bool) -> NativeOperation:
     """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
-    return store_operation("local", 64, element, 1, False)
+    return store_operation("local", 64, element, 1, False, aligned=aligned)
 
 
 def load_operation(
@@ -274,19 +282,22 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
+    if len(operands) != 2:
+        raise mods.unsupported("expected an address and a value")
+    _check_width(mods, vector * type_.bytes)
+    if space == "const":
+        raise mods.unsupported("constant memory is read-only")
     address, value = operands
+    items = asm.vector(value)
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} values")
+    sources = [asm.source(item, f"b{type_.bits}") for item in items]
     if space == "param":
         variable = _parameter(asm, address)
         if variable is None:
-            raise NotNative("a store to parameters by their address")
-        _check_reach(address, vector * type_.bytes, variable)
+            raise mods.unsupported("expected the name of a .param variable of a function or call")
+        _check_reach(asm, address, vector * type_.bytes, variable)
         space = "local"
-    if "const" in instruction.mods:
-        raise NotNative("a store to constants")
-    items = asm.vector(value)
-    if len(items) != vector:
-        raise NotNative("a vector of another length")
-    sources = [asm.source(item, f"b{type_.bits}") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:
         width, strong = vector * type_.bytes, strong_effect(asm, mods)
@@ -346,7 +357,7 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.flag("mask")
     mods.done()
     if not isinstance(instruction.operands[0], Immediate):
-        raise NotNative("expected an immediate")
+        raise mods.unsupported("expected an immediate")
 
 
 @native("griddepcontrol")

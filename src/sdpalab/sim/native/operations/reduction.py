@@ -6,16 +6,16 @@ with what is there."""
 from __future__ import annotations
 
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Instruction, TensorAddress
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
 from sdpalab.sim.isa.bulk_copy import OPERATIONS
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.atomic import update_of
-from sdpalab.sim.native.operations.bulk import bytes_operands, shared_address
+from sdpalab.sim.native.operations.bulk import bytes_operands, shared_address, take_box, take_ways, wide_row
 from sdpalab.sim.native.operations.floating import is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.transfers import copy_within, store_box, store_bytes, store_words
@@ -56,18 +56,20 @@ def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         mods.choice((part,))
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
-    target = mods.choice(("global", "shared::cluster"))
-    mods.choice(("shared::cta",))
+    target, source = take_ways(mods)
     within = target != "global"
     mods.choice(("mbarrier::complete_tx::bytes",) if within else ("bulk_group",))
+    if source == "global":
+        raise mods.unsupported("reductions of global memory into shared memory do not exist")
     name, type_ = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS), mods.type()
     if within:
         require(mods, type_, SHARED_REDUCTIONS[name])
-    elif is_half(type_) and name == "add":
-        mods.choice(("noftz",))
+    elif is_half(type_) and type_.lanes == 1 and name == "add" and not mods.flag("noftz"):
+        raise mods.unsupported("16-bit floating point needs .noftz")
+    bitwise = name in ("and", "or", "xor")
+    if not _exists(asm, name, type_) or (not within and (type_.kind == "b") != bitwise):
+        raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
     mods.done()
-    if not _exists(asm, name, type_) or (not within and (type_.kind == "b") != (name in ("and", "or", "xor"))):
-        raise NotNative(instruction.text)
     combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
     words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
     operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
@@ -98,25 +100,23 @@ def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane combines a box with that of a tensor, in tile mode. The type is the tensor map's."""
     for part in ("reduce", "async", "bulk", "tensor"):
         mods.choice((part,))
-    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+    box = take_box(mods)
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.flag("tile")
-    for part in ("global", "shared::cta", "bulk_group"):
-        mods.choice((part,))
+    mods.choice(("global",))
+    if not mods.flag("bulk_group"):
+        raise mods.unsupported("reductions into shared memory are not modelled")
+    mods.choice(("shared::cta",))
     name = mods.choice(OPERATIONS)
     mods.done()
-    box = operands[0]
-    if not isinstance(box, TensorAddress) or len(box.coordinates) != rank:
-        raise NotNative("a tensor map with other coordinates")
     row, bits, offset = asm.address(box.map)
-    if bits != 64:
-        raise NotNative("a tensor map at an address of 32 bits")
     kinds = [TYPES[each] for each in layout.COMBINED]
     numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(asm, name, each) else 0 for each in kinds]
     begin = len(asm.lists)
     asm.lists += numbers
     shared = shared_address(asm, operands[1], "shared")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
-    words = [*shared, row, offset, instruction.pc, rank, 0, 0, begin, *coordinates]
+    place = wide_row(asm, row, bits), offset
+    words = [*shared, *place, instruction.pc, len(coordinates), 0, 0, begin, *coordinates]
     asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import narrowed, round_to, widened
 from sdpalab.sim.native.operations.floating import Compute, base_of, clamped, is_half
@@ -23,8 +23,9 @@ _TYPES = {"ex2": ("f32", *_HALVES), "tanh": ("f32", *_HALVES)}
 
 def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: PtxType, *, ftz: bool) -> None:
     """An approximation in f32, or in halves, which are widened for it and rounded."""
-    if type_.name not in _TYPES.get(name, ("f32",)):
-        raise NotNative(f"{name} of .{type_.name}")
+    types = _TYPES.get(name, ("f32",))
+    if type_.name not in types:
+        raise Mods(instruction).unsupported(f"modelled for {', '.join('.' + known for known in types)}")
     function, base, half = APPROXIMATIONS[name], base_of(type_), is_half(type_)
 
     def compute(x: Lanes) -> Lanes:
@@ -32,7 +33,7 @@ def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: Pt
             return narrowed(function(widened(x, base), False), base)
         return function(x, ftz)
 
-    target, source = instruction.operands
+    target, source = Mods(instruction).operands(1)
     asm.compute(
         f"{name}.approx{'.ftz' * ftz}.{type_.name}",
         clamped(compute, type_, ftz=ftz),
@@ -81,7 +82,9 @@ def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     upper = type_.name == "f64" and rounding == "approx" and ftz and name != "sqrt"
     allowed = ("f32", "f64") if rounding == "rn" or name == "rsqrt" else ("f32",)
     if not upper and (type_.name not in allowed or (type_.name == "f64" and ftz)):
-        raise NotNative(f"{instruction.text}")
+        approximate = ".f32, .f64" if name == "rsqrt" else ".f32"
+        types = approximate if rounding == "approx" else "f32, and for f64 with .rn"
+        raise mods.unsupported(f"modelled for {types}")
     if rounding == "approx" and type_.name == "f32":
         _approximated(asm, instruction, name, type_, ftz=ftz)
         return
@@ -89,7 +92,7 @@ def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     compute: Callable[..., Lanes] = _of_upper_words(exact) if upper else exact
     if rounding not in ("approx", "rn"):
         compute = lambda x: round_to(wide(x.to("f64")), FORMATS["f32"], rounding).to("f32")  # noqa: E731
-    target, source = instruction.operands
+    target, source = mods.operands(1)
     asm.compute(
         f"{name}.{rounding}{'.ftz' * ftz}.{type_.name}",
         clamped(compute, type_, ftz=ftz),

@@ -9,7 +9,7 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.tensor_map_replace import ALIGNMENT, BYTE_STRIDES, CHUNK
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.move import load_operation, store_operation
 from sdpalab.sim.native.operations.watched import watch_access
@@ -30,12 +30,14 @@ def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     mods.done()
     begin, width, many = FIELDS[field]
+    if space not in ("global", "shared", "generic"):
+        raise mods.unsupported("a tensor map lies in global or shared memory")
+    if type_.name != ("b64" if width == 8 else "b32"):
+        raise mods.unsupported(f"the field .{field} takes a .{'b64' if width == 8 else 'b32'}")
     operands = list(instruction.operands)
     number = operands.pop(1) if many > 1 else Immediate(0)
-    if space not in ("global", "shared", "generic") or type_.name != ("b64" if width == 8 else "b32"):
-        raise NotNative(instruction.text)
     if not isinstance(number, Immediate) or not 0 <= int(number.value) < many:
-        raise NotNative(f"an element of .{field} that it does not have")
+        raise mods.unsupported(f"the field .{field} has the elements 0 to {many - 1}")
     value = asm.source(operands[1], f"b{8 * width}")
     if field == "global_stride" and asm.version < BYTE_STRIDES:
         scaled = asm.temporary(64)
@@ -59,7 +61,7 @@ def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     target, source, size = instruction.operands
     if size != Immediate(DESCRIPTOR_BYTES):
-        raise NotNative(f"the size must be {DESCRIPTOR_BYTES}")
+        raise mods.unsupported(f"the size must be {DESCRIPTOR_BYTES}")
     guard, leader = asm.guard, asm.temporary(1)
     asm.guard = 0  # where no lane's guard holds there is no leader
     asm.lanewise("mov.pred", lambda x: x, [leader], [asm.source(Immediate(0), "pred")], ["pred"], ["pred"])

@@ -10,7 +10,7 @@ from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import Assembler, NotNative
+from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import Place
@@ -52,8 +52,7 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
     """Append a record that hands the lanes' places in shared memory to a function."""
     mods = instruction.mods
     space = take_space(Mods(instruction))
-    if space not in _SHARED:
-        raise NotNative(f"undefined bytes of .{space}")
+    assert space in _SHARED, space
     where = len(asm.lists)
     for each in names:
         asm.lists += [shadow_row(asm, each), origin_row(asm, each), shadow_bytes(asm, each)] if each else [-1, -1, 4]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 
 __all__: list[str] = []
@@ -31,7 +31,7 @@ def _video(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     saturates, adds = mods.flag("sat"), mods.flag("add")
     mods.done()
     if saturates and adds:
-        raise NotNative("either .sat or .add")
+        raise mods.unsupported("either .sat or .add")
     operation, bits = _OPERATIONS[instruction.opcode[:-1]], 32 // int(instruction.opcode[-1])
     to, first, second = types
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to.signed else (0, (1 << bits) - 1)

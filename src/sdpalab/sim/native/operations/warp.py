@@ -12,7 +12,7 @@ from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import gather, note_lanes
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.clocks import lanes_meet
 from sdpalab.sim.native.groups import REDUCTIONS, reduce_groups
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
@@ -64,9 +64,14 @@ def _source_lane(mode: str, lane: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lan
     return where(valid, source, lane), valid
 
 
+def _take_sync(mods: Mods) -> None:
+    if not mods.flag("sync"):
+        raise mods.unsupported("without .sync it is gone since sm_70")
+
+
 @native("shfl")
 def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    mods.choice(("sync",))
+    _take_sync(mods)
     mode = mods.choice(("idx", "up", "down", "bfly"))
     require(mods, mods.type(), ("b32",))
     mods.done()
@@ -100,7 +105,7 @@ def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("vote")
 def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    mods.choice(("sync",))
+    _take_sync(mods)
     mode = mods.choice(("all", "any", "uni", "ballot"))
     type_ = mods.type()
     require(mods, type_, ("b32",) if mode == "ballot" else ("pred",))
@@ -134,7 +139,7 @@ def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, mask = instruction.operands
     first, second = asm.pair(target)
     if second is None:
-        raise NotNative("elect with one destination")
+        raise mods.unsupported("expected destinations d|p")
 
     def build(code: OperationCode) -> None:
         group = _members(code, 2)
@@ -163,7 +168,7 @@ def _match(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, value, mask = instruction.operands
     first, second = asm.pair(target)
     if second is not None and not every:
-        raise NotNative("only .all has a predicate result")
+        raise mods.unsupported("only .all has a predicate result")
 
     def build(code: OperationCode) -> None:
         group = _members(code, 3)

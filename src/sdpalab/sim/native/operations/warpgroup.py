@@ -151,36 +151,37 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
 
     Raises
     ------
-    NotNative
-        For types, shapes or operands that are not native.
+    UnsupportedInstruction
+        For types, shapes or operands that are not modelled.
     """
     mods = Mods(instruction)
     for name in ("mma_async", "sync", "aligned"):
         mods.choice((name,))
     saturates = mods.flag("satfinite")
-    shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0))
+    shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0)) if mods.left else None
     if shape is None or len(mods.left) != 3:
-        raise NotNative(instruction.text)
+        raise mods.unsupported("expected a shape m64nNkK and three types")
     columns, depth = int(shape[1]), int(shape[2])
     result, kind, kind_b = mods.left
     partners = next((each for each in _RESULTS if {kind, kind_b} <= set(each)), None)
     if partners is None or result not in _RESULTS[partners] or (saturates and result != "s32"):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("these operand types are not modelled")
     step = 16 if result == "s32" and columns > 32 else 8
     if depth != _DEPTH[kind] or not 8 <= columns <= 256 or columns % step:
-        raise NotNative(instruction.text)
+        raise mods.unsupported("there is no such shape for these types")
     d, a, b, scale, *immediates = instruction.operands
     in_registers = isinstance(a, Vector)
     values = [operand.value if isinstance(operand, Immediate) else None for operand in immediates]
     transposes = 0 if kind not in _HALVES else 1 if in_registers else 2
-    if len(values) != (0 if result == "s32" else 2 + transposes):
-        raise NotNative(instruction.text)
+    expected = 0 if result == "s32" else 2 + transposes
+    if len(values) != expected:
+        raise mods.unsupported(f"expected {4 + expected} operands")
     if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
     if result == "s32":
         numbers = FLOATS  # integers are the same in every kind of numbers
     elif numbers is not None and (result != "f32" or kind == "tf32"):
-        raise NotNative("such a product in a ring")
+        raise mods.unsupported("such a product is not modelled in a ring")
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
     words = [0] * layout.L_ROWS
     names = _names(asm, d, columns // (4 if result == "f16" else 2))
@@ -277,7 +278,7 @@ def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
     names = tuple(item.name for item in items if isinstance(item, Register))
     types = [asm.types.get(name) for name in names]
     if len(names) != number or any(type_ is None or type_.bits != 32 for type_ in types):
-        raise NotNative(f"expected {number} 32-bit registers")
+        raise asm.unsupported(f"expected {number} 32-bit registers")
     return names
 
 

@@ -17,7 +17,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
-from sdpalab.sim.native.assembler import Assembler, NotNative
+from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.communication import orders_blocks, orders_threads
 from sdpalab.sim.native.host import WatchedAccess, call_back
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
@@ -77,6 +77,7 @@ def watch_access(
     """
     if space == "local":
         return
+    assert space in (*_SPACES, "generic"), space
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
         keep_in_buffer(asm, instruction, space, row, bits, offset, width)
@@ -183,8 +184,6 @@ class Place:
 
 
 def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
-    if place.space not in (*_SPACES, "generic"):
-        raise NotNative(f"counters of accesses to .{place.space}")
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
 
     def count(code: OperationCode, space: str, places: Lanes) -> Any:
@@ -218,8 +217,6 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
 
 def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
     width = place.width
-    if place.space not in (*_SPACES, "generic"):
-        raise NotNative(f"checks of accesses to .{place.space}")
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -262,13 +259,9 @@ def _trace(
     asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
 ) -> None:
     """Append the record that records an access to watched places."""
-    if place.space not in (*_SPACES, "generic"):
-        raise NotNative(f"events of accesses to .{place.space}")
     if is_step(asm.entry, instruction):  # that is an event by itself
         return
-    if does == "store" and not rows:
-        raise NotNative("events of stores whose values are not in registers of the lanes")
-
+    assert rows or does != "store", "the replay asks what is stored"
     orders = orders_threads(asm.entry, instruction)
     effect = _DOES[does] | (layout.ORDERS_IT if orders else 0)
 

@@ -11,7 +11,7 @@ from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native.access import addresses
-from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -47,12 +47,12 @@ def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     layouts = [name for name in mods.left if name in ("row", "col")]
     kinds = [name for name in mods.left if name not in ("row", "col")]
     if len(layouts) != 2 or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("these operand types are not modelled")
     kind, result = "bf16" if "bf16" in kinds else "f16", kinds[0]
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held, type_ = (2, "b32") if result == "f16" else (4, "f32")
     if len(d) != 2 * held or len(c) != 2 * held:
-        raise NotNative("wrong number of registers")
+        raise mods.unsupported("wrong number of registers")
     left = [asm.source(item, "b32") for item in a[:4]]
     for half in range(2):
         right = [asm.source(item, "b32") for item in b[2 * half : 2 * half + 2]]
@@ -67,10 +67,12 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     matrix = mods.choice(("a", "b", "c", "d"))
     by_column = mods.choice(("row", "col")) == "col"
     space = take_space(mods)
+    if space in ("const", "param"):
+        raise mods.unsupported(f"not modelled: .{space}")
     type_ = mods.type()
     mods.done()
     if type_.name not in (("f16", "bf16") if matrix in "ab" else ("f16", "f32")):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("this element type is not modelled")
     first, second, *stride = instruction.operands
     fragment, address = (first, second) if action == "load" else (second, first)
     size = type_.bytes
@@ -81,7 +83,7 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     orders = [_order(k, matrix, size, flip) for k in range(8 if doubled or size == 4 else 4)]
     items = asm.vector(fragment)
     if len(items) != len(orders):
-        raise NotNative("wrong number of registers")
+        raise mods.unsupported("wrong number of registers")
     stale = is_stale(asm, space)
     name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}{'.stale' * stale}"
     if action == "load":

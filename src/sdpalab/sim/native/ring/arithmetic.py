@@ -8,7 +8,7 @@ from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.fp8 import FP8_PAIRS
 from sdpalab.sim.isa.rounding import ROUNDINGS
-from sdpalab.sim.native.assembler import HANDLERS, NotNative
+from sdpalab.sim.native.assembler import HANDLERS
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.operations.compare import combined, float_comparison
 from sdpalab.sim.native.operations.floating import base_of, is_half
@@ -221,7 +221,7 @@ def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, sourc
     """``cvt`` with an 8-bit type on either side."""
     words, operands = asm.words, instruction.operands
     if asm.ring.modulus > 256:
-        raise NotNative(f"{instruction.text}: the codes of {asm.ring.name} do not fit 8 bits")
+        raise asm.unsupported(f"the codes of {asm.ring.name} do not fit 8 bits")
 
     def pair(high: Lanes, low: Lanes) -> Lanes:
         return ((words.narrowed8(high) << 8) | words.narrowed8(low)).to("b16")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.integer_sums import IntegerSum
@@ -81,6 +80,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
 
 def _multiply(
     asm: RingAssembler,
+    mods: Mods,
     kinds: tuple[str, str],
     k_blocks: int,
     result: str,
@@ -90,7 +90,7 @@ def _multiply(
     d, a, b, c = operands
     half, held = ("f16x2", 2) if result == "f16" else ("b32", 4)
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
-        raise NotNative("wrong number of registers for its shape and types")
+        raise mods.unsupported("wrong number of registers for its shape and types")
     rows = []
     for kind, items in zip(kinds, (a, b), strict=True):
         rows += [asm.source(item, f"{kind}x2" if kind in ("f16", "bf16") else "b32") for item in items]
@@ -105,7 +105,7 @@ def _mma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
         return False
     kinds, k_blocks, result = product_shape(instruction, mods)
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
-    _multiply(asm, kinds, k_blocks, result, (d, a, b, c))
+    _multiply(asm, mods, kinds, k_blocks, result, (d, a, b, c))
     return True
 
 
@@ -116,14 +116,14 @@ def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
         return False
     kinds = [name for name in mods.left if name in ("f16", "bf16", "f32", "tf32", "f64", "s32")]
     if "m16n16k16" not in mods.left or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
-        raise NotNative(instruction.text)
+        raise mods.unsupported("these operand types are not modelled in a ring")
     kind, result = "bf16" if "bf16" in kinds else "f16", kinds[0]
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     for half in range(2):
         part = slice(held * half, held * half + held)
         operands = d[part], a[:4], b[2 * half : 2 * half + 2], c[part]
-        _multiply(asm, (kind, kind), 2, result, operands)
+        _multiply(asm, mods, (kind, kind), 2, result, operands)
     return True
 
 

@@ -11,6 +11,8 @@ from sdpalab.sim.native.copies import land_copy
 from sdpalab.sim.native.flights import copy_came, mark_copy
 from sdpalab.sim.native.layout import (
     ARRIVALS,
+    ASYNC,
+    AT_UNIT,
     CHECKED,
     COPIES,
     COPIES_FLYING,
@@ -38,6 +40,7 @@ from sdpalab.sim.native.layout import (
     TR_OFFSET,
     TR_PC,
     TR_WARP,
+    TRACE,
     TRANSFER_SERIAL,
     WARP_CTA,
     WARP_WORDS,
@@ -54,7 +57,7 @@ from sdpalab.sim.native.mbarriers import (
     use_mbarrier,
     vectors_of,
 )
-from sdpalab.sim.native.suspects import broken_rule, current_instruction
+from sdpalab.sim.native.suspects import broken_rule, current_instruction, suspect
 from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.transfers.entries import lane_address, new_entry
 from sdpalab.sim.native.watch.shared_memory import mark_flying
@@ -64,10 +67,15 @@ __all__ = ["arrive_behind_copies", "land_arrivals"]
 
 
 def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
-    """Operands are the address's row and offset, whether the phase expects these arrivals, and the pc; a status."""
+    """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether what
+    comes of the copies may break a rule; a status."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
+    doubtful = load32(record + 4 * (OPERANDS + 4)) != 0 and load64(context + 8 * TRACE) == 0
+    status = suspect(context, AT_UNIT, 0, ASYNC) if doubtful else 0
+    if status != 0:
+        return status
     left = mask
     while left != 0:
         mbarrier = 0
