@@ -226,8 +226,8 @@ class StreamOperation:
 
 
 def launch_operation(executed: Executed, end: int, history: GlobalHistory | None = None) -> StreamOperation:
-    """The operation that a launch was, with its accesses to the first ``end`` bytes: those of a history, or their places
-    alone."""
+    """The operation that a launch was, with its accesses to the first ``end`` bytes: those of a history, or their
+    places alone."""
     code, module, geometry = executed.code, executed.module, executed.geometry
     operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
     operation.source = lambda instruction: source_of(module, instruction)

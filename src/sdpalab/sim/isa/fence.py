@@ -106,4 +106,4 @@ def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
         for observer in observers:
             observer.grid_wait(sel, instruction)
 
-    return step if waits else _nothing
+    return step if waits else lambda sel: None
