@@ -3,7 +3,8 @@
     def test_a_kernel(recorded):
         recorded.check(outcome)  # anything that JSON has
 
-``recorded_launches`` checks every launch of a test so (``outcomes.py``). ``recorded_wholly`` checks its memory and the
+``recorded.launches()`` checks every launch in its context so (``outcomes.py``), and the fixture ``recorded_launches``
+every launch of a test. ``recorded_wholly`` checks its memory and the
 threads that its hazards name, too, which depend on the order of threads that race. A file has the outcomes of one
 module, a line for each test. ``pytest --record FILE`` writes it anew: the outcomes of tests that ran, and of no test
 that is not there any more. Read the difference before it is committed. The first records are the outcomes of a second
@@ -15,6 +16,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,17 @@ class Recorded:
                 f"recorded: {json.dumps(kept[number], sort_keys=True)}\nnow:      {json.dumps(value, sort_keys=True)}"
             )
 
+    @contextmanager
+    def launches(self, *, wholly: bool = False) -> Iterator[None]:
+        """Each launch in this context is an outcome (``outcomes.described``)."""
+        from outcomes import checking  # it imports the lab, for which conftest.py sets up the environment
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("launch", "device"):
+                module = importlib.import_module(f"sdpalab.sim.{name}")
+                patch.setattr(module, "execute", checking(self.check, module.execute, wholly=wholly))
+            yield
+
     def close(self) -> None:
         """The test is over, and has passed."""
         if self._module.write:
@@ -104,20 +117,14 @@ def recorded(request: pytest.FixtureRequest, module_records: Module) -> Iterator
 
 
 @pytest.fixture
-def recorded_launches(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded_launches(recorded: Recorded) -> Iterator[None]:
     """Every launch of the test is compared with its record."""
-    _check_launches(recorded, monkeypatch, wholly=False)
+    with recorded.launches():
+        yield
 
 
 @pytest.fixture
-def recorded_wholly(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded_wholly(recorded: Recorded) -> Iterator[None]:
     """The same, with what depends on the order of threads that race."""
-    _check_launches(recorded, monkeypatch, wholly=True)
-
-
-def _check_launches(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, *, wholly: bool) -> None:
-    from outcomes import checking  # it imports the lab, for which conftest.py sets up the environment
-
-    for name in ("launch", "device"):
-        module = importlib.import_module(f"sdpalab.sim.{name}")
-        monkeypatch.setattr(module, "execute", checking(recorded.check, module.execute, wholly=wholly))
+    with recorded.launches(wholly=True):
+        yield

@@ -155,12 +155,11 @@ def test_from_one_blocks_shared_memory_to_anothers():
         assert "proxy" in kinds(body.replace("fence.proxy.async.shared::cta;\n", ""), [out], **options)
 
 
-@pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 @pytest.mark.parametrize(
     ("form", "combine"), [("add.u32", np.add), ("max.s32", np.maximum), ("xor.b32", np.bitwise_xor)]
 )
-def test_reductions_into_another_blocks_shared_memory(form, combine, mode, schedule):
+def test_reductions_into_another_blocks_shared_memory(form, combine, mode, schedule, recorded):
     """Two copies of the same source into the same place: each is combined with what is there, in either order."""
     reduce = "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes." + form
     body = (
@@ -177,7 +176,8 @@ def test_reductions_into_another_blocks_shared_memory(form, combine, mode, sched
     )
     out = np.zeros((4, 64), np.uint32)
     options = {"grid": 4, "cluster": (2, 1, 1), "async_mode": mode, "schedule": schedule}
-    assert kinds(body, [out], **options) == []
+    with recorded.launches():
+        assert kinds(body, [out], **options) == []
     source = ((np.arange(4) ^ 1)[:, None] * 100 + np.arange(64)).astype(np.uint32)
     once = combine(np.uint32(70), source)
     want = np.concatenate([combine(once, source)[:, :32], once[:, 32:]], axis=1)

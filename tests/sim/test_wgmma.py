@@ -1,5 +1,7 @@
 """wgmma: every layout and type against exact products, and the rules of its asynchrony."""
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -29,6 +31,12 @@ DTYPES = {
     "s8": np.dtype(np.int8),
     "u8": np.dtype(np.uint8),
 }
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers(monkeypatch):
+    """A test draws the same whichever tests ran before it."""
+    monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(11))
 
 
 def random(kind, rows):

@@ -61,11 +61,9 @@ class HostCall:
 
 @dataclass(frozen=True)
 class WatchedAccess:
-    """An instruction, by its pc, whose accesses of so many bytes a recorder collects. Their offsets are in the
-    scratch."""
+    """An instruction, by its pc, whose accesses a recorder collects. Their offsets are in the scratch."""
 
     pc: int
-    width: int
 
 
 HOST_NUMBER = 3
@@ -135,8 +133,9 @@ class Host:
             call = self.calls[load32(record + 4 * (OPERANDS + HOST_NUMBER))]
             if isinstance(call, WatchedAccess):
                 lanes = [lane for lane in range(WARP) if mask >> lane & 1]
-                space = "global" if self.context[layout.HOST_SPACE] else "shared"
-                self.recorders.see(call.pc, space, call.width, lanes, self.recorders.places()[lanes])
+                access = int(self.context[layout.HOST_ACCESS])
+                space = "global" if access & layout.HOST_GLOBAL else "shared"
+                self.recorders.see(call.pc, space, access & ~layout.HOST_GLOBAL, lanes, self.recorders.places()[lanes])
                 return layout.DONE
             rows = [[_row(registers + row, size) for row, size in each] for each in (call.arguments, call.results)]
             lanes = [lane for lane in range(WARP) if mask >> lane & 1]

@@ -229,7 +229,7 @@ CONTEXT_WORDS = 192
     LANES_SEEN,  # ... and up to which time what it did comes before what all lanes of its warp do
     HOST,  # the function that calls back into Python
     READ_MAP,  # ... and the one that reads a tensor map
-    HOST_SPACE,  # of an access that Python gets: whether it is to global memory
+    HOST_ACCESS,  # of an access that Python gets: its bytes, and HOST_GLOBAL if it is to global memory
     STACK,  # of functions that call themselves
     STACK_BYTES,  # of one warp
     POSITIONS,  # for each CTA of the grid, its place plus one among those that run together; 0 if it does not run
@@ -299,6 +299,9 @@ SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 3276
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
 SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
 """There too: the exponents of A, and room for the sums of a tile."""
+
+HOST_GLOBAL = 1 << 8
+"""In ``HOST_ACCESS``: the access is to global memory."""
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""

@@ -137,20 +137,45 @@ class Place:
         """Of a record."""
         return [self.row, self.offset, self.lengths]
 
-    def put(self, code: OperationCode, *, whole: bool = False) -> Lanes:
-        """Where the active lanes' accesses are in this process; ``whole`` allows no lane a part of the width."""
+    def put(self, code: OperationCode) -> Lanes:
+        """Where the active lanes' accesses are in this process."""
         b = code.builder
         if self.lanes < WARP:
             code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
         sizes = None
         if self.lengths >= 0:
-            given = code.source(2, "u32")
-            sizes = where(given > self.width, given.like(self.width), given).to("s64")
+            sizes = self.sizes(code)
             code.mask = b.and_(code.mask, b.bitcast((sizes != 0).value, WORD32))
-            if whole:
-                code.leave_if(((sizes != self.width) & code.active).any(), layout.SPREAD)
         located_at = located(code, 0, self.space, self.bits)
         return addresses(code, located_at, self.space, self.width, lengths=sizes, reports=False)
+
+    def sizes(self, code: OperationCode) -> Lanes:
+        """The bytes that each lane reads, s64, where they differ."""
+        given = code.source(2, "u32")
+        return where(given > self.width, given.like(self.width), given).to("s64")
+
+    def by_width(self, code: OperationCode, act: Callable[[OperationCode, str, Lanes, int], Any]) -> None:
+        """Return the status of ``act`` (code, space, offsets, bytes) for the lanes that access as many bytes, as
+        :meth:`in_space`: all of them, or where their lengths differ, those of each length."""
+        place = self.put(code)
+        if self.lengths < 0:
+            self.in_space(code, place, lambda code, space, places: act(code, space, places, self.width))
+            return
+        b, everyone, sizes = code.builder, code.mask, self.sizes(code)
+        places = self.offsets(code, self.space, place)
+        for width in (self.width, *range(1, self.width)):
+            code.mask = b.and_(everyone, b.bitcast((sizes == width).value, WORD32))
+            with b.if_then(b.icmp_signed("!=", code.mask, WORD32(0)), likely=width == self.width):
+                status = act(code, self.space, places, width)
+                with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
+                    b.ret(status)
+        code.mask = everyone
+        b.ret(WORD64(layout.DONE))
+
+    def offsets(self, code: OperationCode, space: str, place: Lanes) -> Lanes:
+        """The offsets of places in a space, which are in the scratch then."""
+        begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+        return _into_scratch(code, place - code.spread(begin, "s64"))
 
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
@@ -162,12 +187,9 @@ class Place:
 
         def within(space: str) -> None:
             if space == "shared::cluster":
-                places = address - (SHARED_BASE if self.space == "generic" else 0)
+                places = _into_scratch(code, address - (SHARED_BASE if self.space == "generic" else 0))
             else:
-                begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
-                places = place - code.spread(begin, "s64")
-            scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
-            b.store(places.value, scratch, align=64)
+                places = self.offsets(code, space, place)
             b.ret(act(code, space, places))
 
         address = located(code, 0, self.space, self.bits)
@@ -183,36 +205,40 @@ class Place:
         within("global")
 
 
+def _into_scratch(code: OperationCode, places: Lanes) -> Lanes:
+    """Put the lanes' places into the scratch."""
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    code.builder.store(places.value, scratch, align=64)
+    return places
+
+
 def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
 
-    def count(code: OperationCode, space: str, places: Lanes) -> Any:
+    def count(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         if space == "shared::cluster":
-            scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
-            b.store((places & (1 << RANK_SHIFT) - 1).value, scratch, align=64)
+            _into_scratch(code, places & (1 << RANK_SHIFT) - 1)
         function = traffic.count_global if space == "global" else traffic.count_shared
-        return code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4))
+        return code.call(function, context, mask, WORD64(width), code.operand(3), code.operand(4))
 
-    def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), count)
-
-    asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
+    operation = NativeOperation(f"count.{place.name}", lambda code: place.by_width(code, count))
+    asm.record(operation, [*place.operands, pc, kind])
 
 
 def _record(asm: Assembler, place: Place, pc: int) -> None:
     """Append the record that gives an access to Python."""
 
-    def give(code: OperationCode, space: str, places: Lanes) -> Any:
-        code.builder.store(WORD64(int(space == "global")), code.at(code.base, WORD64(8 * layout.HOST_SPACE)))
+    def give(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
+        b = code.builder
+        access = width | layout.HOST_GLOBAL * (space == "global")
+        b.store(WORD64(access), code.at(code.base, WORD64(8 * layout.HOST_ACCESS)))
         return call_back(code)
 
-    def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), give)
-
-    asm.host_calls.append(WatchedAccess(pc, place.width))
-    asm.record(NativeOperation(f"record.{place.name}", build), [*place.operands, len(asm.host_calls) - 1])
+    asm.host_calls.append(WatchedAccess(pc))
+    operation = NativeOperation(f"record.{place.name}", lambda code: place.by_width(code, give))
+    asm.record(operation, [*place.operands, len(asm.host_calls) - 1])
 
 
 def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
@@ -265,18 +291,16 @@ def _trace(
     orders = orders_threads(asm.entry, instruction)
     effect = _DOES[does] | (layout.ORDERS_IT if orders else 0)
 
-    def act(code: OperationCode, space: str, places: Lanes) -> Any:
+    def act(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
         b = code.builder
         registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
         where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
-        words = (where_it_is, place.width, effect, element, len(rows))
+        words = (where_it_is, width, effect, element, len(rows))
         return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
 
-    def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), act)
-
     name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
-    asm.record(NativeOperation(name, build), [*place.operands, instruction.pc, *rows])
+    operation = NativeOperation(name, lambda code: place.by_width(code, act))
+    asm.record(operation, [*place.operands, instruction.pc, *rows])
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
