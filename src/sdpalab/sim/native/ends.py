@@ -57,7 +57,7 @@ def _exit(asm: Assembler, program: Program, instruction: Instruction, words: lis
 
 
 def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """Each lane goes to the target of its index."""
+    """Each lane goes to the target of its index; beyond the last the manual promises nothing, and the launch ends."""
     mods = Mods(instruction)
     mods.choice(("idx",))
     mods.flag("uni")
@@ -69,6 +69,8 @@ def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list
 
 
 def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Calls of functions that the PTX defines, directly or through a register, and of ``vprintf``, ``__assertfail``,
+    ``malloc`` and ``free``."""
     mods = Mods(instruction)
     mods.flag("uni")
     mods.done()
@@ -76,12 +78,12 @@ def _call(asm: Assembler, program: Program, instruction: Instruction, words: lis
 
 
 def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Ends the launch; without a debugger a breakpoint does so too."""
     Mods(instruction).done()
     words[layout.END] = layout.END_STOP
 
 
 def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """PTX ISA, "bar, barrier"."""
     mods = Mods(instruction)
     mods.flag("cta")
     mods.flag("aligned")
@@ -103,7 +105,7 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 
 def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``barrier.cluster``."""
+    """All threads of the cluster that have not exited take part; a thread waits for the phase in which it arrived."""
     mods = Mods(instruction)
     mods.choice(("cluster",))
     action = mods.choice(("arrive", "wait"))
@@ -115,7 +117,7 @@ def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``mbarrier.try_wait``, which blocks until the phase of a parity or a state token is complete."""
+    """Blocks until the phase of a parity or a state token is complete, whatever its time limit."""
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     parity = mods.flag("parity")
@@ -154,6 +156,7 @@ def _wait_products(asm: Assembler, program: Program, instruction: Instruction, w
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Values stay, but a warp that requests more registers than its block has left waits until others release some."""
     mods = Mods(instruction)
     grows = mods.choice(("inc", "dec")) == "inc"
     for name in ("sync", "aligned"):

@@ -1,6 +1,6 @@
-"""Atomic operations (PTX ISA, "atom", "red"), by the rules of :mod:`sdpalab.sim.isa.atomics`: lanes that name one
-address come one after the other. Blocks come in the order of the grid, so that sums of floating-point numbers from
-several blocks or warps are rounded in that order."""
+"""Atomic operations (PTX ISA, "atom", "red"): lanes that name one address come one after the other, each of which sees
+what the one before it left. Blocks come in the order of the grid, so that sums of floating-point numbers from several
+blocks or warps are rounded in that order."""
 
 from __future__ import annotations
 

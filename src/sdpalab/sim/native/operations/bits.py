@@ -1,5 +1,5 @@
-"""Counting, finding, reversing, extracting and inserting bits (PTX ISA, "Integer Arithmetic Instructions"), by the
-rules of :mod:`sdpalab.sim.isa.bits`."""
+"""Counting, finding, reversing, extracting and inserting bits (PTX ISA, "Integer Arithmetic
+Instructions")."""
 
 from __future__ import annotations
 

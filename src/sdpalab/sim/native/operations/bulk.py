@@ -185,6 +185,7 @@ def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tup
 
 @native("mbarrier.init")
 def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """An mbarrier whose phases expect that many arrivals."""
     mods.choice(("init",))
     space = take_space(mods)
     mods.choice(("b64",))
@@ -302,12 +303,14 @@ def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None
 
 @native("cp.async.bulk.commit_group")
 def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Closes the lane's current bulk group."""
     mods.only("async", "bulk", "commit_group")
     _handed(asm, "bulk.commit_group", commit_transfers, [])
 
 
 @native("cp.async.bulk.wait_group")
 def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Completes the copies of all bulk groups of the lane but the last few; with ``.read``, only their reading."""
     reads_only = mods.flag("read")
     mods.only("async", "bulk", "wait_group")
     number = instruction.operands[0]
@@ -435,7 +438,7 @@ def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("st.async")
 def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """A store whose bytes an mbarrier counts."""
+    """A store whose bytes an mbarrier counts; until then its destination is poison."""
     mods.choice(("async",))
     mods.flag("weak")
     mods.choice(("shared::cluster",), default="")

@@ -1,5 +1,5 @@
-"""Cache control (PTX ISA, "prefetch", "applypriority", "discard", "createpolicy"), by the rules of
-:mod:`sdpalab.sim.isa.cache`: there are no caches here."""
+"""Cache control: prefetches, priorities and policies (PTX ISA, "prefetch", "applypriority", "discard",
+"createpolicy"). There are no caches here, so only ``discard`` changes a value: it leaves undefined values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Calls of device functions, and returns from them (PTX ISA, "call", "ret"), by the rules of
-:mod:`sdpalab.sim.isa.call`.
+"""Calls of device functions, and returns from them (PTX ISA, "call", "ret").
 
 A function has one set of registers and ``.param`` variables for each lane, wherever it is called from, and a row for
 where each lane was called: its number among the calls of that function. A call through a register compares it with the

@@ -1,5 +1,4 @@
-"""Sums and products with the carry flag (PTX ISA, "Extended-Precision Integer Arithmetic"), by the rules of
-:mod:`sdpalab.sim.isa.integer`."""
+"""Sums and products with the carry flag (PTX ISA, "Extended-Precision Integer Arithmetic")."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Comparison and selection (PTX ISA, "Comparison and Selection Instructions"), by the rules of
-:mod:`sdpalab.sim.isa.compare`."""
+"""Comparison and selection (PTX ISA, "Comparison and Selection Instructions")."""
 
 from __future__ import annotations
 

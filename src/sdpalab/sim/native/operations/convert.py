@@ -1,5 +1,4 @@
-"""cvt between integers and floating-point types of every width, by the rules of :mod:`sdpalab.sim.isa.convert` and
-:mod:`~sdpalab.sim.isa.fp8`."""
+"""cvt between integers and floating-point types of every width (PTX ISA, "cvt")."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy"), by the rules of
-:mod:`sdpalab.sim.isa.async_copy`."""
+"""Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
+
+In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only when
+the issuing lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("cp.async.wait_all", "cp.async.wait_group")
 def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Completes all copies of the lane, or those of all groups but the last few."""
     mods.choice(("async",))
     keep = -1
     if mods.choice(("wait_all", "wait_group")) == "wait_group":

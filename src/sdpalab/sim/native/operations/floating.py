@@ -1,6 +1,9 @@
 """Floating-point arithmetic in every type (PTX ISA, "Floating Point Instructions", "Half Precision ...").
 
-The rules are those of :mod:`sdpalab.sim.isa.floating`: rounded once, and a NaN result is the canonical one.
+Results are rounded once, as the instruction says. A NaN result is the canonical one (0x7fffffff in f32). Halves are
+computed in f32 and rounded. For sums and products that is rounding once in effect, because f32 has more than twice the
+significant bits of either format, plus two (Figueroa, 1995); a bf16 product that f32 cannot hold, because it is
+subnormal, is too small to round to anything but zero. fma needs f64.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ def clamped(compute: Compute, type_: PtxType, *, ftz: bool = False, sat: bool = 
 
 
 def _directed(operation: str, rounding: str) -> Compute:
-    """An f32 operation with a directed rounding, in f64 (:func:`sdpalab.sim.isa.floating._directed`)."""
+    """An f32 operation with a directed rounding, in f64: products are exact there, sums rounded to odd, and a quotient
+    of 24-bit numbers is never as close to a 24-bit number, without being one, as rounding to f64 could make it."""
     downward = rounding == "rm"
     exact: dict[str, Compute] = {
         "add": lambda a, b: sum_to_odd(a, b, downward=downward),
@@ -88,7 +92,8 @@ _NEAREST: dict[str, Compute] = {
 
 
 def _fma_f16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """As :func:`sdpalab.sim.isa.half._fma_f16`: the f64 sum is inexact only far from f16's halfway points."""
+    """The f64 sum is inexact only far from f16's halfway points: a product has 22 bits and reaches down to 2**-48, so a
+    sum near a halfway point of c's binade, or of its own, has all its bits within 53."""
     x, y, z = (widened(each, "f16").to("f64") for each in (a, b, c))
     return rounded_once(x * y + z, "f16", "rn")
 

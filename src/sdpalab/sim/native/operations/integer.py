@@ -1,4 +1,9 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"), by the rules of :mod:`sdpalab.sim.isa.integer`."""
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"); by their type, also the floating-point forms of its
+opcodes (:mod:`.floating`).
+
+Everything wraps. Where the manual leaves a result unspecified, as for a division by zero, it is what NVIDIA's compilers
+generate: all ones.
+"""
 
 from __future__ import annotations
 

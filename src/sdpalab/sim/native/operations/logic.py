@@ -1,5 +1,4 @@
-"""Logic, shifts and byte permutation (PTX ISA, "Logic and Shift Instructions", "prmt"), by the rules of
-:mod:`sdpalab.sim.isa.logic`."""
+"""Logic, shifts and byte permutation (PTX ISA, "Logic and Shift Instructions", "prmt")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Warp-level matrices: ldmatrix, stmatrix, movmatrix, mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
+Sparse products are not modelled, nor matrices of 8-bit elements.
 
-How products are summed is in :mod:`~sdpalab.sim.native.operations.sums`.
+Sums are by the rule of the architecture (:mod:`sdpalab.sim.tensor_cores`), or in float32
+(:mod:`~sdpalab.sim.native.operations.sums`); integer sums are exact, and those of f64 a chain of fma from C.
 """
 
 from __future__ import annotations
@@ -278,6 +280,7 @@ def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
 
 @native("mma")
 def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Every type packs 16 or 32 bytes along K into a row of A, in the same places."""
     if mods.flag("m8n8k4"):
         _product_f64(asm, instruction, mods)
     else:

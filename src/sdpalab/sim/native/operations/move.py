@@ -362,7 +362,7 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("griddepcontrol")
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Launches run one after the other."""
+    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
     if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
         asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
     mods.done()

@@ -1,7 +1,6 @@
 """Asynchronous reductions: of bulk copies into global memory (PTX ISA, "cp.reduce.async.bulk",
-"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"), by the rules of
-:mod:`sdpalab.sim.isa.bulk_copy` and :mod:`~sdpalab.sim.isa.async_store`. They are copies whose elements are combined
-with what is there."""
+"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"). They are copies
+whose elements are combined with what is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Roots, reciprocals, exponentials and related instructions, by the rules of :mod:`sdpalab.sim.isa.special`."""
+"""Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
+ex2, lg2, sin, ...).
+
+Approximations in f32 are those of the hardware (:mod:`.mufu`), except for tanh. In f16, bf16 and f64 they are of that
+function in f32, or the exact result, rounded: a GPU may differ from it by the manual's bound.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy"), by the rules of :mod:`sdpalab.sim.isa.tensor_map_replace`. Copies of boxes have such maps
-read when they are issued (:mod:`~sdpalab.sim.native.host`)."""
+"tensormap.cp_fenceproxy"). Copies of boxes have such maps read when they are issued
+(:mod:`~sdpalab.sim.native.host`); the race check looks for missing fences."""
 
 from __future__ import annotations
 

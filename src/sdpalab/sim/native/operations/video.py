@@ -1,4 +1,5 @@
-"""SIMD video instructions (PTX ISA, "SIMD Video Instructions"), by the rules of :mod:`sdpalab.sim.isa.video`."""
+"""SIMD video instructions, on two halves or four bytes of a word: vadd2, vabsdiff4 and others (PTX ISA, "SIMD Video
+Instructions"). Their forms with lane masks and selectors are not modelled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync",
-"bar.warp.sync"), by the rules of :mod:`sdpalab.sim.isa.warp`."""
+"bar.warp.sync"). A lane that a mask names and that has neither exited nor come along is reported, and where a result
+depends on it, it is poison."""
 
 from __future__ import annotations
 
@@ -235,7 +236,7 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("activemask")
 def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The lanes that execute together here."""
+    """The lanes that execute together here; which these are is the scheduler's choice, as it is the hardware's."""
     require(mods, mods.type(), ("b32",))
     mods.done()
     place, finish = asm.target(instruction.operands[0], "b32")

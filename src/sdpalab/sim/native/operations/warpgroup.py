@@ -1,5 +1,5 @@
-"""wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"), by the rules of
-:mod:`sdpalab.sim.isa.wgmma`."""
+"""wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"). Sparse
+products and the single-bit type are not modelled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""wmma m16n16k16 (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: wmma"), with the fragments of
-:mod:`sdpalab.sim.isa.wmma`: those of the two mma.m16n8k16 that a product comes to."""
+"""wmma m16n16k16 (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: wmma").
+
+The fragment layout is unspecified in PTX. Here it is that of the two mma.m16n8k16 which sm_80 and later compile a
+product to, with the second half of an f16 A or B fragment repeating the first.
+"""
 
 from __future__ import annotations
 
