@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
-from sdpalab.sim.run_queue import SCHEDULES
 
 from sdpalab import sim
 from sdpalab.sim.linking import link
 from sdpalab.sim.native.decoded import decode
+from sdpalab.sim.options import SCHEDULES
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import build_program
 

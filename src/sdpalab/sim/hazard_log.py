@@ -20,8 +20,6 @@ class HazardLog:
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
-        self.unwritten_reads = False
-        """Whether bytes of shared memory were read that nobody had written, or may be a register that was never set."""
 
     def add(
         self,

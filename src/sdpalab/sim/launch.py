@@ -12,6 +12,8 @@ import numpy as np
 from sdpalab.sim.arena import Arena, Before
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
+from sdpalab.sim.checks.orders import is_communication
+from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.derived import derived
@@ -42,7 +44,8 @@ MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
 
 _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
-"""Lanes of a chunk, if there are that many: fewer do not pay for NumPy's calls, and more leave the caches."""
+"""Lanes of a chunk, if there are that many: of CTAs that are in lockstep in the report, and together where one waits for
+a later one."""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 
@@ -150,8 +153,8 @@ def launch(
     max_steps : int, optional
         Vector steps that one warp may take. Default: twenty million.
     workers : int, optional
-        Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
-        The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
+        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+        The report and the arrays are the same for any number.
     names : sequence of str
         What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
         has its index there, one outside an array without a name its byte.
@@ -162,7 +165,7 @@ def launch(
         What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
         (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
     watchers : sequence of AccessRecorder
-        What collects the accesses at some instructions. With one, a single process or thread runs the chunks.
+        What collects the accesses at some instructions. With one, a single thread runs all clusters.
 
     Returns
     -------
@@ -284,7 +287,8 @@ def execute(
         )
     lanes = geometry.warps * WARP * geometry.cluster_size
     clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
-    need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
+    alive = clusters_at_once * lanes, clusters_at_once * geometry.cluster_size
+    _check_memory(arena.end, code, program, symbols, *alive, checks)
     ctas = clusters_in_order(geometry, schedule, seed)
     setup = Setup(
         *(module, code, program, geometry, symbols, params, workspace, heap),
@@ -340,37 +344,33 @@ def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
 
 
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
-    """Clusters of ``lanes`` lanes that make a chunk; the same on every machine, because steps are counted by chunk."""
+    """Clusters of ``lanes`` lanes that make a chunk."""
     clusters = geometry.ctas // geometry.cluster_size
     alive = min(max(clusters * lanes // _CHUNKS_WANTED, _LANES_AT_LEAST), _LANES_AT_MOST)
     return min(clusters, max(1, alive // lanes))
 
 
-def _memory_needed(
-    global_bytes: int,
-    program: Program,
-    symbols: Symbols,
-    lanes: int,
-    ctas: int,
-    clusters_at_once: int,
-    checks: Sequence[str],
-) -> int:
-    """Bytes that a process with the launch needs, by an estimate.
+def _check_memory(
+    global_bytes: int, entry: Entry, program: Program, symbols: Symbols, lanes: int, ctas: int, checks: Sequence[str]
+) -> None:
+    """Refuse a launch that needs too much memory, by an estimate, before anything is allocated.
 
-    ``lanes`` and ``ctas`` are those of one cluster. The race check keeps nine words for every granule of global memory,
-    and one of several processes a footprint.
+    ``lanes`` and ``ctas`` are those that may be alive at once. Global memory is there three times where hazards are
+    reported; the checks keep twelve bytes for each 16, as many for each granule, and more where there are strong
+    accesses.
 
     Raises
     ------
     LaunchError
-        If that is more than :data:`MEMORY_BUDGET`: before anything is allocated.
+        If that is more than :data:`MEMORY_BUDGET`.
     """
     registers = sum(rows * max(1, bits // 8) for bits, rows in program.files.items())
-    alive = clusters_at_once * (lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes)
-    need = alive + global_bytes * (10 if "race" in checks else 1)
+    need = lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes + global_bytes * (3 if checks else 1)
+    if checks:
+        strong = any(map(is_communication, entry.instructions))
+        need += global_bytes * 12 // 16 + global_bytes * (37 if strong else 12) // granule_of(entry, ("global",))
     if need > MEMORY_BUDGET:
         raise LaunchError(
             f"the launch would need about {need / 2**30:.1f} GiB of this machine's memory, "
             f"and the simulator takes at most {MEMORY_BUDGET / 2**30:.0f} GiB: launch less at once"
         )
-    return need

@@ -67,4 +67,4 @@ def check_options(
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:
-        raise LaunchError(f"workers is a number of processes from 1 on, not {workers!r}")
+        raise LaunchError(f"workers is a number of threads from 1 on, not {workers!r}")

@@ -67,10 +67,6 @@ class LateLoads:
         """None waits."""
         self._waiting.clear()
 
-    def may_wait(self, instruction: Instruction) -> bool:
-        """Whether this load ever waits."""
-        return instruction.pc in self._until
-
     def add(self, instruction: Instruction, parts: Sequence[Access], deliver: Callable[[], None]) -> None:
         """A load, whose value ``deliver`` reads: now, or later."""
         if not parts or self._draw.random() < 0.5:
@@ -82,11 +78,6 @@ class LateLoads:
         load = _LateLoad(instruction.pc, deliver, warps, touches, self._many)
         for warp in load.warps:
             self._waiting.setdefault(warp, []).append(load)
-
-    def ended_by(self, instructions: Sequence[Instruction]) -> frozenset[int]:
-        """The loads, by their pc, that must have read before one of these instructions."""
-        here = {each.pc for each in instructions}
-        return frozenset(load for load, end in self._until.items() if end in here)
 
     def settle(self, ended: frozenset[int], sel: Selection) -> None:
         """Those of these loads read that warps of these lanes have made."""
