@@ -44,8 +44,8 @@ MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
 
 _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
-"""Lanes of a chunk, if there are that many: of CTAs that are in lockstep in the report, and together where one waits for
-a later one."""
+"""Lanes of a chunk, if there are that many: of CTAs that are in lockstep in the report, and alive together where one
+waits for a later one."""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 
