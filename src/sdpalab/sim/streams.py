@@ -32,6 +32,8 @@ __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_oper
 _USUALLY = "usually a missing event or a missing synchronisation between the streams"
 _HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
 _SEVERAL = 0xFFFFFFFF
+_LOOKED_AT_FIRST, _ALL = 1 << 14, 1 << 62
+"""Bytes that two operations may both access in which a race is looked for, and then."""
 
 Clock = dict[int, int]
 """For each stream, how many of its operations come before."""
@@ -116,6 +118,12 @@ class Runs:
         bounds = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
         both = self.has(bounds) & other.has(bounds)
         return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[both[:-1]])
+
+    def first(self, most: int) -> Runs:
+        """The first stretches, of not much more than so many bytes in all."""
+        many = int(np.searchsorted(np.cumsum(self.ends - self.begins), most)) + 1
+        ends = np.minimum(self.ends[:many], self.begins[:many] + most)
+        return Runs.of_stretches(np.stack([self.begins[:many], ends], axis=1))
 
     def meeting(self, other: Runs) -> tuple[int, int] | None:
         """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
@@ -273,10 +281,11 @@ def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others
     return runs.meeting(before) if runs is not None and before is not None else None
 
 
-def _shared(later: StreamOperation, earlier: StreamOperation) -> Runs:
-    """Where two operations conflict, by the places of their accesses."""
-    pairs = ((getattr(later, mine), getattr(earlier, others)) for mine, others, _ in _RULES)
-    return Runs.of_all([mine.shared(other) for mine, other in pairs if mine is not None and other is not None])
+def _shared(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> Runs:
+    """The stretches that accesses of one kind of an operation share with those of a kind of another one."""
+    runs: Runs | None = getattr(later, mine)
+    before: Runs | None = getattr(earlier, others)
+    return Runs.of_bytes(np.empty(0, np.int64), 0) if runs is None or before is None else runs.shared(before)
 
 
 class Streams:
@@ -354,20 +363,27 @@ class Streams:
         return np.concatenate(stretches[0]), np.concatenate(stretches[1])
 
     def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
-        if not any(_meeting(later, mine, earlier, others) for mine, others, _ in _RULES):
-            return
         issued = self.all[later.stream].name if stream is None else stream
-        others_stream, places = self.all[earlier.stream].name, _shared(later, earlier)
-        later, earlier = later.accesses_to(places), earlier.accesses_to(places)
-        for mine, others, what in _RULES:
-            runs, before = getattr(later, mine), getattr(earlier, others)
-            met = _meeting(later, mine, earlier, others)
-            if met is not None:
-                other = earlier.access(before, met[1], others_stream)
+        others_stream, rules = self.all[earlier.stream].name, list(_RULES)
+        for most in (_LOOKED_AT_FIRST, _ALL):  # mostly the first places show a race
+            shared = [_shared(later, mine, earlier, others).first(most) for mine, others, _ in rules]
+            if not any(each.size for each in shared):
+                return
+            places = Runs.of_all(shared)
+            seen, before_it = later.accesses_to(places), earlier.accesses_to(places)
+            for (mine, others, what), mine_places in zip(tuple(rules), shared, strict=True):
+                runs, before = getattr(seen, mine), getattr(before_it, others)
+                met = _meeting(seen, mine, before_it, others)
+                if met is None:
+                    continue
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
+                if begin >= mine_places.ends.max(initial=0):
+                    continue  # there may be one before
+                rules.remove((mine, others, what))
+                other = before_it.access(before, met[1], others_stream)
                 extent = self.arena.extent_of(GLOBAL_BASE + begin)
                 where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
-                yield later.hazard(what, runs, met[0], other, where, issued)
+                yield seen.hazard(what, runs, met[0], other, where, issued)
 
 
 class Stream:
