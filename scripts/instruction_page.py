@@ -16,9 +16,9 @@ from typing import Any
 
 from sdpalab.sim.decode import HANDLERS
 from sdpalab.sim.flow import ENDS
+from sdpalab.sim.forms import CLOCKS
 from sdpalab.sim.isa.floating import FLOAT_HANDLERS
 from sdpalab.sim.isa.integer import INTEGER_HANDLERS
-from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.linking import link
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.decoded import decode

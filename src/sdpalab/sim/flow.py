@@ -8,12 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers, Reduction
-from sdpalab.sim.decode import Decoder, Mods, find_handler
+from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.machine import Machine, Resume
+from sdpalab.sim.modifiers import Mods, find_handler
 from sdpalab.sim.selection import Selection, indices, subset
 from sdpalab.sim.types import TYPES
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sdpalab.sim.forms import A_ORDER, B_ORDER
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER, accumulator, blocks, pack_accumulator, store_accumulator
+from sdpalab.sim.isa.fragments import accumulator, blocks, pack_accumulator, store_accumulator
 from sdpalab.sim.selection import WARP, Array, Indices, Mask
 
 __all__ = ["matrix_fragments", "matrix_rows", "product_shadows"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import FLOAT_HANDLERS
 from sdpalab.sim.isa.integer import INTEGER_HANDLERS
+from sdpalab.sim.modifiers import Mods
 
 __all__: list[str] = []
 

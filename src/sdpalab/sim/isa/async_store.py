@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.bulk_copies import BulkCopies, Combine, Transfer
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import SHARED_REDUCTIONS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
+from sdpalab.sim.isa.atomics import UPDATES
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES, PtxType
@@ -49,7 +50,7 @@ def _red_async(decoder: Decoder, instruction: Instruction) -> Step:
     type_ = mods.type()
     require(mods, type_, SHARED_REDUCTIONS[operation])
     mods.done()
-    return _asynchronous(decoder, instruction, type_, 1, UPDATES[operation][0])
+    return _asynchronous(decoder, instruction, type_, 1, UPDATES[operation])
 
 
 def _take_place(mods: Mods) -> None:

@@ -12,16 +12,17 @@ from functools import partial
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import UPDATE_TYPES, WITHOUT_RESULT
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
+from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.isa.rounding import canonical_nans, flush
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require, take_space
 from sdpalab.sim.selection import Array, Selection, in_turns
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["SHARED_REDUCTIONS", "UPDATES", "WITHOUT_RESULT"]
+__all__ = ["UPDATES"]
 
 Update = Callable[..., Array]
 """New values from the old ones and the operands."""
@@ -48,28 +49,19 @@ def _add(old: Array, value: Array) -> Array:
     return total if total.dtype.kind in "iu" else canonical_nans(total)
 
 
-UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
-    "add": (_add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
-    "min": (np.minimum, ("u32", "s32", "u64", "s64")),
-    "max": (np.maximum, ("u32", "s32", "u64", "s64")),
-    "and": (np.bitwise_and, ("b32", "b64")),
-    "or": (np.bitwise_or, ("b32", "b64")),
-    "xor": (np.bitwise_xor, ("b32", "b64")),
-    "inc": (_increment, ("u32",)),
-    "dec": (_decrement, ("u32",)),
-    "exch": (lambda old, new: new, ("b32", "b64")),
-    "cas": (_compare_and_swap, ("b16", "b32", "b64")),
+UPDATES: dict[str, Update] = {
+    "add": _add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": _increment,
+    "dec": _decrement,
+    "exch": lambda old, new: new,
+    "cas": _compare_and_swap,
 }
-"""New values by operation, and the types that it has."""
-WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
-
-SHARED_REDUCTIONS = {
-    **dict.fromkeys(("inc", "dec"), ("u32",)),
-    **dict.fromkeys(("min", "max"), ("u32", "s32")),
-    **dict.fromkeys(("and", "or", "xor"), ("b32",)),
-    "add": ("u32", "s32", "u64"),
-}
-"""The types that each operation has that an asynchronous reduction makes in shared memory (PTX ISA, "red.async")."""
+"""New values by operation."""
 
 
 @opcode("atom", "red")
@@ -83,8 +75,8 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
         raise mods.unsupported(f"no atomics on .{space}")
     operation = mods.choice(UPDATES if returns else WITHOUT_RESULT)
     type_ = mods.type()
-    update, types = UPDATES[operation]
-    require(mods, type_, types)
+    update = UPDATES[operation]
+    require(mods, type_, UPDATE_TYPES[operation])
     half = type_.is_float and type_.dtype.itemsize == 2
     if half and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")

@@ -7,21 +7,22 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Combine, Transfer
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.forms import OPERATIONS, SHARED_REDUCTIONS
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor, address_register
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
+from sdpalab.sim.isa.atomics import UPDATES
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.isa.rounding import canonical_nans, flush
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
-__all__ = ["OPERATIONS", "combination", "multicast_targets"]
+__all__ = ["combination", "multicast_targets"]
 
 _UFUNCS = {
     "add": "add",
@@ -31,8 +32,6 @@ _UFUNCS = {
     "or": "bitwise_or",
     "xor": "bitwise_xor",
 }
-OPERATIONS = tuple(_UFUNCS)
-"""What a cp.reduce can do here."""
 
 
 def combination(instruction: Instruction, name: str, dtype: np.dtype[np.generic]) -> Combine:
@@ -64,7 +63,7 @@ def _reduction(mods: Mods, shared: bool) -> tuple[Combine, np.dtype[np.generic]]
     type_ = mods.type()
     if shared:
         require(mods, type_, SHARED_REDUCTIONS[name])
-        return UPDATES[name][0], type_.dtype
+        return UPDATES[name], type_.dtype
     if type_.is_float and type_.bits == 16 and name == "add" and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     if (type_.kind == "b") != (name in ("and", "or", "xor")) or type_.lanes > 1:

@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import LINE, POLICY, PRIORITIES
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor, address_register
-from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.memory import POISON, WORDS
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Selection
 from sdpalab.sim.types import TYPES
 
-__all__ = ["LINE", "POLICY", "PRIORITIES"]
+__all__: list[str] = []
 
-LINE, _CHUNK = 128, 16
-"""Bytes that discard and applypriority name, and of the words that are written."""
-PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
-POLICY = 0x5D9A_1AB0_CAC4_E000
-"""What a policy is here; its bits mean nothing to a program."""
+_CHUNK = 16
+"""Bytes of the words that discard writes."""
 
 
 def _nothing(sel: Selection) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods
+from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.flow import End, Flow, block_end, leave
 from sdpalab.sim.frames import Frames
@@ -19,6 +19,7 @@ from sdpalab.sim.isa.parameters import parameter_place
 from sdpalab.sim.isa.system_calls import SYSTEM_CALLS
 from sdpalab.sim.linking import callee, function_address, function_label
 from sdpalab.sim.machine import AsyncUnit, Machine, Resume
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.names import short_name
 from sdpalab.sim.selection import Array, Selection, indices, subset
 from sdpalab.sim.types import TYPES

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.orders import arrival_order
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.selection import Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.rounding import elementwise, flush
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.selection import Array, Mask, Selection
 from sdpalab.sim.types import TYPES, PtxType
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.float_formats import FORMATS, ROUNDINGS
+from sdpalab.sim.forms import FP8_PAIRS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import is_half
-from sdpalab.sim.isa.fp8 import FP8_PAIRS, cvt_fp8
+from sdpalab.sim.isa.fp8 import cvt_fp8
 from sdpalab.sim.isa.half import pack_f16
 from sdpalab.sim.isa.rounding import (
-    FORMATS,
-    ROUNDINGS,
     Compute,
     canonical,
     clamping_negatives,
@@ -22,6 +22,7 @@ from sdpalab.sim.isa.rounding import (
     saturating,
 )
 from sdpalab.sim.isa.steps import computed
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
 

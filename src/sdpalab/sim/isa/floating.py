@@ -10,14 +10,13 @@ from functools import partial
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.float_formats import FORMATS, ROUNDINGS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.fused import fma_f32, fma_f64
 from sdpalab.sim.isa.half import HALF_FMA, halved
 from sdpalab.sim.isa.mufu import quotient
 from sdpalab.sim.isa.rounding import (
-    FORMATS,
-    ROUNDINGS,
     Compute,
     canonical,
     clamping_negatives,
@@ -27,6 +26,7 @@ from sdpalab.sim.isa.rounding import (
     saturating,
     sum_to_odd,
 )
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import PtxType
 

@@ -11,20 +11,22 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step
+from sdpalab.sim.decode import Decoder, Step
+from sdpalab.sim.float_formats import Format
+from sdpalab.sim.forms import FP8_PAIRS
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.rounding import Format, round_to
+from sdpalab.sim.isa.rounding import round_to
 from sdpalab.sim.isa.steps import computed
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
-__all__ = ["FP8_PAIRS", "cvt_fp8"]
+__all__ = ["cvt_fp8"]
 
 _TYPES = {"e4m3x2": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2x2": np.dtype(ml_dtypes.float8_e5m2)}
 _FORMATS = {"e4m3x2": Format(4, -6, 448.0), "e5m2x2": Format(3, -14, 57344.0)}
 _NAN8, _NAN16 = np.uint8(0x7F), np.uint16(0x7FFF)
 
-FP8_PAIRS = frozenset(_TYPES)
 """Type suffixes of packed 8-bit floats."""
 
 

@@ -14,14 +14,12 @@ import numpy as np
 
 from sdpalab.sim.collectives import PARTIAL_WARP
 from sdpalab.sim.decode import Decoder
+from sdpalab.sim.forms import SUMMED
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.selection import WARP, Array, Selection, count, split_warps
 from sdpalab.sim.types import TYPES
 
 __all__ = [
-    "A_ORDER",
-    "B_ORDER",
-    "SUMMED",
     "accumulator",
     "blocks",
     "factors",
@@ -42,10 +40,6 @@ _FP8_TO_FLOAT: dict[str, Array] = {
     "e5m2": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(np.float32),
 }
 _TF32_BITS = np.uint32(0xFFFFE000)
-A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
-"""Blocks (row block, k block) of an A fragment in register order."""
-B_ORDER = ((0, 0), (0, 1), (1, 0), (1, 1))
-"""Blocks (n block, k block) of a B fragment, kept as its transpose, in register order."""
 
 
 def source_rows(decoder: Decoder, instruction: Instruction, operand: Operand, type_: str = "b32") -> list[Array]:
@@ -89,10 +83,6 @@ def factors(raw: Array, kind: str) -> Array:
     halves = np.stack([raw << np.uint8(4), raw & np.uint8(0xF0)], axis=-1).reshape(*raw.shape[:-1], -1)
     values = (halves.view(np.int8 if kind == "s4" else np.uint8) >> 4).astype(np.float32)
     return values
-
-
-SUMMED = 16
-"""Products of a sum in float32 that is made before it is added to others."""
 
 
 def matrix_product(left: Array, right: Array) -> Array:

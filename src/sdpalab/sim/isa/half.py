@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
-from sdpalab.sim.isa.rounding import FORMATS, Compute, canonical_nans, round_to, scratch, sum_to_odd
+from sdpalab.sim.float_formats import FORMATS
+from sdpalab.sim.isa.rounding import Compute, canonical_nans, round_to, scratch, sum_to_odd
 from sdpalab.sim.selection import Array
 
 __all__ = ["HALF_FMA", "halved", "pack_f16"]

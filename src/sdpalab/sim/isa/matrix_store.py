@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.fragments import source_rows, whole_warps
-from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.selection import WARP, Array, Selection, count, indices
 from sdpalab.sim.types import TYPES
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, generic_base, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import CLOCKS, of_kernel
 from sdpalab.sim.ir import Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import PARAMETER_MASK, Accessor
-from sdpalab.sim.isa.memory_mods import take_cache_hint, take_memory_mods, take_space
-from sdpalab.sim.isa.parameters import load_parameter, of_kernel, parameter_by_address, store_parameter
-from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, WORDS
+from sdpalab.sim.isa.memory_mods import take_cache_hint
+from sdpalab.sim.isa.parameters import load_parameter, parameter_by_address, store_parameter
+from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, WORDS, generic_base
+from sdpalab.sim.modifiers import Mods, take_memory_mods, take_space
 from sdpalab.sim.selection import Array, Selection, count
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["CLOCKS"]
+__all__: list[str] = []
 
 
 @opcode("ld", "ldu")
@@ -122,17 +124,6 @@ def _mov(decoder: Decoder, instruction: Instruction) -> Step:
         destination[sel] = source[sel]
 
     return step
-
-
-CLOCKS = {
-    "%clock": (32, 0),
-    "%clock_hi": (32, 32),
-    "%clock64": (64, 0),
-    "%globaltimer": (64, 0),
-    "%globaltimer_lo": (32, 0),
-    "%globaltimer_hi": (32, 32),
-}
-"""Bits of each clock, and how far they lie up in the counter."""
 
 
 def _read_clock(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType, bits: tuple[int, int]) -> Step:

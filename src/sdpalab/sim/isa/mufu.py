@@ -13,10 +13,10 @@ from functools import cache
 
 import numpy as np
 
-from sdpalab.sim.mufu_tables import TABLES, Quadratic
+from sdpalab.sim.mufu_tables import EXPONENTIAL, QUARTER, QUARTER_END, QUARTER_INVERSE, TABLES, Quadratic
 from sdpalab.sim.selection import Array
 
-__all__ = ["APPROXIMATIONS", "EXPONENTIAL", "QUARTER", "QUARTER_END", "QUARTER_INVERSE", "quotient"]
+__all__ = ["APPROXIMATIONS", "quotient"]
 
 _FRACTION = 0x7FFFFF
 _SQUARE_BITS, _SQUARE_COLUMNS, _SQUARE_ROWS = 17, 19, 9
@@ -151,11 +151,6 @@ def sqrt(x: Array, ftz: bool) -> Array:
     return np.where(x == 0, x, result)
 
 
-QUARTER_INVERSE, QUARTER = float.fromhex("0x1.45f306p-1"), float.fromhex("0x1.921fb6546df20p0")
-QUARTER_END = float.fromhex("0x1.921fb6p0")
-"""In the argument's reduction: 2 / pi in float32, pi / 2 in 48 bits, and in float32."""
-
-
 def _reduced(x: Array) -> tuple[Array, Array]:
     """The quadrant of an angle, and its place there as a 23-bit fraction with what is above it (int64)."""
     size = np.abs(x).astype(np.float64)
@@ -198,10 +193,6 @@ def cos(x: Array, ftz: bool) -> Array:
     quadrant, place = _reduced(x)
     result = _sine(np.where(quadrant & 1, place, ~place), (quadrant + 1) & 2 != 0)
     return np.where(np.isfinite(x), result, _NAN)
-
-
-EXPONENTIAL = tuple(math.log(2) ** k / math.factorial(k) for k in range(14))
-"""Coefficients of ``2**f``, for f from -1/2 to 1/2 in float64."""
 
 
 def tanh(x: Array, ftz: bool) -> Array:

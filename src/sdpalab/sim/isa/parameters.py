@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step
-from sdpalab.sim.ir import Address, Entry, Instruction, Operand, Register, Symbol, Variable
+from sdpalab.sim.decode import Decoder, Step
+from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol, Variable
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import PtxType
 
-__all__ = [
-    "load_parameter",
-    "of_kernel",
-    "parameter_by_address",
-    "parameter_column",
-    "parameter_place",
-    "store_parameter",
-]
+__all__ = ["load_parameter", "parameter_by_address", "parameter_column", "parameter_place", "store_parameter"]
 
 
 def parameter_column(machine: Machine, variable: Variable, offset: int, size: int) -> Array:
@@ -65,14 +59,6 @@ def parameter_by_address(machine: Machine, instruction: Instruction) -> bool:
     """Whether a ``ld.param`` has an address in a register in place of a parameter's name."""
     operand = instruction.operands[1]
     return isinstance(operand, Address) and isinstance(operand.base, Register)
-
-
-def of_kernel(entry: Entry, instruction: Instruction) -> bool:
-    """Whether an access to the parameter space is to the kernel's own parameters (PTX ISA, "ld": in a kernel
-    ``.param`` is ``.param::entry``, in a device function ``.param::func``)."""
-    if "param::entry" in instruction.mods:
-        return True
-    return "param::func" not in instruction.mods and instruction.pc >= entry.start
 
 
 def load_parameter(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:

@@ -8,20 +8,17 @@ sources before it writes ``out``, because a destination register may also be a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Step
+from sdpalab.sim.float_formats import Format
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import TYPES, unsigned
 
 __all__ = [
-    "FORMATS",
-    "ROUNDINGS",
     "Compute",
-    "Format",
     "canonical",
     "canonical_nans",
     "clamping_negatives",
@@ -37,26 +34,6 @@ __all__ = [
 
 Compute = Callable[..., object]
 
-ROUNDINGS = ("rn", "rz", "rm", "rp")
-"""To nearest even, towards zero, towards minus infinity, towards plus infinity."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A binary floating-point format: significand bits (with the hidden one), least normal exponent, greatest finite
-    value."""
-
-    precision: int
-    least_exponent: int
-    greatest: float
-
-
-FORMATS: dict[str, Format] = {
-    "f16": Format(11, -14, 65504.0),
-    "bf16": Format(8, -126, float(np.ldexp(2.0 - 2.0**-7, 127))),
-    "tf32": Format(11, -126, float(np.ldexp(2.0 - 2.0**-10, 127))),
-    "f32": Format(24, -126, float(np.ldexp(2.0 - 2.0**-23, 127))),
-}
 _EXPONENTS: dict[np.dtype[Any], Any] = {
     TYPES["f64"].dtype: np.uint64(0x7FF << 52),
     TYPES["f32"].dtype: np.uint32(0x7F800000),

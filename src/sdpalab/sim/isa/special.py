@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Handler, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Handler, Step, opcode
+from sdpalab.sim.float_formats import FORMATS, ROUNDINGS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import apply, is_half
 from sdpalab.sim.isa.half import halved
 from sdpalab.sim.isa.mufu import APPROXIMATIONS
-from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, elementwise, flushing, round_to
+from sdpalab.sim.isa.rounding import Compute, elementwise, flushing, round_to
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array
 
 __all__: list[str] = []

@@ -1,14 +1,13 @@
-"""What the integer families share: steps that take several NumPy operations, and the refusal of types."""
+"""What the integer families share: steps that take several NumPy operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods, Step
+from sdpalab.sim.decode import Step
 from sdpalab.sim.selection import Array, Selection
-from sdpalab.sim.types import PtxType
 
-__all__ = ["computed", "require"]
+__all__ = ["computed"]
 
 
 def computed(function: Callable[..., Array], d: Array, *sources: Array) -> Step:
@@ -30,15 +29,3 @@ def computed(function: Callable[..., Array], d: Array, *sources: Array) -> Step:
         d[sel] = function(*[source[sel] for source in sources])
 
     return step
-
-
-def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:
-    """Refuse a type that the instruction does not have.
-
-    Raises
-    ------
-    UnsupportedInstruction
-        If ``type_`` is not among ``names``.
-    """
-    if type_.name not in names:
-        raise mods.unsupported(f"expected one of {', '.join('.' + name for name in names)}, not .{type_.name}")

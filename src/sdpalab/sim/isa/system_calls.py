@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sdpalab.sim.decode import Decoder, Mods, Step
+from sdpalab.sim.decode import Decoder, Step
 from sdpalab.sim.errors import DeviceAssertion
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.isa.parameters import parameter_place
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.selection import Array, Selection, indices
 from sdpalab.sim.system_calls import ARGUMENT_BYTES, LaneMemory, formatted, freed_in_vain, nothing_there
 

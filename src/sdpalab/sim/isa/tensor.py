@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import A_ORDER, B_ORDER
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.fragments import (
-    A_ORDER,
-    B_ORDER,
     accumulator,
     blocks,
     factors,
@@ -29,9 +28,9 @@ from sdpalab.sim.isa.fragments import (
     whole_warps,
 )
 from sdpalab.sim.isa.fused import fma_f64
-from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.rounding import canonical_nans
 from sdpalab.sim.isa.sums import add_products
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.selection import WARP, Selection, count, indices
 from sdpalab.sim.tensor_cores import rule_of
 

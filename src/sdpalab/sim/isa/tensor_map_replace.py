@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.memory import WORDS
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import WARP, Array, Selection, indices
-from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, FIELDS
+from sdpalab.sim.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES, FIELDS
 
-__all__ = ["ALIGNMENT", "BYTE_STRIDES", "CHUNK"]
-
-ALIGNMENT, CHUNK = 64, 16
-"""Of a tensor map in memory; bytes that are copied at a time."""
-BYTE_STRIDES = 8.5
-"""The PTX version (that of CUDA 12.5) from which on a stride is given in bytes, and not in units of 16."""
+__all__: list[str] = []
 
 
 @opcode("tensormap.replace")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, pack_warps, warp_words
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction, Operand
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 

@@ -10,24 +10,18 @@ import re
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.flow import End, Flow, block_end
+from sdpalab.sim.forms import A_ORDER
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.fragments import (
-    A_ORDER,
-    blocks,
-    factors,
-    integer_sum,
-    matrix_product,
-    source_rows,
-    whole_warps,
-)
+from sdpalab.sim.isa.fragments import blocks, factors, integer_sum, matrix_product, source_rows, whole_warps
 from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
 from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.machine import Resume
 from sdpalab.sim.memory import POISON
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
 from sdpalab.sim.tensor_cores import rule_of

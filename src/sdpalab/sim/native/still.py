@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.decode import HANDLERS, Decoder, find_handler
+from sdpalab.sim.decode import HANDLERS, Decoder
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.flow import ENDS
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.memory import Space
+from sdpalab.sim.modifiers import find_handler
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.steps import is_step, step_registers
 from sdpalab.sim.program import instructions_of
