@@ -1,5 +1,5 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"); by their type, also the floating-point forms of its
-opcodes (:mod:`.floating`).
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"), and by their type floating-point forms of the same
+opcodes.
 
 Everything wraps. Where the manual leaves a result unspecified, as for a division by zero, it is what NVIDIA's compilers
 generate: all ones.

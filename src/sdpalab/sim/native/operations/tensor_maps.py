@@ -1,6 +1,8 @@
 """Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy"). Copies of boxes have such maps read when they are issued
-(:mod:`~sdpalab.sim.native.host`); the race check looks for missing fences."""
+"tensormap.cp_fenceproxy"). The race check looks for missing fences.
+
+Copies of boxes have such maps read when they are issued (:mod:`~sdpalab.sim.native.host`).
+"""
 
 from __future__ import annotations
 
