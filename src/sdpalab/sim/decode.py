@@ -8,19 +8,18 @@ silently.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE
+from sdpalab.sim.modifiers import Mods, find_handler, unknown_register
 from sdpalab.sim.selection import Array, Mask, Selection, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["HANDLERS", "Decoder", "Handler", "Mods", "Step", "find_handler", "opcode"]
+__all__ = ["HANDLERS", "Decoder", "Handler", "Step", "opcode"]
 
 Step = Callable[[Selection], None]
 Handler = Callable[["Decoder", Instruction], Step]
@@ -39,78 +38,6 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return add
-
-
-_NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
-_WITHOUT_VALUE = {
-    **dict.fromkeys(("%clock", "%globaltimer"), "a clock, which counts steps here, is read with mov"),
-    "%pm": _NO_TIME,
-    **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
-}
-"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
-
-_Entry = TypeVar("_Entry")
-
-
-def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
-    """What a table has for the longest beginning of an instruction's text."""
-    key = instruction.text
-    while key and key not in table:
-        key = key.rpartition(".")[0]
-    return table.get(key)
-
-
-class Mods:
-    """An instruction's modifiers, to be taken one by one; the rest at the end is unsupported."""
-
-    def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self.left = list(instruction.mods)
-
-    def flag(self, name: str) -> bool:
-        """True, and taken, if the modifier is there."""
-        if name in self.left:
-            self.left.remove(name)
-            return True
-        return False
-
-    def choice(self, names: Iterable[str], default: str | None = None) -> str:
-        """The one of ``names`` that is there; the default if none is, or unsupported without a default."""
-        for name in names:
-            if self.flag(name):
-                return name
-        if default is None:
-            raise self.unsupported(f"expected one of {', '.join('.' + name for name in names)}")
-        return default
-
-    def type(self) -> PtxType:
-        """The next type suffix, from the left."""
-        for name in self.left:
-            if name in TYPES:
-                self.left.remove(name)
-                return TYPES[name]
-        raise self.unsupported("expected a modelled type")
-
-    def done(self) -> None:
-        """Raise UnsupportedInstruction if a modifier was not taken."""
-        if self.left:
-            raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
-
-    def operands(self, sources: int) -> tuple[Operand, ...]:
-        """A destination and so many sources; unsupported if there are others."""
-        if len(self.instruction.operands) != 1 + sources:
-            raise self.unsupported(f"expected {sources} source operands")
-        return self.instruction.operands
-
-    def only(self, *names: str) -> None:
-        """Take these modifiers, all of which must be there, and nothing else."""
-        for name in names:
-            self.choice((name,))
-        self.done()
-
-    def unsupported(self, why: str) -> UnsupportedInstruction:
-        """The exception for this instruction."""
-        return UnsupportedInstruction(f"{self.instruction.text}: {why}", self.instruction.line)
 
 
 class Decoder:
@@ -159,8 +86,7 @@ class Decoder:
     def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
         row = self.machine.row(name)
         if row is None:
-            why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
-            raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled{why}", instruction.line)
+            raise Mods(instruction).unsupported(unknown_register(name))
         return row
 
     def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
@@ -247,8 +173,3 @@ class Decoder:
 
 def _pack(value: float | int, bits: int) -> bytes:
     return struct.pack("<f" if bits == 32 else "<d", value)
-
-
-def generic_base(space: str) -> int:
-    """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
-    return {"global": 0, "const": 0, "local": LOCAL_BASE}.get(space, SHARED_BASE)

@@ -26,6 +26,7 @@ __all__ = [
     "WORDS",
     "Extent",
     "Space",
+    "generic_base",
 ]
 
 GLOBAL_BASE = 0x7F00_0000_0000
@@ -145,3 +146,8 @@ def _fresh(size: int) -> Array:
     raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
     skip = -raw.ctypes.data % 16
     return raw[skip : skip + len(raw) // 16 * 16 - 16]
+
+
+def generic_base(space: str) -> int:
+    """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
+    return {"global": 0, "const": 0, "local": LOCAL_BASE}.get(space, SHARED_BASE)

@@ -22,9 +22,10 @@ every float32 argument. They come under its licence:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["TABLES", "Quadratic"]
+__all__ = ["EXPONENTIAL", "QUARTER", "QUARTER_END", "QUARTER_INVERSE", "TABLES", "Quadratic"]
 
 
 @dataclass(frozen=True)
@@ -183,3 +184,9 @@ TABLES: dict[str, Quadratic] = {
     "sin": Quadratic(6, 56, (31, 19), (1, -1), 0x0, _pieces(_SIN)),
 }
 """The polynomials of ``ex2``, ``lg2``, ``rcp``, ``rsqrt``, ``sqrt`` and ``sin`` (with ``cos``)."""
+
+QUARTER_INVERSE, QUARTER = float.fromhex("0x1.45f306p-1"), float.fromhex("0x1.921fb6546df20p0")
+QUARTER_END = float.fromhex("0x1.921fb6p0")
+"""In the argument's reduction: 2 / pi in float32, pi / 2 in 48 bits, and in float32."""
+EXPONENTIAL = tuple(math.log(2) ** k / math.factorial(k) for k in range(14))
+"""Coefficients of ``2**f``, for f from -1/2 to 1/2 in float64."""

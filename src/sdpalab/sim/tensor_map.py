@@ -20,9 +20,25 @@ from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.selection import Array, Indices, Mask
 
-__all__ = ["DESCRIBED_BYTES", "DESCRIPTOR_BYTES", "FIELDS", "Box", "PlacedMap", "TensorMap", "Tiling", "swizzled"]
+__all__ = [
+    "ALIGNMENT",
+    "BYTE_STRIDES",
+    "CHUNK",
+    "DESCRIBED_BYTES",
+    "DESCRIPTOR_BYTES",
+    "FIELDS",
+    "Box",
+    "PlacedMap",
+    "TensorMap",
+    "Tiling",
+    "swizzled",
+]
 
 DESCRIPTOR_BYTES = 128
+ALIGNMENT, CHUNK = 64, 16
+"""Of a tensor map in memory; bytes that are copied at a time."""
+BYTE_STRIDES = 8.5
+"""The PTX version (that of CUDA 12.5) from which on a stride is given in bytes, and not in units of 16."""
 _MAGIC = b"sdpa-map"
 _LAYOUT = struct.Struct("<8s 8x Q 5Q 5I 5H 5B 5B")
 """Magic, unused, address; strides in bytes, dims, box and element strides, innermost first; rank, element, interleave,

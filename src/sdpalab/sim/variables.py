@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sdpalab.sim.arena import Arena
-from sdpalab.sim.decode import generic_base
 from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction, PtxModule, Symbol, TensorAddress, Variable
 from sdpalab.sim.linking import function_address
 from sdpalab.sim.machine import Symbols
+from sdpalab.sim.memory import generic_base
 from sdpalab.sim.names import short_name
 
 __all__ = [

@@ -7,21 +7,19 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
+from sdpalab.sim.forms import OPERATIONS, SHARED_REDUCTIONS
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
+from sdpalab.sim.isa.cache_hint import take_cache_hint
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
-from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
-__all__ = ["OPERATIONS", "multicast_targets"]
-
-OPERATIONS = ("add", "min", "max", "and", "or", "xor")
-"""What a cp.reduce can do here."""
+__all__ = ["multicast_targets"]
 
 
 def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[Indices, Indices]:

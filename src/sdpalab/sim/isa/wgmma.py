@@ -8,12 +8,13 @@ import re
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.fragments import whole_warps
 from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
+from sdpalab.sim.isa.whole_warps import whole_warps
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
 from sdpalab.sim.types import TYPES

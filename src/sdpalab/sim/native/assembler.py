@@ -1,6 +1,6 @@
 """From instructions to records: operands bound to rows of a warp's registers, constants to rows that are filled once.
 
-A handler for an opcode takes every modifier that it honours, as in :mod:`sdpalab.sim.decode`, and appends records. What
+A handler for an opcode takes every modifier that it honours (:mod:`sdpalab.sim.modifiers`), and appends records. What
 has no handler, or a modifier or operand that none takes, raises UnsupportedInstruction; its record ends a launch where
 a lane reaches it.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sdpalab.sim.checks.provenance import Origins
-from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Region
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from sdpalab.sim.modifiers import Mods, find_handler, unknown_register
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
@@ -43,16 +43,8 @@ SPECIAL_REGISTERS = frozenset(
 )
 """Those that have rows (:mod:`~sdpalab.sim.native.values`)."""
 
-_NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
-_WITHOUT_VALUE = {
-    **dict.fromkeys(("%clock", "%globaltimer"), "a clock, which counts steps here, is read with mov"),
-    "%pm": _NO_TIME,
-    **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
-}
-"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
-
 HANDLERS: dict[str, Handler] = {}
-"""Handlers by the beginning of an instruction's text."""
+"""The table of opcodes: what is not in it is not modelled. The longest beginning of an instruction's text counts."""
 
 
 class NotNative(Exception):
@@ -192,7 +184,7 @@ class Assembler:
             if operand.name == "%is_explicit_cluster" and wanted.kind == "pred":
                 return self.constant(Constant("cluster", operand.name, 1))
             if wanted.bits != 32 or operand.name not in SPECIAL_REGISTERS:
-                raise self._unknown(operand.name)
+                raise self.unsupported(unknown_register(operand.name))
             if operand.name not in self.specials:
                 self.specials[operand.name] = self.allocate(32)
             return self.specials[operand.name]
@@ -223,12 +215,8 @@ class Assembler:
     def _row(self, name: str) -> int:
         """The row of a register."""
         if name not in self.rows:
-            raise self._unknown(name)
+            raise self.unsupported(unknown_register(name))
         return self.rows[name]
-
-    def _unknown(self, name: str) -> UnsupportedInstruction:
-        why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
-        return self.unsupported(f"register {name} is not modelled{why}")
 
     def resize(self, source: int, source_bits: int, target: int, target_bits: int, *, signed: bool) -> None:
         """Append the record that copies a row to one of another width."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.provenance import Origins, pointer_origins
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Instruction, Operand
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction, Symbol
-from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.linking import branch_targets
+from sdpalab.sim.modifiers import Mods, find_handler, require, take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.operations.bulk import refuse_waiting, shared_address, take_order

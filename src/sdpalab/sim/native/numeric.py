@@ -7,7 +7,7 @@ none of its own, because LLVM's substitute for them is a call.
 
 from __future__ import annotations
 
-from sdpalab.sim.isa.rounding import FORMATS, Format
+from sdpalab.sim.float_formats import FORMATS, Format
 from sdpalab.sim.native.lanes import Lanes, where
 
 __all__ = [

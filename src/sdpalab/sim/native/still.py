@@ -9,11 +9,12 @@ from sdpalab.sim import isa as isa  # fills the table of handlers
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.decode import HANDLERS, Decoder, Step, find_handler
+from sdpalab.sim.decode import HANDLERS, Decoder, Step
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.memory import Space
+from sdpalab.sim.modifiers import find_handler
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.steps import is_step, step_registers
 from sdpalab.sim.program import instructions_of

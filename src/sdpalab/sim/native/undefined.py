@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, stores_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
+from sdpalab.sim.modifiers import Mods, find_handler
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import HANDLERS, Assembler
 from sdpalab.sim.native.lanes import Lanes, where

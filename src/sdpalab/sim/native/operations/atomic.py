@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.forms import UPDATE_TYPES, WITHOUT_RESULT
 from sdpalab.sim.fusion import registers_read
 from sdpalab.sim.ir import Instruction, Operand, Register
-from sdpalab.sim.isa.atomics import UPDATES, WITHOUT_RESULT
-from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import SHARED_BASE, WINDOW_BITS
+from sdpalab.sim.modifiers import Mods, require, take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, native
@@ -85,9 +83,9 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     if space not in ("global", "shared", "shared::cluster", "generic"):
         raise mods.unsupported(f"no atomics on .{space}")
-    name = mods.choice(UPDATES if returns else WITHOUT_RESULT)
+    name = mods.choice(UPDATE_TYPES if returns else WITHOUT_RESULT)
     type_ = mods.type()
-    require(mods, type_, UPDATES[name][1])
+    require(mods, type_, UPDATE_TYPES[name])
     if is_half(type_) and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     operands = list(instruction.operands)

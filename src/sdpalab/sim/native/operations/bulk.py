@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, TensorAddress
 from sdpalab.sim.isa.fence import one_way_release
-from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT, SHARED_BASE
+from sdpalab.sim.modifiers import Mods, require, take_space
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.communication import communicates, relaxed_arrivals, relaxed_waits

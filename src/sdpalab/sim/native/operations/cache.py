@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.forms import LINE, POLICY, PRIORITIES
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.cache import LINE, POLICY, PRIORITIES
-from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.operation import NativeOperation, OperationCode

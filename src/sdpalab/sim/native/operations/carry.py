@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Operand
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.operations.integer import product_part

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.float_formats import FORMATS, ROUNDINGS, Format
+from sdpalab.sim.forms import FP8_PAIRS
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.fp8 import FP8_PAIRS
-from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Format
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import (

@@ -6,8 +6,8 @@ the issuing lane waits for its group: the latest that the program allows. In the
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, native

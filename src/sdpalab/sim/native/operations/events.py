@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sdpalab.sim.ir import Instruction, TensorAddress
-from sdpalab.sim.isa.tensor_map_replace import ALIGNMENT
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, bits_of
@@ -13,7 +12,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.warpgroup import set_words, sets_used
 from sdpalab.sim.native.steps import is_step, issues, step_registers
 from sdpalab.sim.native.trace import trace_map, trace_registers, trace_step
-from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
+from sdpalab.sim.tensor_map import ALIGNMENT, DESCRIPTOR_BYTES
 
 __all__ = ["trace_instruction"]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.float_formats import FORMATS, ROUNDINGS
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.numeric import (

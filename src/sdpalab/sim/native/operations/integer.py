@@ -1,5 +1,5 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"); by their type, also the floating-point forms of its
-opcodes (:mod:`.floating`).
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"), and by their type floating-point forms of the same
+opcodes.
 
 Everything wraps. Where the manual leaves a result unspecified, as for a division by zero, it is what NVIDIA's compilers
 generate: all ones.
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.operations.floating import float_arithmetic

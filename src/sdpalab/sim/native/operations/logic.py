@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.forms import PRMT_MODES
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.logic import PRMT_MODES
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, native

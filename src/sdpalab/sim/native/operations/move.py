@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods, generic_base
+from sdpalab.sim.forms import CLOCKS, of_kernel
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
-from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
-from sdpalab.sim.isa.move import CLOCKS
-from sdpalab.sim.isa.parameters import of_kernel
-from sdpalab.sim.isa.steps import require
-from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
+from sdpalab.sim.modifiers import Mods, require, take_memory_mods, take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, native

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from sdpalab.sim.isa.mufu import EXPONENTIAL, QUARTER, QUARTER_END, QUARTER_INVERSE
-from sdpalab.sim.mufu_tables import TABLES, Quadratic
+from sdpalab.sim.mufu_tables import EXPONENTIAL, QUARTER, QUARTER_END, QUARTER_INVERSE, TABLES, Quadratic
 from sdpalab.sim.native.lanes import WORD64, Lanes, where
 from sdpalab.sim.native.numeric import copysign, flushed, magnitude
 

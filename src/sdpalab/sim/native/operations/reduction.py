@@ -4,11 +4,9 @@ whose elements are combined with what is there."""
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.forms import OPERATIONS, SHARED_REDUCTIONS
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS
-from sdpalab.sim.isa.bulk_copy import OPERATIONS
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import WORD64

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.sim.isa.fragments import SUMMED
+from sdpalab.sim.forms import SUMMED
 from sdpalab.sim.native.exact_sums import sum_tile
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.numeric import canonical, narrowed, widened

@@ -1,20 +1,20 @@
 """Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy"). Copies of boxes have such maps read when they are issued
-(:mod:`~sdpalab.sim.native.host`); the race check looks for missing fences."""
+"tensormap.cp_fenceproxy"). The race check looks for missing fences.
+
+Copies of boxes have such maps read when they are issued (:mod:`~sdpalab.sim.native.host`).
+"""
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction, Operand
-from sdpalab.sim.isa.memory_mods import take_space
-from sdpalab.sim.isa.tensor_map_replace import ALIGNMENT, BYTE_STRIDES, CHUNK
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.move import load_operation, store_operation
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.trace import trace_fence
-from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, FIELDS
+from sdpalab.sim.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES, FIELDS
 
 __all__: list[str] = []
 

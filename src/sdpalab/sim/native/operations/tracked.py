@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import Lanes, where
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Symbol
-from sdpalab.sim.isa.steps import require
+from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import gather, note_lanes
 from sdpalab.sim.native.assembler import Assembler, native

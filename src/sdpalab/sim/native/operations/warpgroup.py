@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where

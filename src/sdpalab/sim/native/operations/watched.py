@@ -11,10 +11,10 @@ from llvmlite import ir
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.forms import A_ORDER, B_ORDER
 from sdpalab.sim.ir import Instruction, Operand
-from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER
-from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.native.access import addresses
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type

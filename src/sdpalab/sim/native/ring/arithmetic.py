@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.float_formats import ROUNDINGS
+from sdpalab.sim.forms import FP8_PAIRS
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
-from sdpalab.sim.isa.fp8 import FP8_PAIRS
-from sdpalab.sim.isa.rounding import ROUNDINGS
+from sdpalab.sim.modifiers import Mods, find_handler
 from sdpalab.sim.native.assembler import HANDLERS
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.operations.compare import combined, float_comparison

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
+from sdpalab.sim.modifiers import Mods, find_handler
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes

@@ -6,8 +6,8 @@ remainder at the end makes codes of them. A factor that is large or NaN makes it
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction, Operand
+from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode

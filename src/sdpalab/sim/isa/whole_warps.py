@@ -1,5 +1,4 @@
-"""Facts about the register fragments of the tensor-core instructions (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
-and instructions that whole warps execute."""
+"""Instructions that whole warps execute."""
 
 from __future__ import annotations
 
@@ -10,14 +9,7 @@ from sdpalab.sim.decode import Decoder
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.selection import Selection, split_warps
 
-__all__ = ["A_ORDER", "B_ORDER", "SUMMED", "whole_warps"]
-
-A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
-"""Blocks (row block, k block) of an A fragment in register order."""
-B_ORDER = ((0, 0), (0, 1), (1, 0), (1, 1))
-"""Blocks (n block, k block) of a B fragment, kept as its transpose, in register order."""
-SUMMED = 16
-"""Products of a sum in float32 that is made before it is added to others."""
+__all__ = ["whole_warps"]
 
 
 def whole_warps(decoder: Decoder, instruction: Instruction) -> Callable[[Selection], Selection | None]:
