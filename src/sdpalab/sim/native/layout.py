@@ -402,7 +402,7 @@ COPIES_FLYING = 5
 """Entries of cp.async in flight."""
 WARP_LINEAR = 6
 """The linear index of the warp's CTA in the grid."""
-PASSED, CLUSTER_ARRIVALS, CLUSTER_WAITS, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = range(7, 13)
+PASSED, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = 7, 10, 11, 12
 """``PASSED``: with counters, lanes that passed a wait at once, which might have let others of the warp go ahead."""
 BUSY_SETS, TOUCHED_SETS, FENCED = 13, 14, 15
 """Sets of registers that products in flight work on, and those accessed since the last wgmma.fence, as bits; whether
@@ -415,7 +415,9 @@ BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
 LAST_EVENT = 110
 """Where the warp's last event begins in the trace, plus one; 0: there is none of this cluster."""
-FIRST_PART = 112
+CLUSTER_ARRIVALS, CLUSTER_WAITS = 112, 128
+"""For each lane its arrivals and its waits at the barrier of the cluster, int32."""
+FIRST_PART = 144
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
 # ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
