@@ -136,8 +136,9 @@ class Place:
         """Of a record."""
         return [self.row, self.offset, self.lengths]
 
-    def put(self, code: OperationCode, *, whole: bool = False) -> Lanes:
-        """Where the active lanes' accesses are in this process; ``whole`` allows no lane a part of the width."""
+    def put(self, code: OperationCode, *, alike: bool = False) -> Lanes:
+        """Where the active lanes' accesses are in this process; ``alike``, lanes with other lengths do all by
+        themselves (:meth:`length`)."""
         b = code.builder
         if self.lanes < WARP:
             code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
@@ -146,10 +147,21 @@ class Place:
             given = code.source(2, "u32")
             sizes = where(given > self.width, given.like(self.width), given).to("s64")
             code.mask = b.and_(code.mask, b.bitcast((sizes != 0).value, WORD32))
-            if whole:
-                code.leave_if(((sizes != self.width) & code.active).any(), layout.SPREAD)
+            if alike:
+                same = b.and_(code.mask, b.bitcast((sizes == code.spread(self.length(code), "s64")).value, WORD32))
+                code.one_by_one((same, b.and_(code.mask, b.not_(same))), layout.SPREAD)
         located_at = located(code, 0, self.space, self.bits)
         return addresses(code, located_at, self.space, self.width, lengths=sizes, reports=False)
+
+    def length(self, code: OperationCode) -> Any:
+        """Bytes that the first active lane accesses, an ``i64``: none where no lane is active."""
+        b = code.builder
+        if self.lengths < 0:
+            return WORD64(self.width)
+        given = code.source(2, "u32")
+        first = b.and_(b.cttz(code.mask, ir.IntType(1)(0)), WORD32(WARP - 1))
+        size = b.zext(b.extract_element(given.value, first), WORD64)
+        return b.select(b.icmp_unsigned(">", size, WORD64(self.width)), WORD64(self.width), size)
 
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
@@ -194,10 +206,10 @@ def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
             scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
             b.store((places & (1 << RANK_SHIFT) - 1).value, scratch, align=64)
         function = traffic.count_global if space == "global" else traffic.count_shared
-        return code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4))
+        return code.call(function, context, mask, place.length(code), code.operand(3), code.operand(4))
 
     def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), count)
+        place.in_space(code, place.put(code, alike=True), count)
 
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
@@ -210,7 +222,7 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
         return call_back(code)
 
     def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), give)
+        place.in_space(code, place.put(code), give)
 
     asm.host_calls.append(WatchedAccess(pc, place.width))
     asm.record(NativeOperation(f"record.{place.name}", build), [*place.operands, len(asm.host_calls) - 1])
@@ -276,11 +288,11 @@ def _trace(
         b = code.builder
         registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
         where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
-        words = (where_it_is, place.width, effect, element, len(rows))
-        return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
+        words = (WORD64(where_it_is), place.length(code), *map(WORD64, (effect, element, len(rows))))
+        return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *words)
 
     def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code, whole=True), act)
+        place.in_space(code, place.put(code, alike=True), act)
 
     name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
     asm.record(NativeOperation(name, build), [*place.operands, instruction.pc, *rows])
