@@ -163,6 +163,7 @@ class Mbarriers(AsyncUnit):
         if not last and ((left == objects.pending) & (left > 0)).any():
             what = f"completes the phase of the mbarrier at offset {offset}"
             self.misuse(sel, instruction, what, "arrive.noComplete must not be the last arrival")
+        left = np.where(left > _MOST_COUNT, objects.pending, left)
         while left.any():
             taken = np.minimum(left, objects.pending)
             objects.pending -= taken

@@ -160,7 +160,7 @@ class _Bounds:
 
 
 def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
-    """Generic addresses, all in the window of one space."""
+    """Generic addresses. Where lanes name several spaces, those of each space do all by themselves."""
     code, b = bounds.code, bounds.code.builder
     window, before = address >> WINDOW_BITS, code.mask
     own = (window == SHARED_BASE >> WINDOW_BITS, window == LOCAL_BASE >> WINDOW_BITS)
@@ -178,7 +178,7 @@ def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
     ):
         b.position_at_end(block)
         code.mask = before
-        code.leave_if(b.icmp_signed("!=", word, before), layout.SPREAD)
+        code.one_by_one((word, b.and_(before, b.not_(word))), layout.SPREAD)
         b.store(bounds.of_space(space, address - base).value, result, align=64)
         b.store(code.mask, legal)
         b.branch(done)

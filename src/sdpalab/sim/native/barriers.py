@@ -13,7 +13,6 @@ from sdpalab.sim.native.layout import (
     ARRIVED_AT,
     AT_BARRIER,
     BARRIER_COUNT,
-    BARRIER_RULE,
     BARRIER_WORDS,
     BARRIERS,
     BEFORE_AT,
@@ -61,7 +60,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.parts import add_part
 from sdpalab.sim.native.stale_events import barrier_arrival, barrier_complete, barrier_leave
-from sdpalab.sim.native.suspects import suspect_arrival
+from sdpalab.sim.native.suspects import first_lane, suspect_arrival
 from sdpalab.sim.native.trace import trace_arrival
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
@@ -69,30 +68,28 @@ from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 __all__ = ["arrive", "release_all", "threads_left"]
 
 
-def uniform(registers: int, row: int, mask: int) -> int:
-    """The value of a 32-bit row in all lanes of a mask; -1 if they differ."""
-    value = -1
-    for lane in range(32):
-        if mask >> lane & 1:
-            mine = load32(registers + row + 4 * lane) & 0xFFFFFFFF
-            if value >= 0 and mine != value:
-                return -1
-            value = mine
-    return value
-
-
 def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
-    """Lanes arrive at a barrier (and wait there): PTX ISA, "bar, barrier".
+    """Lanes arrive at barriers (and wait there), those at the same one together: PTX ISA, "bar, barrier"; a status."""
+    names, left = registers + load32(block + 4 * END_A), taken
+    while left != 0:
+        first, same = first_lane(left), 0
+        for lane in range(first, 32):
+            if left >> lane & 1 and load32(names + 4 * lane) == load32(names + 4 * first):
+                same |= 1 << lane
+        left &= ~same
+        status = arrive_at_one(context, state, registers, block, at, same, end)
+        if status != 0:
+            return status
+    return 0
 
-    Every rule that the reference engine reports ends the native run, and some cases that need a closer look.
-    """
-    name = uniform(registers, load32(block + 4 * END_A), taken)
-    given = 0
+
+def arrive_at_one(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+    """Lanes arrive at one barrier. Where a rule may be broken, that is a suspicion; a status."""
+    first, given = first_lane(taken), 0
+    name = load32(registers + load32(block + 4 * END_A) + 4 * first) & 0xFFFFFFFF
     if load32(block + 4 * END_B) >= 0:
-        given = uniform(registers, load32(block + 4 * END_B), taken)
+        given = load32(registers + load32(block + 4 * END_B) + 4 * first) & 0xFFFFFFFF
     whole = 32 * load64(context + 8 * WARP_COUNT)
-    if name < 0 or given < 0:
-        return BARRIER_RULE
     wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
     trace_arrival(context, taken, at, name, given, end)
     if name >= NO_BARRIER:

@@ -274,11 +274,9 @@ CONTEXT_WORDS = 192
     RECORD_SHARED,  # functions of Python for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
     READ_TAG,  # what a copy that reads global memory leaves there; 0: what the current warp does
-    CLUSTER_ARRIVALS,  # of each lane, how often it has arrived at the barrier of its cluster: int32
-    CLUSTER_WAITS,  # and the phases that it has waited for
     COUNTED_COPIES,  # with counters, of boxes
     COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
-) = range(188)
+) = range(186)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -412,7 +410,7 @@ COPIES_FLYING = 5
 """Entries of cp.async in flight."""
 WARP_LINEAR = 6
 """The linear index of the warp's CTA in the grid."""
-PASSED, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = (7, 10, 11, 12)
+PASSED, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = 7, 10, 11, 12
 """``PASSED``: with counters, lanes that passed a wait at once, which might have let others of the warp go ahead."""
 BUSY_SETS, TOUCHED_SETS, FENCED = 13, 14, 15
 """Sets of registers that products in flight work on, and those accessed since the last wgmma.fence, as bits; whether
@@ -425,7 +423,9 @@ BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
 LAST_EVENT = 110
 """Where the warp's last event begins in the trace, plus one; 0: there is none of this cluster."""
-FIRST_PART = 112
+CLUSTER_ARRIVALS, CLUSTER_WAITS = 112, 128
+"""For each lane its arrivals and its waits at the barrier of the cluster, int32."""
+FIRST_PART = 144
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
 # ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------

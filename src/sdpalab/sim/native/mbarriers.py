@@ -329,7 +329,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
 
 def count_arrivals(context: int, entry: int, total: int) -> None:
     """So many threads have arrived: phases that waited only for them end."""
-    total = min(total, _MOST)
+    total = total if total <= _MOST else load64(entry + 8 * MB_PENDING)
     while total > 0:
         here = min(total, load64(entry + 8 * MB_PENDING))
         store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)

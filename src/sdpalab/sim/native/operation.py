@@ -57,6 +57,8 @@ class OperationCode:
     ) -> None:
         self.builder, self.translator, self.mask = builder, translator, mask
         self._registers, self._record, self._context = registers, record, context
+        self.together = False
+        """Whether the lanes need each other."""
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
@@ -168,6 +170,23 @@ class OperationCode:
             value = value.as_type(f"u{value.bits * value.count // WARP}")
         old = b.load(pointer, typ=value.value.type, align=_ALIGN)
         b.store(b.select(self.active.value, value.value, old), pointer, align=_ALIGN)
+
+    def one_by_one(self, parts: tuple[Any, Any], status: int) -> None:
+        """If both of these words of lanes, an ``i32`` each, have any, do all for one after the other, and return; or
+        return a status, where lanes need each other.
+
+        Nothing may have been done before, other than what may be done twice.
+        """
+        b, none = self.builder, WORD32(0)
+        with b.if_then(b.and_(*(b.icmp_signed("!=", part, none) for part in parts)), likely=False):
+            if self.together:
+                b.ret(WORD64(status))
+                return
+            for part in parts:
+                result = b.call(b.function, [self._registers, self._record, part, self._context])
+                with b.if_then(b.icmp_signed("!=", result, WORD64(DONE))):
+                    b.ret(result)
+            b.ret(WORD64(DONE))
 
     def leave_if(self, condition: Any, status: int) -> None:
         """Return a status if an ``i1`` holds."""

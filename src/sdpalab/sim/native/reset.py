@@ -11,11 +11,9 @@ from sdpalab.sim.native.layout import (
     BLOCK_Y,
     CAPTURED_END,
     CLOCK,
-    CLUSTER_ARRIVALS,
     CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
     CLUSTER_PHASE,
-    CLUSTER_WAITS,
     CLUSTER_X,
     CLUSTER_Y,
     CLUSTER_Z,
@@ -93,8 +91,6 @@ def reset_cluster(context: int, cluster: int) -> None:
     for k in range(ctas // load64(context + 8 * RANKS)):
         store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * k, 0)
         store64(load64(context + 8 * CLUSTER_PHASE) + 8 * k, 0)
-    fill(load64(context + 8 * CLUSTER_ARRIVALS), 0, 4 * 32 * ctas * warps)
-    fill(load64(context + 8 * CLUSTER_WAITS), 0, 4 * 32 * ctas * warps)
     store64(context + 8 * CLOCK, -load64(context + 8 * STEPS_TAKEN))
     begin_clocks(context)
     begin_rows(context)

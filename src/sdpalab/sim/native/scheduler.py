@@ -120,7 +120,7 @@ from sdpalab.sim.native.waits import (
     arrive_in_cluster,
     ask_for_registers,
     cluster_phase,
-    wait_for_phase,
+    wait_for_phases,
     wait_in_cluster,
 )
 from sdpalab.sim.native.words import call_operation, load32, load64, popcount, store64
@@ -401,11 +401,11 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
         return arrive_in_cluster(context, state, block, taken)
-    part = add_part(state, at + 1, taken, READY)
     if end == END_TRY_WAIT:
-        return wait_for_phase(context, registers, block, part)
+        return wait_for_phases(context, state, registers, block, at, taken)
     if end == END_CLUSTER_WAIT:
-        return wait_in_cluster(context, state, block, part)
+        return wait_in_cluster(context, state, block, at, taken)
+    part = add_part(state, at + 1, taken, READY)
     if end == END_REGISTERS:
         return ask_for_registers(context, state, block, part)
     return meet(context, state, block, part, end)

@@ -158,8 +158,6 @@ class State:
             layout.RANKS: geometry.cluster_size,
             layout.CLUSTER_ARRIVED: self._keep(np.zeros(clusters, np.int64)),
             layout.CLUSTER_PHASE: self._keep(np.zeros(clusters, np.int64)),
-            layout.CLUSTER_ARRIVALS: self._keep(np.zeros(WARP * warps * ctas, np.int32)),
-            layout.CLUSTER_WAITS: self._keep(np.zeros(WARP * warps * ctas, np.int32)),
             layout.THREADS: geometry.threads,
             layout.SPECIALS: self._keep(specials),
             layout.SPECIAL_COUNT: len(specials),

@@ -24,8 +24,8 @@ from sdpalab.sim.native.layout import (
     CLUSTER_WAITS,
     COUNTING,
     CURRENT,
+    CURRENT_RECORD,
     CURRENT_STATE,
-    DIVERGENT,
     EARLY,
     END,
     END_A,
@@ -51,6 +51,7 @@ from sdpalab.sim.native.layout import (
     PART_MORE,
     PART_STATUS,
     PART_WORDS,
+    PARTIAL_WARP,
     PARTS,
     PASSED,
     RANKS,
@@ -58,34 +59,42 @@ from sdpalab.sim.native.layout import (
     REGISTER_LIMIT,
     REGISTER_RULE,
     SIZE,
-    SPREAD,
     WARP_COUNT,
     WARP_CTA,
     WARP_WORDS,
     WARPS,
 )
 from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from sdpalab.sim.native.parts import add_part
 from sdpalab.sim.native.stale_events import cluster_arrival, cluster_complete, cluster_leave, mbarrier_leave
-from sdpalab.sim.native.suspects import broken_rule, current_instruction
+from sdpalab.sim.native.suspects import broken_rule, current_instruction, first_lane, note_fault
 from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
-__all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phase", "wait_in_cluster"]
+__all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phases", "wait_in_cluster"]
+
+
+def wait_for_phases(context: int, state: int, registers: int, block: int, at: int, taken: int) -> int:
+    """Lanes wait for phases of mbarriers, those for the same one together; a status."""
+    place, left = registers + load32(block + 4 * END_A), taken
+    while left != 0:
+        first, same = first_lane(left), 0
+        for lane in range(first, 32):
+            alike = load64(place + 8 * lane) == load64(place + 8 * first)
+            if left >> lane & 1 and alike and wanted(registers, block, lane) == wanted(registers, block, first):
+                same |= 1 << lane
+        left &= ~same
+        status = wait_for_phase(context, registers, block, add_part(state, at + 1, same, READY))
+        if status != 0:
+            return status
+    return 0
 
 
 def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     """Lanes wait for the phase of one mbarrier with one parity; a status."""
     mask = load64(part + 8 * PART_MASK)
     place, result = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
-    first = -1
-    for lane in range(32):
-        if mask >> lane & 1:
-            if first < 0:
-                first = lane
-            if load64(place + 8 * lane) != load64(place + 8 * first):
-                return SPREAD
-            if wanted(registers, block, lane) != wanted(registers, block, first):
-                return SPREAD
+    first = first_lane(mask)
     address = load64(place + 8 * first) + load32(block + 4 * END_B)
     cta = cta_of(context, address)
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
@@ -156,18 +165,16 @@ def others_go_on(context: int, mask: int) -> int:
 
 
 def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
-    """Lanes of a warp arrive at the barrier of their cluster; a status."""
-    first = 4 * 32 * load64(context + 8 * CURRENT)
-    arrivals = load64(context + 8 * CLUSTER_ARRIVALS) + first
-    waits = load64(context + 8 * CLUSTER_WAITS) + first
-    current_instruction(context, load32(block + 4 * END_PC))
-    wrong = 0
+    """Lanes arrive at the barrier of their cluster; a status."""
+    again = 0
     for lane in range(32):
         if mask >> lane & 1:
-            if load32(arrivals + 4 * lane) > load32(waits + 4 * lane):
-                wrong = 1
-            store32(arrivals + 4 * lane, load32(arrivals + 4 * lane) + 1)
-    status = broken_rule(context, CLUSTER_RULE) if wrong else 0
+            place = state + 8 * CLUSTER_ARRIVALS + 4 * lane
+            arrivals = load32(place)
+            again += arrivals > load32(state + 8 * CLUSTER_WAITS + 4 * lane)
+            store32(place, arrivals + 1)
+    current_instruction(context, load32(block + 4 * END_PC))
+    status = broken_rule(context, CLUSTER_RULE) if again else 0
     if status != 0:
         return status
     cluster, relaxed = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), load32(block + 4 * END_A)
@@ -184,29 +191,28 @@ def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
     return 0
 
 
-def wait_in_cluster(context: int, state: int, block: int, part: int) -> int:
-    """Lanes of a warp wait for the phase in which they arrived; a status."""
-    first = 4 * 32 * load64(context + 8 * CURRENT)
-    arrivals = load64(context + 8 * CLUSTER_ARRIVALS) + first
-    waits = load64(context + 8 * CLUSTER_WAITS) + first
+def wait_in_cluster(context: int, state: int, block: int, at: int, taken: int) -> int:
+    """Lanes wait for the phase in which they arrived, those for the same one together; a status."""
     current_instruction(context, load32(block + 4 * END_PC))
-    wrong, phase = 0, 0
-    for lane in range(32):
-        if load64(part + 8 * PART_MASK) >> lane & 1:
-            mine = load32(arrivals + 4 * lane)
-            if mine <= load32(waits + 4 * lane):
-                wrong = 1
-            store32(waits + 4 * lane, mine)
-            phase = max(phase, mine)
-    status = broken_rule(context, CLUSTER_RULE) if wrong else 0
-    if status != 0:
-        return status
-    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
-    if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < phase:
-        store64(part + 8 * PART_STATUS, AT_CLUSTER)
-        store64(part + 8 * PART_MORE, phase)
-    else:
-        leave_cluster_barrier(context, load64(context + 8 * CURRENT))
+    cluster, left = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), taken
+    while left != 0:
+        arrivals, same, never = load32(state + 8 * CLUSTER_ARRIVALS + 4 * first_lane(left)), 0, 0
+        for lane in range(32):
+            waits = state + 8 * CLUSTER_WAITS + 4 * lane
+            if left >> lane & 1 and load32(state + 8 * CLUSTER_ARRIVALS + 4 * lane) == arrivals:
+                never += arrivals <= load32(waits)
+                store32(waits, arrivals)
+                same |= 1 << lane
+        left &= ~same
+        status = broken_rule(context, CLUSTER_RULE) if never else 0
+        if status != 0:
+            return status
+        part = add_part(state, at + 1, same, READY)
+        if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < arrivals:
+            store64(part + 8 * PART_STATUS, AT_CLUSTER)
+            store64(part + 8 * PART_MORE, arrivals)
+        else:
+            leave_cluster_barrier(context, load64(context + 8 * CURRENT))
     return 0
 
 
@@ -254,9 +260,12 @@ def cluster_phase(context: int, state: int) -> None:
 
 
 def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
-    """A whole warp releases registers or requests more, and waits for them; a status."""
-    if load64(part + 8 * PART_MASK) != (1 << 32) - 1:
-        return DIVERGENT
+    """A whole warp releases registers or requests more, and waits for them; a status. If a lane is missing, that is
+    noted, and nothing else happens."""
+    mask = load64(part + 8 * PART_MASK)
+    if mask != (1 << 32) - 1:
+        current_instruction(context, load32(block + 4 * END_PC))
+        return note_fault(context, load64(context + 8 * CURRENT_RECORD), mask, PARTIAL_WARP, 0)
     wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
     if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
         if load32(block + 4 * END_C) == 0:  # it changes nothing

@@ -43,7 +43,7 @@ def _members(code: OperationCode, k: int) -> Lanes:
 
 def needs_whole_warp(code: OperationCode) -> None:
     """If a lane is missing, that is noted and nothing else happens, or it ends the run."""
-    b = code.builder
+    code.together, b = True, code.builder
     with b.if_then(b.icmp_signed("!=", code.mask, WORD32(-1)), likely=False):
         code.note(code.mask, note_fault, WORD64(layout.PARTIAL_WARP), WORD64(0))
         b.ret(WORD64(layout.DONE))

@@ -39,7 +39,6 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
     SHARED_LIMIT,
-    SPREAD,
     STORES,
     TENSOR_MAP,
     TR_BYTES,
@@ -201,14 +200,8 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
     if load64(context + 8 * COUNTING) | is_recorded(context, load32(record + 4 * (OPERANDS + 6))):
         row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
         places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-        signal = registers + load32(record + 4 * (OPERANDS + 2))
-        first = 0
-        while mask >> first & 1 == 0:
-            first += 1
         for lane in range(32):
             store64(places + 8 * lane, offset_of(load64(row + 8 * lane) + shift))
-            if mask >> lane & 1 and offset_of(load64(signal + 8 * lane)) != offset_of(load64(signal + 8 * first)):
-                return SPREAD
         record_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)))
         if load64(context + 8 * COUNTING) != 0:
             count_shared(context, mask, size, load32(record + 4 * (OPERANDS + 6)), 0)
