@@ -18,7 +18,7 @@ IN_SOURCE = [bug for bug in BUGS.values() if bug.in_source]
 HAZARDS = [bug for bug in IN_SOURCE if bug.cause]
 WRONG = [bug for bug in IN_SOURCE if not bug.cause and Status.INCORRECT in bug.statuses]
 MAX_STEPS = 20_000
-"""Steps of one run, above which it counts as endless: bugs must show well before."""
+"""Steps of one warp, above which it counts as endless: bugs must show well before."""
 
 
 def candidate(bug: Bug) -> CudaKernel:

@@ -201,7 +201,7 @@ def test_each_mistake_in_dropping_out_is_found(old, new, expected):
 
 def test_an_mbarrier_that_all_have_dropped_out_of_ends_no_more_phases():
     body = (
-        INIT + "mbarrier.arrive_drop.shared::cta.b64 %rd5, [%r2], 1;\n"
+        INIT + "mbarrier.arrive_drop.shared::cta.b64 %rd5, [%r2], 1;\nbar.sync 0;\n"
         "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r2], 0; selp.u32 %r6, 1, 0, %p2;\n"
         "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r2], 1; selp.u32 %r7, 2, 0, %p2;\n"
         "add.u32 %r6, %r6, %r7; st.global.u32 [%rd2], %r6;\n"

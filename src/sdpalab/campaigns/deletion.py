@@ -61,7 +61,7 @@ REASONS = Path(__file__).with_name("deletion_reasons.json")
 TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
 CASE_STEPS = 20_000_000
-"""Most vector steps of a launch of a FILE.ptx."""
+"""Most vector steps of a warp in a launch of a FILE.ptx."""
 TARGET_SECONDS = 3600.0
 """Most for the mutants of one code."""
 Case = tuple[Problem, LaunchPlan, dict[str, Any]]

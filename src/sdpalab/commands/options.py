@@ -69,7 +69,7 @@ LevelOption = Annotated[str, typer.Option(metavar="L", help="quick (a minute) or
 SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs for --shape.")]
 MaxStepsOption = Annotated[
     int | None,
-    typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
+    typer.Option("--max-steps", metavar="N", help="Steps of one warp, above which it counts as an endless loop."),
 ]
 LaunchOption = Annotated[
     str | None,

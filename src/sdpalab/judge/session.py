@@ -139,7 +139,7 @@ def judge_candidate(
         Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted. A kernel that hangs
         twice is judged no further.
     max_steps : int, optional
-        Steps of one launch on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
+        Steps of one warp on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
     numerics : str
         Rule of the simulator's tensor-core sums (:func:`sdpalab.sim.launch`).
     until_failure : bool

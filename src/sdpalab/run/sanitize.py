@@ -69,7 +69,7 @@ class Modes:
     numerics : str
         See :func:`sdpalab.sim.launch`.
     max_steps : int
-        Vector steps of one run; more counts as an endless loop.
+        Vector steps of one warp; more counts as an endless loop.
     """
 
     schedules: tuple[str, ...] = SCHEDULES

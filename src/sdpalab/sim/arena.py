@@ -173,11 +173,6 @@ class Arena:
             _copy(space.data, begin, _bytes_of(array))
         return space
 
-    @property
-    def has_copies(self) -> bool:
-        """Whether there are arrays of the caller's that are copied in and back."""
-        return bool(self._arrays)
-
     def snapshot(self) -> tuple[Array | None, Heap | None]:
         """What a launch may change: of a device its memory, and the heap."""
         memory = None if self.memory is None else self.memory[: self.end].copy()

@@ -18,7 +18,7 @@ from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import Struct, filled_struct
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard
-from sdpalab.sim.launch import Accesses, Executed, Report, execute, ptx_text
+from sdpalab.sim.launch import Accesses, Report, execute, ptx_text
 from sdpalab.sim.linking import allocates
 from sdpalab.sim.memory import GLOBAL_BASE, POISON
 from sdpalab.sim.names import demangled, resolve, short_name
@@ -33,7 +33,8 @@ FILLS = {"poison": POISON, "zeros": 0}
 """What new memory may hold, each of its bytes."""
 _MEMORY = 1 << 32
 _MOST_KEPT = 1 << 30
-"""Bytes of memory as it was before launches that others may run beside: beyond that, launches keep all accesses."""
+"""Bytes of memory as it was before launches that others may run beside: beyond that, all accesses of a launch are kept
+at once."""
 
 
 class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
@@ -441,45 +442,27 @@ class DeviceFunction:
         stream = stream or streams.default
         streams.begin(stream)
         device.overlaps |= bool(options.get("programmatic"))
-        accesses: Accesses = "places" if device.overlaps else "none"
-        before = None
-        if streams.needs_accesses:
-            accesses = "places" if streams.snapshot_bytes + arena.end <= _MOST_KEPT else "all"
-            before = (arena.snapshot(), list(arena.extents)) if accesses == "places" else None
+        accesses: Accesses = "places" if device.overlaps or streams.needs_accesses else "none"
         prerequisites = np.empty((0, 3), np.int64) if stream.last is None else stream.last
         mark = arena.end
 
-        def run(accesses: Accesses) -> Executed:
-            here = arena.end
-            try:
-                return execute(
-                    *(self.module.text, self.entry, grid, block, args, arena),
-                    placed=self.module.placed,
-                    accesses=accesses,
-                    prerequisites=prerequisites,
-                    **options,
-                )
-            finally:
-                arena.release(here)
-
-        def again() -> StreamOperation:
-            """The launch once more, in the memory as it was, for all of its accesses."""
-            assert before is not None
-            now = arena.snapshot(), arena.extents
-            arena.restore(before[0])
-            arena.extents = list(before[1])
-            try:
-                return launch_operation(run("all"), mark)
-            finally:
-                arena.restore(now[0])
-                arena.extents = now[1]
-
-        done = run(accesses)
+        try:
+            done = execute(
+                *(self.module.text, self.entry, grid, block, args, arena),
+                placed=self.module.placed,
+                accesses=accesses,
+                prerequisites=prerequisites,
+                **options,
+            )
+        finally:
+            arena.release(mark)
         if accesses == "none":
             done = replace(done, history=None)
+        if not streams.needs_accesses:
+            done = replace(done, again=None)
         operation = launch_operation(done, mark)
-        if done.touched is not None and before is not None:
-            operation.again, operation.snapshot_bytes = again, arena.end
+        if operation.snapshot_bytes and streams.snapshot_bytes + operation.snapshot_bytes > _MOST_KEPT:
+            operation.keep_all()
         races = streams.add(stream, operation)
         device.hazards += [*done.report.hazards, *races]
         return replace(done.report, hazards=[*done.report.hazards, *races])

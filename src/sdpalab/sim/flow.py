@@ -25,6 +25,7 @@ __all__ = [
     "Flow",
     "block_end",
     "build_end",
+    "calls_nothing",
     "goto",
     "index_beyond",
     "polls_in_vain",
@@ -144,6 +145,14 @@ def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3
     )
 
 
+def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call of an address where there is no function."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
+        f"function (block {block}, thread {thread})"
+    )
+
+
 @block_end("exit")
 def _exit(flow: Flow, instruction: Instruction, following: int) -> End:
     Mods(instruction).done()
@@ -183,7 +192,7 @@ def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap
 
 
 def too_many_steps(most: int, line: int) -> StepLimit:
-    """The exception for a launch that takes more than ``most`` vector steps, in front of a block at a line."""
+    """The exception for a launch with a warp that takes more than ``most`` steps, in front of a block at a line."""
     return StepLimit(
         f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,12 +27,13 @@ from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
-from sdpalab.sim.memory import Space
+from sdpalab.sim.memory import Extent, Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import (
     STUCK,
     UNWRITTEN,
     all_resident,
+    history_of,
     note_suspicions,
     report_suspicions,
     run_native,
@@ -62,8 +63,9 @@ _MAX_STEPS = 20_000_000
 _ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
 """Exceptions of a launch in a ring, by the reason with which native code ends."""
 
-Accesses = Literal["none", "places", "all"]
+Accesses = Literal["none", "places"]
 """What of a launch's accesses to global memory is wanted (:func:`execute`)."""
+_Before = tuple[Array | None, Heap | None]
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def launch(
     seed : int
         For the random schedule and for stale reads.
     max_steps : int, optional
-        Vector steps that one chunk of CTAs may take. Default: twenty million.
+        Vector steps that one warp may take. Default: twenty million.
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
@@ -229,7 +231,8 @@ class Executed:
     """A launch that has run to its end: its report, and the entry with all that it calls.
 
     With the ``race`` check ``history`` has its accesses to global memory; or, where places were asked for and the
-    native engine ran it, ``touched`` has their places alone.
+    native engine ran it on a device, ``touched`` has their places alone, and ``again`` gives the accesses to some of
+    these: it runs the launch once more, in a copy of the memory as it was.
     """
 
     report: Report
@@ -238,6 +241,7 @@ class Executed:
     geometry: Geometry
     history: GlobalHistory | None
     touched: Touched | None = None
+    again: Callable[[Indices], GlobalHistory] | None = None
 
 
 def execute(
@@ -271,8 +275,7 @@ def execute(
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
     ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
-    ``accesses`` is what of the accesses to global memory is wanted: all of :attr:`Executed.history`, which native code
-    does not keep, or their ``places`` at least. Arrays of the caller's that are copied in and back make that all.
+    ``accesses`` is whether the accesses to global memory are wanted: at least their places.
     """
     check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
@@ -312,9 +315,8 @@ def execute(
         numerics=numerics,
         prerequisites=prerequisites if programmatic else None,
     )
-    if accesses == "places" and arena.has_copies:  # such a launch cannot be repeated
-        accesses = "all"
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses)
+    before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses, before)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -325,7 +327,20 @@ def execute(
         tuple(run.chunks.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )
-    return Executed(report, module, code, geometry, run.chunks.history, run.touched[0] if run.touched else None)
+    executed = Executed(report, module, code, geometry, run.chunks.history)
+    if not run.touched:
+        return executed
+    again = partial(_accesses_to, run.chunks.setup, before, extents) if before[0] is not None else None
+    return replace(executed, touched=run.touched[0], again=again)
+
+
+def _accesses_to(setup: Setup, before: _Before, extents: Sequence[Extent], places: Indices) -> GlobalHistory:
+    """The accesses of a launch that has run to its end to some places, in a copy of the memory as it was before."""
+    memory, heap = before
+    assert memory is not None
+    space = Space("global", len(memory), len(memory), extents)
+    space.data[: len(memory)] = memory
+    return history_of(replace(setup, heap=heap), space, places)
 
 
 @dataclass(frozen=True)
@@ -339,7 +354,9 @@ class _Execution:
     touched: list[Touched] = field(default_factory=list)
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, accesses: Accesses) -> _Execution:
+def _run(
+    setup: Setup, arena: Arena, affordable: int, workers: int | None, accesses: Accesses, before: _Before
+) -> _Execution:
     """Run a launch on the native engine, or where that leaves it to the reference engine, there.
 
     What is read of shared memory that nobody wrote is followed to where it matters: that takes longer, so it is done
@@ -351,9 +368,8 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, acces
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
         return run
-    native = wanted_engine() == "native" and accesses != "all"
+    native = wanted_engine() == "native"
     follows = _follows(setup)
-    before = arena.snapshot() if native or follows else (None, None)
     suspects = False
     if native:
         run = _execution(setup, arena)
@@ -398,7 +414,7 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, acces
 
 
 def _report_natively(
-    setup: Setup, arena: Arena, before: tuple[Array | None, Heap | None], why: str, accesses: Accesses
+    setup: Setup, arena: Arena, before: _Before, why: str, accesses: Accesses
 ) -> tuple[_Execution | None, bool]:
     """Run a launch with hazards on the native engine, which reports them; None if it does not, and whether it may with
     the other choice of ``setup.tracking``.

@@ -4,15 +4,14 @@ Operations run when they are issued, one after the other. Two of different strea
 orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
 clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
 
-The native engine leaves only the places of a launch's accesses, and of reads wider ones. Where those meet, the launch
-is run once more by the reference engine, in the memory as it was: whether it is a race, and between which instructions,
-is read from that.
+A launch leaves only the places of its accesses, and of reads wider ones. Where those of two meet, both are run once
+more, in the memory as it was: whether it is a race, and between which instructions, is read from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,13 +25,15 @@ from sdpalab.sim.launch import Executed
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.names import short_name
-from sdpalab.sim.selection import WARP, Indices
+from sdpalab.sim.selection import WARP, Indices, Mask
 
 __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
 
 _USUALLY = "usually a missing event or a missing synchronisation between the streams"
 _HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
 _SEVERAL = 0xFFFFFFFF
+_LOOKED_AT_FIRST, _ALL = 1 << 14, 1 << 62
+"""Bytes that two operations may both access in which a race is looked for, and then."""
 
 Clock = dict[int, int]
 """For each stream, how many of its operations come before."""
@@ -89,6 +90,41 @@ class Runs:
         none = np.full(len(begins), -1, np.int64)
         return Runs(begins, begins + size, none, none, none)
 
+    @staticmethod
+    def of_all(several: Sequence[Runs]) -> Runs:
+        """The stretches that any of these have, of which nothing is kept but where they are."""
+        bounds = np.unique(np.concatenate([bound for runs in several for bound in (runs.begins, runs.ends)]))
+        inside = np.any([runs.has(bounds) for runs in several], axis=0)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[inside[:-1]])
+
+    @property
+    def stretches(self) -> Indices:
+        """From and to [n, 2]."""
+        return np.stack([self.begins, self.ends], axis=1)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return int((self.ends - self.begins).sum())
+
+    def has(self, places: Indices) -> Mask:
+        """Which of these bytes are in a stretch."""
+        before = np.searchsorted(self.begins, places, side="right") - 1
+        inside: Mask = (before >= 0) & (places < np.append(self.ends, 0)[before])
+        return inside
+
+    def shared(self, other: Runs) -> Runs:
+        """The stretches that both have."""
+        bounds = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
+        both = self.has(bounds) & other.has(bounds)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[both[:-1]])
+
+    def first(self, most: int) -> Runs:
+        """The first stretches, of not much more than so many bytes in all."""
+        many = int(np.searchsorted(np.cumsum(self.ends - self.begins), most)) + 1
+        ends = np.minimum(self.ends[:many], self.begins[:many] + most)
+        return Runs.of_stretches(np.stack([self.begins[:many], ends], axis=1))
+
     def meeting(self, other: Runs) -> tuple[int, int] | None:
         """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
         if not len(self.begins) or not len(other.begins):
@@ -116,7 +152,7 @@ class StreamOperation:
     at : str
         ``file:line`` of the host's code that issued it, if that is known.
     again : function, optional
-        Of a launch by the native engine, of which only the places are there: the same with all accesses.
+        Of a launch of which only the places are there: the same with its accesses to stretches [n, 2] of bytes.
     snapshot_bytes : int
         Bytes that this function keeps.
     """
@@ -129,10 +165,12 @@ class StreamOperation:
     source: Callable[[Instruction], str] = field(default=lambda instruction: "")
     place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
     at: str = ""
-    again: Callable[[], StreamOperation] | None = None
+    again: Callable[[Indices], StreamOperation] | None = None
     snapshot_bytes: int = 0
     stream: int = 0
     index: int = 0
+    _known: tuple[Runs, StreamOperation] | None = None
+    """The last stretches that ``again`` was given, and what it has found out."""
 
     def prerequisites(self) -> Indices | None:
         """What a launch accesses: bytes from and to, and whether it writes there [n, 3]; None for a copy or a fill."""
@@ -144,10 +182,21 @@ class StreamOperation:
                 parts.append(np.stack([runs.begins, runs.ends, np.full(len(runs.begins), writes)], axis=1))
         return np.concatenate(parts)
 
-    def complete(self) -> None:
-        """Find out all of its accesses, if only their places are there."""
-        if self.again is not None:
-            whole = self.again()
+    def accesses_to(self, places: Runs) -> StreamOperation:
+        """The operation with its accesses to these stretches at least, if only their places are there: else itself."""
+        if self.again is None:
+            return self
+        if self._known is None or self._known[0].shared(places).size < places.size:
+            known = [places] if self._known is None else [places, self._known[0]]
+            wanted = Runs.of_all(known)
+            self._known = wanted, self.again(wanted.stretches)
+        return self._known[1]
+
+    def keep_all(self) -> None:
+        """Find out all of its accesses, if only their places are there, and keep them in place of the memory."""
+        stretches = self.prerequisites()
+        if self.again is not None and stretches is not None:
+            whole = self.again(stretches[:, :2])
             self.reads, self.writes, self.atomics = whole.reads, whole.writes, whole.atomics
             self.again, self.snapshot_bytes = None, 0
 
@@ -198,10 +247,16 @@ def launch_operation(executed: Executed, end: int) -> StreamOperation:
 
     operation.place = place
     history, touched = executed.history, executed.touched
+    again = executed.again
     if touched is not None:
         operation.reads, operation.writes, operation.atomics = (
             Runs.of_stretches(each[each[:, 0] < end]) for each in (touched.reads, touched.writes, touched.updates)
         )
+        if again is not None:
+            operation.snapshot_bytes = end
+            operation.again = lambda places: launch_operation(
+                replace(executed, touched=None, history=again(places)), end
+            )
     elif history is not None:
         operation.reads, operation.writes, operation.atomics = (
             Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
@@ -226,6 +281,13 @@ def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others
     runs: Runs | None = getattr(later, mine)
     before: Runs | None = getattr(earlier, others)
     return runs.meeting(before) if runs is not None and before is not None else None
+
+
+def _shared(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> Runs:
+    """The stretches that accesses of one kind of an operation share with those of a kind of another one."""
+    runs: Runs | None = getattr(later, mine)
+    before: Runs | None = getattr(earlier, others)
+    return Runs.of_bytes(np.empty(0, np.int64), 0) if runs is None or before is None else runs.shared(before)
 
 
 class Streams:
@@ -303,20 +365,27 @@ class Streams:
         return np.concatenate(stretches[0]), np.concatenate(stretches[1])
 
     def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
-        if not any(_meeting(later, mine, earlier, others) for mine, others, _ in _RULES):
-            return
-        later.complete()
-        earlier.complete()
-        for mine, others, what in _RULES:
-            runs, before = getattr(later, mine), getattr(earlier, others)
-            met = _meeting(later, mine, earlier, others)
-            if met is not None:
-                other = earlier.access(before, met[1], self.all[earlier.stream].name)
+        issued = self.all[later.stream].name if stream is None else stream
+        others_stream, rules = self.all[earlier.stream].name, list(_RULES)
+        for most in (_LOOKED_AT_FIRST, _ALL):  # mostly the first places show a race
+            shared = [_shared(later, mine, earlier, others).first(most) for mine, others, _ in rules]
+            if not any(each.size for each in shared):
+                return
+            places = Runs.of_all(shared)
+            seen, before_it = later.accesses_to(places), earlier.accesses_to(places)
+            for (mine, others, what), mine_places in zip(tuple(rules), shared, strict=True):
+                runs, before = getattr(seen, mine), getattr(before_it, others)
+                met = _meeting(seen, mine, before_it, others)
+                if met is None:
+                    continue
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
+                if begin >= mine_places.ends.max(initial=0):
+                    continue  # there may be one before
+                rules.remove((mine, others, what))
+                other = before_it.access(before, met[1], others_stream)
                 extent = self.arena.extent_of(GLOBAL_BASE + begin)
                 where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
-                issued = self.all[later.stream].name if stream is None else stream
-                yield later.hazard(what, runs, met[0], other, where, issued)
+                yield seen.hazard(what, runs, met[0], other, where, issued)
 
 
 class Stream:

@@ -79,7 +79,7 @@ class CandidateProcesses:
     gpu : bool
         Whether the kernel runs on the GPU instead of the simulator.
     max_steps : int, optional
-        Of the simulator, for one launch (:func:`sdpalab.sim.launch`).
+        Of the simulator, for one warp (:func:`sdpalab.sim.launch`).
     numerics : str
         Of the simulator, for every launch (:func:`sdpalab.sim.launch`).
     on_plan : callable, optional

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
-from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
-from sdpalab.sim.flow import End, Flow, block_end, leave
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.flow import End, Flow, block_end, calls_nothing, leave
 from sdpalab.sim.frames import Frames
 from sdpalab.sim.ir import Function, Immediate, Instruction, Operand, Register, Symbol, Vector
 from sdpalab.sim.isa.parameters import parameter_place
@@ -144,11 +144,7 @@ def _through_register(flow: Flow, instruction: Instruction, following: int) -> E
             if int(value) in errors:
                 raise errors[int(value)]
             if int(value) not in ends:
-                block, thread = machine.where(int(indices(part)[0]))
-                raise IllegalAccess(
-                    f"{instruction.text} at PTX line {instruction.line} calls the address {int(value):#x}, where there "
-                    f"is no function (block {block}, thread {thread})"
-                )
+                raise calls_nothing(instruction, int(value), *machine.where(int(indices(part)[0])))
             resumed += ends[int(value)](part)
         return resumed
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
@@ -20,6 +22,7 @@ __all__ = [
     "STUCK",
     "UNWRITTEN",
     "all_resident",
+    "history_of",
     "note_suspicions",
     "report_suspicions",
     "run_native",
@@ -89,6 +92,13 @@ def all_resident(setup: Setup) -> Setup | None:
     from sdpalab.sim.native import communication
 
     return communication.all_resident(setup)
+
+
+def history_of(setup: Setup, space: Space, places: Indices) -> GlobalHistory:
+    """See :func:`sdpalab.sim.native.histories.history_of`."""
+    from sdpalab.sim.native import histories
+
+    return histories.history_of(setup, space, places)
 
 
 def note_suspicions(

@@ -62,7 +62,7 @@ def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list
     mods.done()
     targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
     words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
-    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
+    words[layout.END_B], words[layout.END_C], words[layout.END_D] = len(asm.lists), len(targets), -1
     asm.lists += targets
 
 
@@ -111,7 +111,7 @@ def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: 
     mods.flag("aligned")
     mods.done()
     words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
-    words[layout.END_A] = int(order == "relaxed")
+    words[layout.END_A], words[layout.END_PC] = int(order == "relaxed"), instruction.pc
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:

@@ -248,6 +248,7 @@ CONTEXT_WORDS = 192
     FAULTS,  # rows of what is wrong; 0: one ends the run
     FAULT_COUNT,
     FAULTS_OF,  # for each record its last row, plus one
+    FAULT_ENDS,  # whether an illegal access ends the run all the same
     TRACE,  # events, one behind the other, and zeros behind them; 0: none are recorded
     TRACE_END,
     TRACE_BEGAN,  # the end of the events of all clusters before
@@ -270,7 +271,9 @@ CONTEXT_WORDS = 192
     RECORDED,  # of each instruction, whether recorders collect its accesses: a byte; 0: of none
     RECORD_SHARED,  # functions of Python for such accesses, of shared memory
     RECORD_LINE,  # and of global memory by copies
-) = range(182)
+    COUNTED_COPIES,  # with counters, of boxes
+    COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
+) = range(185)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -421,6 +424,8 @@ MBARRIER_WORDS, MOST_MBARRIERS = 9, 64
 MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG, MB_UNFENCED = range(9)
 """``MB_TAG``: with checks, the tag of its initialisation. ``MB_UNFENCED``: where that needs a fence, the thread of the
 cluster, plus one, that has initialised it and has made none since."""
+SPENT = 2
+"""``MB_VALID`` of an mbarrier that all have dropped out of; 1 of others, 0 where there is none."""
 
 # ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 

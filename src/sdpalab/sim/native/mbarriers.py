@@ -37,6 +37,7 @@ from sdpalab.sim.native.layout import (
     FIRST_PART,
     FULL,
     GRANULE_SHIFT,
+    ILLEGAL,
     LIVE,
     MB_BYTES,
     MB_CTA,
@@ -70,6 +71,7 @@ from sdpalab.sim.native.layout import (
     SHARED,
     SHARED_LIMIT,
     SHARED_STRIDE,
+    SPENT,
     WARP_COUNT,
     WARP_CTA,
     WARP_WORDS,
@@ -91,6 +93,7 @@ __all__ = [
     "begin_mbarrier",
     "bytes_came",
     "bytes_counted",
+    "count_arrivals",
     "count_bytes",
     "cta_alive",
     "cta_of",
@@ -179,16 +182,16 @@ def use_mbarrier(context: int, entry: int) -> int:
 
 
 def initialise(context: int, entry: int) -> int:
-    """The current warp writes an mbarrier, which nobody but instructions for mbarriers may touch from now on; a status.
-
-    Another CTA's mbarrier is left to the reference engine.
-    """
+    """The current warp writes an mbarrier, which nobody but instructions for mbarriers may touch from now on; a
+    status."""
     offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
-    if cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
-        return MBARRIER_RULE
+    state, warp = load64(context + 8 * CURRENT_STATE), load64(context + 8 * CURRENT)
+    home = load64(state + 8 * WARP_CTA)
     store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+    store64(state + 8 * WARP_CTA, cta)  # as if the warp were of that CTA, for as long as the check takes
     status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
-    warp = load64(context + 8 * CURRENT)
+    store64(state + 8 * WARP_CTA, home)
+    touch_remote(context, warp, cta, warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
     store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
     mark_mbarrier(context, cta, offset)
     fill(vectors_of(context, entry, 0), 0, 32 * load64(context + 8 * ACTORS))
@@ -219,18 +222,21 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + load32(record + 4 * OPERANDS) + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-        count = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
+        count = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
         cta, offset = cta_of(context, address), offset_of(address)
-        if cta < 0 or offset & 7 or offset > load64(context + 8 * SHARED_LIMIT) - 8 or count < 1 or count > _MOST:
-            return MBARRIER_RULE
-        entry = mbarrier_at(context, cta, offset)
-        if entry != 0:  # again: whether that is in the middle of a phase is a suspicion
-            status = broken_rule(context, MBARRIER_RULE)
-            if status != 0:
-                return status
-            if load64(context + 8 * CHECKED) != 0:
-                unmark_mbarrier(context, cta, offset)
-        else:
+        legal = cta >= 0 and offset & 7 == 0 and offset <= load64(context + 8 * SHARED_LIMIT) - 8
+        entry = mbarrier_at(context, cta, offset) if legal else 0
+        # Again: whether that is in the middle of a phase is a suspicion.
+        wrong = entry != 0 or count < 1 or count > _MOST
+        status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
+        if status != 0:
+            return status
+        if not legal:
+            continue
+        count = max(count, 1)
+        if entry != 0 and load64(context + 8 * CHECKED) != 0:
+            unmark_mbarrier(context, cta, offset)
+        if entry == 0:
             entry = free_mbarrier(context, cta)
             if entry == 0:
                 return FULL
@@ -279,11 +285,9 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 continue
             row = registers + load32(record + 4 * OPERANDS)
             address = load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
-            many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
+            many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
             cta = cta_of(context, address)
             mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-            if many < 0:
-                return MBARRIER_RULE
             if mine == 0 or cta_alive(context, cta) == 0:
                 status = broken_rule(context, MBARRIER_RULE)
                 if status != 0:
@@ -306,10 +310,11 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
                 total += many
         if entry == 0:
             continue
-        pending = load64(entry + 8 * MB_PENDING)
+        pending, expected = load64(entry + 8 * MB_PENDING), load64(entry + 8 * MB_EXPECTED)
         status = use_mbarrier(context, entry)
+        wrong = total > pending or load64(entry + 8 * MB_BYTES) > _MOST or (drops and total > expected)
         ends = total == pending and load32(record + 4 * (OPERANDS + 8))
-        if status == 0 and (total > pending or load64(entry + 8 * MB_BYTES) > _MOST or ends):
+        if status == 0 and (wrong or ends):
             status = broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
@@ -317,17 +322,20 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
         if load64(context + 8 * CHECKED) != 0:
             arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
         if drops:
-            expected = load64(entry + 8 * MB_EXPECTED) - total
-            if expected <= 0:  # no phase would end any more
-                return MBARRIER_RULE
-            store64(entry + 8 * MB_EXPECTED, expected)
-        while total > 0:
-            here = min(total, load64(entry + 8 * MB_PENDING))
-            store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
-            total -= here
-            if settle(context, entry) == 0:
-                break  # more arrivals than the phase has room for
+            store64(entry + 8 * MB_EXPECTED, max(expected - total, 0))
+        count_arrivals(context, entry, total)
     return 0
+
+
+def count_arrivals(context: int, entry: int, total: int) -> None:
+    """So many threads have arrived: phases that waited only for them end."""
+    total = min(total, _MOST)
+    while total > 0:
+        here = min(total, load64(entry + 8 * MB_PENDING))
+        store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+        total -= here
+        if settle(context, entry) == 0:
+            break  # more arrivals than the phase has room for
 
 
 def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
@@ -339,11 +347,9 @@ def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
         if mask >> lane & 1 == 0:
             continue
         address = load64(registers + row + 8 * lane) + shift
-        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
+        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
         cta = cta_of(context, address)
         entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-        if many < 0:
-            return MBARRIER_RULE
         status = 0
         if entry == 0 or cta_alive(context, cta) == 0:
             status = broken_rule(context, MBARRIER_RULE)
@@ -371,8 +377,6 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         address = load64(registers + row + 8 * lane) + shift
         cta, offset = cta_of(context, address), offset_of(address)
         entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
-        if entry != 0 and cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
-            return MBARRIER_RULE
         status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
         if status != 0:
             return status
@@ -381,8 +385,12 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         store64(entry + 8 * MB_OFFSET, -1)
         if load64(context + 8 * CHECKED) != 0:
             unmark_mbarrier(context, cta, offset)
+            state = load64(context + 8 * CURRENT_STATE)
+            home = load64(state + 8 * WARP_CTA)
             store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+            store64(state + 8 * WARP_CTA, cta)
             mark_written(context, 1, EVERY_LANE, 8)
+            store64(state + 8 * WARP_CTA, home)
     return 0
 
 
@@ -403,9 +411,16 @@ def bytes_counted(context: int, entry: int) -> int:
 
 
 def settle(context: int, entry: int) -> int:
-    """A complete phase ends, and lanes that wait for it go on; whether there is one."""
-    if load64(entry + 8 * MB_PENDING) != 0 or load64(entry + 8 * MB_BYTES) != 0:
+    """A complete phase ends, and lanes that wait for it go on; whether there is one. When all have dropped out, the
+    phase that ends is the last."""
+    if (
+        load64(entry + 8 * MB_PENDING) != 0
+        or load64(entry + 8 * MB_BYTES) != 0
+        or load64(entry + 8 * MB_VALID) == SPENT
+    ):
         return 0
+    if load64(entry + 8 * MB_EXPECTED) == 0:
+        store64(entry + 8 * MB_VALID, SPENT)
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))

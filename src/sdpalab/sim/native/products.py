@@ -93,14 +93,12 @@ _ILLEGAL = 2
 
 def meet(context: int, state: int, block: int, part: int, end: int) -> int:
     """A warp has come to a wgmma that its warpgroup executes together; a status."""
-    if load64(part + 8 * PART_MASK) != _EVERYONE:
-        return WGMMA_RULE
     store64(part + 8 * PART_STATUS, AT_WGMMA)
     store64(part + 8 * PART_FROM, block)
     warps, warp = load64(context + 8 * WARP_COUNT), load64(state + 8 * WARP_NUMBER)
     first = load64(state + 8 * WARP_CTA) * warps + warp - warp % 4
-    if warp - warp % 4 + 4 > warps:
-        return WGMMA_RULE
+    if warp - warp % 4 + 4 > warps:  # a part of a warpgroup waits forever
+        return 0
     for k in range(4):
         if waiting_part(context, first + k, block) == 0:
             return 0
@@ -113,19 +111,18 @@ def meet(context: int, state: int, block: int, part: int, end: int) -> int:
 
 
 def waiting_part(context: int, number: int, block: int) -> int:
-    """The part of a warp that waits at this wgmma; 0 if there is none."""
+    """The part of a warp that waits at this wgmma with all lanes; 0 if there is none."""
     state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
-        if load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
+        whole = load64(part + 8 * PART_MASK) == _EVERYONE
+        if whole and load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
             return part
     return 0
 
 
 def commit_products(registers: int, record: int, mask: int, context: int) -> int:
     """``wgmma.commit_group``, by each warp for itself."""
-    if mask != _EVERYONE:
-        return WGMMA_RULE
     place = load64(context + 8 * CURRENT_STATE) + 8 * PRODUCT_GROUPS
     store64(place, load64(place) + 1)
     return 0
@@ -133,8 +130,6 @@ def commit_products(registers: int, record: int, mask: int, context: int) -> int
 
 def fence_products(registers: int, record: int, mask: int, context: int) -> int:
     """``wgmma.fence``, by each warp for itself: its registers may be given to products again."""
-    if mask != _EVERYONE:
-        return WGMMA_RULE
     state = load64(context + 8 * CURRENT_STATE)
     store64(state + 8 * FENCED, 1)
     store64(state + 8 * TOUCHED_SETS, 0)
@@ -232,7 +227,7 @@ def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int
     placed = place_chunks(context, cta, descriptor, rows, k_major, out)
     if placed == _ILLEGAL:
         return broken_rule(context, ILLEGAL)
-    return 0 if placed else WGMMA_RULE
+    return 0 if placed else broken_rule(context, WGMMA_RULE)
 
 
 def complete(context: int, first: int, entry: int, words: int) -> None:
@@ -366,24 +361,23 @@ def land(context: int, first: int, entry: int) -> int:
 
 
 def refused(context: int, placed: int) -> int:
-    """Whether a product cannot read chunks that were so placed; a status. With checks, illegal ones have been noted."""
-    if placed == _ILLEGAL:
-        return broken_rule(context, ILLEGAL) if load64(context + 8 * CHECKED) == 0 else 0
-    return 0 if placed else WGMMA_RULE
+    """Whether a product cannot read chunks that were so placed; a status. With checks, that has been noted."""
+    if placed == 1 or load64(context + 8 * CHECKED) != 0:
+        return 0
+    return broken_rule(context, ILLEGAL if placed == _ILLEGAL else WGMMA_RULE)
 
 
 def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 0 if the descriptor is
-    not modelled, 2 if one is illegal: that is taken from poison."""
-    if descriptor >> 49 & 7:
-        return 0
+    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 2 if one is illegal, 0
+    if the descriptor is not modelled: what is there is taken from poison."""
+    modelled = descriptor >> 49 & 7 == 0
     start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
     stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3
     width = 16 if mode == 0 else 256 >> mode
     across = width // 16
     limit = load64(context + 8 * SHARED_LIMIT) - 16
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
-    poison, placed = load64(context + 8 * SCRATCH) + SCRATCH_POISON, 1
+    poison, placed = load64(context + 8 * SCRATCH) + SCRATCH_POISON, 1 if modelled else 0
     for outer in range(rows // 8):
         for half in range(2):
             for inner in range(8):
@@ -396,6 +390,7 @@ def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: in
                 address = start + place
                 address = address ^ (address >> 7 & across - 1) << 4
                 legal = address >= 0 and address <= limit
-                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address if legal else poison)
-                placed = placed if legal else _ILLEGAL
+                there = legal and modelled
+                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address if there else poison)
+                placed = placed if legal or not modelled else _ILLEGAL
     return placed

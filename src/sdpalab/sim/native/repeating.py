@@ -11,7 +11,7 @@ import numpy as np
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import IllegalAccess, SimError
-from sdpalab.sim.flow import index_beyond, too_many_steps
+from sdpalab.sim.flow import calls_nothing, index_beyond, too_many_steps
 from sdpalab.sim.frames import too_deep
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.hazards import Hazard
@@ -30,7 +30,7 @@ from sdpalab.sim.opcodes import in_async_proxy
 from sdpalab.sim.polling import polling_loops
 from sdpalab.sim.selection import Array
 
-__all__ = ["Repetition", "TooManyEvents", "address_of", "marks_of"]
+__all__ = ["Repetition", "TooManyEvents", "address_of", "leave_part", "marks_of", "record"]
 
 _CHUNK = 16
 _PARTS = (4, 32)
@@ -133,26 +133,10 @@ class Repetition:
         marks, clusters = self._watched(closely=closely)
         if parts > 1:
             for mine in marks.values():
-                mine[np.arange(len(mine)) // _STRIPE % parts != part] = 0
-        shifts = {number: granule.bit_length() - 1 for number, granule in _granules(setup).items()}
-        if any(map(in_async_proxy, setup.entry.instructions)):  # which access whole chunks
-            for number, shift in shifts.items():
-                _widen(marks[number], _CHUNK >> shift)
-        events = np.zeros(layout.TRACE_WORDS, np.int64)
-        faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
-        faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
-        words = {
-            layout.FAULTS: address_of(faults),
-            layout.FAULTS_OF: address_of(faults_of),
-            layout.TRACE: address_of(events),
-            layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
-            layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
-            layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),
-            layout.WATCHED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
-            layout.WATCHED_CLUSTERS: address_of(clusters),
-        }
-        state = code.state({**self.order, **words})
-        status, end = code.run(state, 0, code.clusters), int(state.context[layout.TRACE_END])
+                leave_part(mine, part, parts)
+        order = {**self.order, layout.FAULT_ENDS: int(suspicions.illegal is not None)}
+        state, status, events = record(setup, order, code, marks, clusters)
+        end = int(state.context[layout.TRACE_END])
         if status != suspicions.status or state.host.error is not None:
             return False
         if end > layout.TRACE_WORDS:
@@ -167,7 +151,7 @@ class Repetition:
                     together=int(state.context[layout.ORDER]) == layout.TOGETHER,
                     stuck=status == layout.STUCK,
                     polling=_still_polling(setup, state) if status == layout.STUCK else None,
-                    ending=_ending(code, state, status),
+                    ending=suspicions.illegal or _ending(code, state, status),
                     failure=state.host.failure,
                 )
         except NotNative:
@@ -199,6 +183,56 @@ class Repetition:
         return marks, clusters
 
 
+def leave_part(marks: Array, part: int, parts: int) -> None:
+    """Leave one of so many parts of the marks of granules."""
+    marks[np.arange(len(marks)) // _STRIPE % parts != part] = 0
+
+
+def record(
+    setup: Setup, order: Mapping[int, int], code: NativeCode, marks: Mapping[int, Array], clusters: Array
+) -> tuple[State, int, Array]:
+    """Run a launch with a record of what happens to marked granules.
+
+    Parameters
+    ----------
+    setup : Setup
+    order : mapping of int to int
+        Words of the context that say in which order warps run.
+    code : NativeCode
+        That records events.
+    marks : mapping of int to ndarray of uint8
+        By space, which granules are watched.
+    clusters : ndarray of uint8
+        For each cluster as bits, whether those of its shared memory are, and whether all of its events are wanted.
+
+    Returns
+    -------
+    state : State
+    status : int
+    events : ndarray of int64
+        One behind the other, and zeros; there may have been no room for all.
+    """
+    shifts = {number: granule.bit_length() - 1 for number, granule in _granules(setup).items()}
+    if any(map(in_async_proxy, setup.entry.instructions)):  # which access whole chunks
+        for number, shift in shifts.items():
+            _widen(marks[number], _CHUNK >> shift)
+    events = np.zeros(layout.TRACE_WORDS, np.int64)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
+    words = {
+        layout.FAULTS: address_of(faults),
+        layout.FAULTS_OF: address_of(faults_of),
+        layout.TRACE: address_of(events),
+        layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
+        layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
+        layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),
+        layout.WATCHED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
+        layout.WATCHED_CLUSTERS: address_of(clusters),
+    }
+    state = code.state({**order, **words})
+    return state, code.run(state, 0, code.clusters), events
+
+
 def _granules(setup: Setup) -> dict[int, int]:
     """Bytes of a granule, by space."""
     spaces = ((layout.IN_SHARED, "shared"), (layout.IN_GLOBAL, "global"))
@@ -228,7 +262,8 @@ def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
         return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *state.host.where(lane))
     branch = setup.program.blocks[place].end
     assert branch is not None
-    return index_beyond(branch, number, *state.host.where(lane))
+    ended = calls_nothing if branch.opcode == "call" else index_beyond
+    return ended(branch, number, *state.host.where(lane))
 
 
 def _end_of(events: Array) -> int:

@@ -142,6 +142,7 @@ def replay(
     polling: tuple[int, int, Instruction] | None = None,
     ending: SimError | None = None,
     failure: SimError | None = None,
+    history: GlobalHistory | None = None,
 ) -> None:
     """Report what the checks of races, copies and barriers say of recorded events.
 
@@ -164,6 +165,8 @@ def replay(
         The exception with which the last cluster ends.
     failure : SimError, optional
         If the last event is a failed assertion, its exception.
+    history : GlobalHistory, optional
+        With the ``race`` check, where the accesses to global memory are kept; by default, in one of its own.
 
     Raises
     ------
@@ -185,7 +188,8 @@ def replay(
         for chunk in stretches
     ]
     groups = clusters if side_by_side else [[ctas] for chunk in clusters for ctas in chunk]
-    history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas) if "race" in setup.checks else None
+    if history is None and "race" in setup.checks:
+        history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
     machines: dict[int, _Replay] = {}
     last = next(reversed(by_cluster), -1)
     for group in filter(None, groups):

@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from sdpalab.sim.chunks import Setup
+from sdpalab.sim.errors import IllegalAccess
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -38,7 +39,7 @@ from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.touched import Touched
 
-__all__ = ["REPORTED", "Suspicions", "note_suspicions", "report_suspicions"]
+__all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
 _CHUNK = 16
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
@@ -82,7 +83,7 @@ def note_suspicions(
     """
     if why not in REPORTED:
         return None
-    fine, order = _in_order(setup)
+    fine, order = in_order(setup)
     try:
         code = NativeCode(fine, space)
     except NotNative:
@@ -92,8 +93,10 @@ def note_suspicions(
     arrivals = np.zeros(len(fine.program.blocks), np.int32)
     counts, faults_of = np.zeros((2, records), np.int32)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    ends_illegally = bool(setup.checks) and "memory" not in setup.checks
     words = order | {
         layout.FAULTS: address_of(faults),
+        layout.FAULT_ENDS: int(ends_illegally),
         layout.FAULTS_OF: address_of(faults_of),
         layout.SUSPECTS: address_of(suspects),
         layout.SUSPECTS_OF: address_of(counts),
@@ -110,20 +113,22 @@ def note_suspicions(
     faults = faults[: int(state.context[layout.FAULT_COUNT])]
     unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
     stuck = status == layout.STUCK and all_resident(setup) is None
-    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.REFUSED)
-    if status == layout.INDEX:  # else a call of what is no function: the reference engine says which address
-        branch = fine.program.blocks[int(state.context[layout.CURRENT_PC])].end
-        ends = branch is not None and branch.opcode == "brx"
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
+    ends = ends or (status == layout.ILLEGAL and ends_illegally)
     if (status and not ends) or state.host.error is not None:
         return None
-    if setup.checks and "memory" not in setup.checks and (faults[:, layout.FA_KIND] <= layout.OUT_OF_BOUNDS).any():
-        return None  # the launch ends there, with the hazards up to then
     if touched is not None:
         touched.append(accesses_of([state]))
     if printed is not None:
         printed += state.host.printed
     _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
-    replay_faults(setup, space, log, faults, code.decoded)
+    illegal = None
+    try:
+        replay_faults(setup, space, log, faults, code.decoded)
+    except IllegalAccess as error:
+        if not setup.checks:
+            raise
+        illegal = error  # it is raised with the hazards up to then
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
     if not {"race", "async"} & set(setup.checks):  # nobody asks for these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
@@ -131,7 +136,7 @@ def note_suspicions(
     rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
     last = int(state.context[layout.CLUSTER])
     refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
-    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, refusal)
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
 
 
 def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
@@ -162,8 +167,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
 
 
 def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
-    # Early accesses, which leave no event, end the run before this one.
-    fine, order = _in_order(replace(setup, prerequisites=None, tracking=False))
+    fine, order = in_order(replace(setup, tracking=False))
     try:
         code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
     except NotNative:
@@ -179,7 +183,7 @@ def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) 
         return launch.in_parts()
 
 
-def _in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
+def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
     """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
     if setup.schedule != "lockstep" or _polls(setup):
         return setup, {}
@@ -218,7 +222,7 @@ REPORTED = {
         *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
         *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
         *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
-        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.REFUSED),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }
 """Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""

@@ -41,6 +41,7 @@ from sdpalab.sim.native.layout import (
     END_C,
     END_CLUSTER_ARRIVE,
     END_CLUSTER_WAIT,
+    END_D,
     END_EXIT,
     END_GUARD,
     END_INDEXED,
@@ -399,19 +400,20 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return go_by_index(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
-        return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
+        return arrive_in_cluster(context, state, block, taken)
     part = add_part(state, at + 1, taken, READY)
     if end == END_TRY_WAIT:
         return wait_for_phase(context, registers, block, part)
     if end == END_CLUSTER_WAIT:
-        return wait_in_cluster(context, state, part)
+        return wait_in_cluster(context, state, block, part)
     if end == END_REGISTERS:
         return ask_for_registers(context, state, block, part)
     return meet(context, state, block, part, end)
 
 
 def go_by_index(context: int, state: int, registers: int, block: int, taken: int) -> int:
-    """Each lane goes to the block of its index: of an indexed branch, or of where it called a function; a status."""
+    """Each lane goes to the block of its index: of an indexed branch, of the function whose address it calls (the end
+    names the row), or of where it called a function; a status."""
     row = registers + load32(block + 4 * END_A)
     targets = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
     left = taken
@@ -423,7 +425,8 @@ def go_by_index(context: int, state: int, registers: int, block: int, taken: int
             if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
                 scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
                 store64(scratch, lane)
-                store64(scratch + 8, mine & 0xFFFFFFFF)
+                address = load32(block + 4 * END_D)
+                store64(scratch + 8, mine & 0xFFFFFFFF if address < 0 else load64(registers + address + 8 * lane))
                 return INDEX
             if left >> lane & 1 and (index < 0 or mine == index):
                 index = mine

@@ -232,6 +232,7 @@ class State:
             layout.WAVEFRONTS: self._keep(tally.wavefronts),
             layout.TOUCHED: self._keep(tally.touched),
             layout.TOUCHED_BYTES: tally.touched.shape[1],
+            layout.COPY_OF_SECTOR: self._keep(np.zeros(tally.touched.shape[1], np.int32)),
             layout.ISSUED: self._keep(tally.issued),
             layout.BY_WARP: self._keep(tally.by_warp),
             layout.BLOCK_COUNT: len(setup.program.blocks),

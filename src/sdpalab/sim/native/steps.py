@@ -26,6 +26,8 @@ def is_step(entry: Entry, instruction: Instruction) -> bool:
         return "cluster" in mods
     if opcode == "mbarrier":
         return mods[:1] != ("pending_count",)
+    if opcode == "griddepcontrol":
+        return "wait" in mods
     return opcode in ("fence", "membar", "setmaxnreg", "wgmma")
 
 

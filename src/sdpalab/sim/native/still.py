@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.decode import HANDLERS, Decoder
@@ -46,6 +47,8 @@ def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, A
         async_mode=setup.async_mode,
     )
     machine.moves_data = False
+    if "provenance" in setup.checks:
+        machine.homes = home_buffers(pointer_origins(setup.entry), setup.params, space.extents)
     if watched is not None:
         granules = {name: granule_of(setup.entry, (name,)) for name in watched}
         machine.follows = lambda name, offsets: watched[name][offsets // granules[name]] != 0

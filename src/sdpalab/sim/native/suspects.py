@@ -28,6 +28,7 @@ from sdpalab.sim.native.layout import (
     FA_WARP,
     FA_WIDTH,
     FAULT_COUNT,
+    FAULT_ENDS,
     FAULT_WORDS,
     FAULTS,
     FAULTS_OF,
@@ -43,6 +44,7 @@ from sdpalab.sim.native.layout import (
     MOST_FAULTS,
     MOST_SUSPECTS,
     NEVER_SET,
+    OUT_OF_BOUNDS,
     RACE,
     REACHED,
     RECORD_COUNT,
@@ -252,4 +254,4 @@ def add_fault(
     store32(last, count + 1)
     if offsets != 0:
         copy(row + 8 * FA_OFFSETS, offsets, 8 * 32)
-    return 0
+    return ILLEGAL if kind <= OUT_OF_BOUNDS and load64(context + 8 * FAULT_ENDS) != 0 else 0

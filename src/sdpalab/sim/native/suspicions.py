@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.native import layout
 from sdpalab.sim.selection import Array
 
@@ -39,6 +39,8 @@ class Suspicions:
         By space, which granules are suspicious besides, where an instruction has too many for rows.
     clusters : ndarray of uint8
         For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
+    illegal : IllegalAccess, optional
+        The exception of the illegal access with which the run has ended, where no check records it.
     refusal : UnsupportedInstruction, optional
         The exception of the instruction with which the run has ended, if that is not modelled.
     """
@@ -50,6 +52,7 @@ class Suspicions:
     unwritten: bool
     marks: dict[int, Array]
     clusters: Array
+    illegal: IllegalAccess | None = None
     refusal: UnsupportedInstruction | None = None
 
     @property

@@ -155,14 +155,16 @@ def others_go_on(context: int, mask: int) -> int:
 # ---- clusters --------------------------------------------------------------------------------------------------------
 
 
-def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
+def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
     """A whole warp arrives at the barrier of its cluster; a status."""
     if mask != load64(state + 8 * LIVE):
         return DIVERGENT
     arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
-    if arrivals > load64(state + 8 * CLUSTER_WAITS):
-        return CLUSTER_RULE
-    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
+    current_instruction(context, load32(block + 4 * END_PC))
+    status = broken_rule(context, CLUSTER_RULE) if arrivals > load64(state + 8 * CLUSTER_WAITS) else 0
+    if status != 0:
+        return status
+    cluster, relaxed = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), load32(block + 4 * END_A)
     cluster_arrival(context, load64(context + 8 * CURRENT), cluster, relaxed)
     if load64(context + 8 * CHECKED) != 0:
         vector = vectors_of_cluster(context, cluster)
@@ -177,13 +179,15 @@ def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     return 0
 
 
-def wait_in_cluster(context: int, state: int, part: int) -> int:
+def wait_in_cluster(context: int, state: int, block: int, part: int) -> int:
     """A whole warp waits for the phase in which it arrived; a status."""
     if load64(part + 8 * PART_MASK) != load64(state + 8 * LIVE):
         return DIVERGENT
     arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
-    if arrivals <= load64(state + 8 * CLUSTER_WAITS):
-        return CLUSTER_RULE
+    current_instruction(context, load32(block + 4 * END_PC))
+    status = broken_rule(context, CLUSTER_RULE) if arrivals <= load64(state + 8 * CLUSTER_WAITS) else 0
+    if status != 0:
+        return status
     store64(state + 8 * CLUSTER_WAITS, arrivals)
     cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
     if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < arrivals:

@@ -89,7 +89,7 @@ def _call_through_register(asm: Assembler, instruction: Instruction, words: list
     there is none."""
     address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
     _set(asm, number, -1)
-    words[layout.END], words[layout.END_A] = layout.END_INDEXED, number
+    words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, number, address
     reached = [asm.entry.functions[name] for name in asm.entry.targets]
     targets = [function for function in reached if _suits(asm, instruction, function)]
     guard = asm.guard_word(instruction)
@@ -161,7 +161,7 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
         asm.guard = 0
         ends = [block.end.pc if block.end is not None else -1 for block in asm.program.blocks]
         resumes.append(ends.index(pc) + 1)
-    words[layout.END], words[layout.END_A] = layout.END_INDEXED, caller
+    words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, caller, -1
     words[layout.END_B], words[layout.END_C] = len(asm.lists), len(resumes)
     asm.lists += resumes
 

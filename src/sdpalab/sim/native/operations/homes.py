@@ -6,7 +6,7 @@ from __future__ import annotations
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.access import located
+from sdpalab.sim.native.access import located, note_lanes
 from sdpalab.sim.native.assembler import Assembler, Constant
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 
@@ -16,7 +16,8 @@ __all__ = ["keep_in_buffer"]
 def keep_in_buffer(
     asm: Assembler, instruction: Instruction, space: str, row: int, bits: int, offset: int, width: int
 ) -> None:
-    """Append the record that gives up where a lane leaves the buffer that is known for an access to global memory."""
+    """Append the record that notes where a lane leaves the buffer that is known for an access to global memory, or ends
+    the run. What such a lane accesses is another buffer."""
     if instruction.pc not in asm.origins or space not in ("global", "generic"):
         return
     bounds = [asm.constant(Constant(kind, instruction.pc, 64)) for kind in ("home begins", "home ends")]
@@ -28,6 +29,7 @@ def keep_in_buffer(
         if space == "generic":
             window = address >> WINDOW_BITS
             strays = strays & (window != SHARED_BASE >> WINDOW_BITS) & (window != LOCAL_BASE >> WINDOW_BITS)
-        code.leave_if(strays.any(), layout.ILLEGAL)
+        offsets = address - GLOBAL_BASE
+        note_lanes(code, strays, offsets, offsets.like(width), layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
 
     asm.record(NativeOperation(f"home.{space}.{bits}.{width}", build), [row, offset, *bounds])

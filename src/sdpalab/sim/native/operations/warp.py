@@ -4,6 +4,8 @@ depends on it, it is poison."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from sdpalab.sim.ir import Instruction, Symbol
@@ -12,6 +14,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import gather, note_lanes
 from sdpalab.sim.native.assembler import Assembler, native
 from sdpalab.sim.native.clocks import lanes_meet
+from sdpalab.sim.native.groups import REDUCTIONS, reduce_groups
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -188,6 +191,17 @@ def _match(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         finish()
 
 
+def _reduce_groups(code: OperationCode, group: Lanes, operation: Any) -> None:
+    """Reduce the values of each lane's group, a few lanes of the warp, and return."""
+    b, scratch = code.builder, code.pointer(layout.SCRATCH)
+    groups, values, results = (code.at(scratch, WORD64(4 * WARP * k)) for k in range(3))
+    b.store(group.value, groups, align=4)
+    b.store(code.source(1, "u32").value, values, align=4)
+    code.call(reduce_groups, b.ptrtoint(scratch, WORD64), operation)
+    code.store(0, code.load(results, "u32", WARP, align=4))
+    b.ret(WORD64(layout.DONE))
+
+
 @native("redux")
 def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.choice(("sync",))
@@ -202,9 +216,10 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def build(code: OperationCode) -> None:
         b = code.builder
         group = _members(code, 2)
-        everyone = code.spread(code.mask, "u32")
-        # One group: all the active lanes have the same members, which are these lanes.
-        code.leave_if(((group != everyone) & code.active).any(), layout.DIVERGENT)
+        alone = ((group != code.spread(code.mask, "u32")) & code.active).any()
+        with b.if_then(alone, likely=False):  # lanes of several groups
+            number = WORD64(REDUCTIONS.index(intrinsic.get(operation, operation)))
+            _reduce_groups(code, group, number)
         values = where(code.active, code.source(1, "u32"), neutral.get(operation, 0))
         name = f"llvm.vector.reduce.{intrinsic.get(operation, operation)}.v{WARP}i32"
         module = b.module

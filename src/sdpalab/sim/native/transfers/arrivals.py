@@ -38,6 +38,7 @@ from sdpalab.sim.native.layout import (
     TR_KIND,
     TR_MBARRIER,
     TR_OFFSET,
+    TR_PC,
     TR_WARP,
     TRACE,
     TRANSFER_SERIAL,
@@ -47,24 +48,22 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.mbarriers import (
     actor_of,
+    count_arrivals,
     cta_of,
     is_far,
     mbarrier_at,
     mbarrier_instruction,
     offset_of,
-    settle,
     use_mbarrier,
     vectors_of,
 )
-from sdpalab.sim.native.suspects import suspect
+from sdpalab.sim.native.suspects import broken_rule, current_instruction, suspect
 from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.transfers.entries import lane_address, new_entry
 from sdpalab.sim.native.watch.shared_memory import mark_flying
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
-
-_MOST = (1 << 20) - 1
 
 
 def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
@@ -87,24 +86,28 @@ def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -
             address = lane_address(registers, record, 0, lane)
             cta = cta_of(context, address)
             mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-            if mine == 0:
-                return MBARRIER_RULE
+            status = broken_rule(context, MBARRIER_RULE) if mine == 0 else 0
+            if status != 0:
+                return status
+            if mine == 0:  # this lane is left out
+                left = left & ~(1 << lane)
+                continue
             mbarrier = mbarrier if mbarrier else mine
             lanes |= 1 << lane if mine == mbarrier else 0
+        if mbarrier == 0:
+            continue
         left = left & ~lanes
         status = use_mbarrier(context, mbarrier)
         if status != 0:
             return status
         if load32(record + 4 * (OPERANDS + 2)) == 0:
-            pending = load64(mbarrier + 8 * MB_PENDING) + popcount(lanes)
-            if pending > _MOST:
-                return MBARRIER_RULE
-            store64(mbarrier + 8 * MB_PENDING, pending)
+            store64(mbarrier + 8 * MB_PENDING, load64(mbarrier + 8 * MB_PENDING) + popcount(lanes))
         entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
         if entry < 64:
             return entry
         store64(entry + 8 * TR_MBARRIER, mbarrier)
         store64(entry + 8 * TR_DATA, lanes)
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 3)))
         status = land_arrivals(context, entry) if load64(context + 8 * EARLY) != 0 else 0
         if status != 0:
             return status
@@ -138,12 +141,11 @@ def land_arrivals(context: int, entry: int) -> int:
                 copy(first + 8 * COPY_WORDS * left, one, 8 * COPY_WORDS)
             left += 1
     store64(state + 8 * COPIES_FLYING, left)
-    pending = load64(mbarrier + 8 * MB_PENDING) - popcount(lanes)
-    if pending < 0:
-        return MBARRIER_RULE
-    store64(mbarrier + 8 * MB_PENDING, pending)
-    settle(context, mbarrier)
-    return 0
+    many = popcount(lanes)
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    status = broken_rule(context, MBARRIER_RULE) if many > load64(mbarrier + 8 * MB_PENDING) else 0
+    count_arrivals(context, mbarrier, many)
+    return status
 
 
 def signalled(context: int, one: int, due: int, mbarrier: int) -> None:

@@ -9,6 +9,8 @@ from sdpalab.sim.checks.orders import SAME_GPU
 from sdpalab.sim.native.layout import (
     CHECKED,
     CONTINUES,
+    COPY_OF_SECTOR,
+    COUNTED_COPIES,
     COUNTING,
     CURRENT,
     CURRENT_CTA,
@@ -34,7 +36,6 @@ from sdpalab.sim.native.layout import (
     SCRATCH_PLACES,
     SECTORS,
     TABLE,
-    TENSOR_MAP,
     TOUCHED,
     TOUCHED_BYTES,
     TR_BYTES,
@@ -58,7 +59,7 @@ from sdpalab.sim.native.suspects import current_instruction, suspect
 from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
 from sdpalab.sim.native.watch import read_pieces, update_pieces, write_pieces, written_nearby
-from sdpalab.sim.native.words import call_operation, copy, fill, load64, store64
+from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64, store32, store64
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["global_lines", "move_box", "put"]
@@ -83,15 +84,12 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         count_sectors(context, begin, end, kind)
         add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
         return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
-    in_order = nested(tensor)
-    if counting and in_order == 0 and disjoint(tensor) == 0:
-        return TENSOR_MAP
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
     lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
     across = load64(entry + 8 * TR_COORDINATES)
     low = max(across, 0)
     high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
-    last = -1
+    store64(context + 8 * COUNTED_COPIES, load64(context + 8 * COUNTED_COPIES) + 1)
     sectors = 0
     total = 0
     for line in range(lines if low < high else 0):
@@ -104,16 +102,22 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         if status != 0:
             return status
         total += end - begin
-        if counting and in_order == 0:  # lines that share no sector
-            if (begin | end) % SECTOR != 0:
-                return TENSOR_MAP
-            last = -1
-        sectors += max(0, (end - 1) // SECTOR - max(begin // SECTOR, last + 1) + 1)
-        last = max(last, (end - 1) // SECTOR)
+        sectors += new_sectors(context, begin, end) if counting else 0
         record_line(context, entry, begin, end)
         count_sectors(context, begin, end, kind)
     add_sectors(context, entry, sectors, total)
     return 0
+
+
+def new_sectors(context: int, begin: int, end: int) -> int:
+    """How many sectors of a stretch of global memory the copy that is counted has not touched before."""
+    copies, copy = load64(context + 8 * COPY_OF_SECTOR), load64(context + 8 * COUNTED_COPIES)
+    count = 0
+    for sector in range(begin // SECTOR, (end - 1) // SECTOR + 1):
+        if load32(copies + 4 * sector) != copy:
+            store32(copies + 4 * sector, copy)
+            count += 1
+    return count
 
 
 def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
@@ -128,11 +132,11 @@ def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
 
 
 def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
-    """A copy took so many sectors, for that many bytes."""
+    """A copy took so many sectors, for that many bytes; fewer, if lines of its box overlap."""
     if load64(context + 8 * COUNTING) != 0:
         place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
         store64(place, load64(place) + sectors)
-        store64(place + 8, load64(place + 8) + (total + SECTOR - 1) // SECTOR)
+        store64(place + 8, load64(place + 8) + min(sectors, (total + SECTOR - 1) // SECTOR))
 
 
 def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
@@ -148,40 +152,6 @@ def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
             return -1
         source += place * load64(tensor + 8 * (MAP_STRIDES + axis))
     return source
-
-
-def nested(tensor: int) -> int:
-    """Whether the lines of a box lie one behind the other, so that their sectors are counted without a look back."""
-    reach = load64(tensor + 8 * MAP_COUNTS) * load64(tensor + 8 * MAP_ITEM)
-    for axis in range(1, load64(tensor + 8 * MAP_AXES)):
-        count = load64(tensor + 8 * (MAP_COUNTS + axis))
-        stride = load64(tensor + 8 * (MAP_STEPS + axis)) * load64(tensor + 8 * (MAP_STRIDES + axis))
-        if count > 1:
-            if stride < reach:
-                return 0
-            reach += (count - 1) * stride
-    return 1
-
-
-def disjoint(tensor: int) -> int:
-    """Whether no two lines of a box overlap, in whichever order they lie in memory."""
-    reach = load64(tensor + 8 * MAP_COUNTS) * load64(tensor + 8 * MAP_ITEM)
-    axes = load64(tensor + 8 * MAP_AXES)
-    used = 0
-    for _ in range(1, axes):  # by their strides
-        next_one, least = -1, 0
-        for axis in range(1, axes):
-            stride = load64(tensor + 8 * (MAP_STEPS + axis)) * load64(tensor + 8 * (MAP_STRIDES + axis))
-            left = load64(tensor + 8 * (MAP_COUNTS + axis)) > 1 and used >> axis & 1 == 0
-            if left and (next_one < 0 or stride < least):
-                next_one, least = axis, stride
-        if next_one < 0:
-            return 1
-        if least < reach:
-            return 0
-        reach += (load64(tensor + 8 * (MAP_COUNTS + next_one)) - 1) * least
-        used |= 1 << next_one
-    return 1
 
 
 def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:

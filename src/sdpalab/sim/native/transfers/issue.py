@@ -62,8 +62,7 @@ from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.transfers.boxes import global_lines
 from sdpalab.sim.native.transfers.entries import box_entry, bytes_entry, lane_address, new_entry, next_entry
 from sdpalab.sim.native.transfers.landing import begin_store, begin_transfer
-from sdpalab.sim.native.watch.prerequisites import copy_in_time
-from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
+from sdpalab.sim.native.words import copy, load32, load64, store64
 
 __all__ = ["copy_within", "load_box", "load_bytes", "store_box", "store_bytes", "store_words"]
 
@@ -95,8 +94,6 @@ def copy_within(registers: int, record: int, mask: int, context: int) -> int:
 
 def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes: int) -> int:
     """Lanes issue copies of a kind, of boxes or of bytes, one after the other; a status."""
-    if several(context, mask):
-        return SPREAD
     current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     for lane in range(32):
@@ -117,13 +114,12 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
     """A lane issues the copy of an entry; a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
-    status = copy_in_time(context) if kind != WITHIN else 0
-    if status != 0:
-        return status
     if kind != LOADS:
         status = set_combination(context, entry, load32(record + 4 * (OPERANDS + COPY_COMBINE)))
-        if status != 0 or kind == STORES:
-            return status if status != 0 else begin_store(context, entry, lane)
+        if status != 0 or load64(entry + 8 * TR_KIND) == LANDED:
+            return status
+        if kind == STORES:
+            return begin_store(context, entry, lane)
     mbarrier = named_mbarrier(context, lane_address(registers, record, COPY_SIGNAL, lane))
     if mbarrier == 0:
         store64(entry + 8 * TR_KIND, LANDED)
@@ -136,7 +132,8 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
 
 
 def set_combination(context: int, entry: int, combine: int) -> int:
-    """How a copy combines elements; of a box, by the type of the elements of its tensor. A status."""
+    """How a copy combines elements; of a box, by the type of the elements of its tensor, or not at all if there is no
+    such combination. A status."""
     tensor = load64(entry + 8 * TR_MAP)
     if tensor == 0:
         store64(entry + 8 * TR_COMBINE, combine)
@@ -144,7 +141,8 @@ def set_combination(context: int, entry: int, combine: int) -> int:
         kind = load64(tensor + 8 * MAP_KIND)
         number = load32(load64(context + 8 * LISTS) + 4 * (combine + kind)) if kind >= 0 else 0
         if number == 0:
-            return TENSOR_MAP
+            store64(entry + 8 * TR_KIND, LANDED)
+            return broken_rule(context, TENSOR_MAP)
         store64(entry + 8 * TR_COMBINE, load64(tensor + 8 * MAP_ITEM) << 16 | number)
     return 0
 
@@ -237,11 +235,6 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         if status != 0:
             return status
     return 0
-
-
-def several(context: int, mask: int) -> int:
-    """Whether more than one lane issues copies that are counted: their sectors would be counted together."""
-    return load64(context + 8 * COUNTING) != 0 and popcount(mask) > 1
 
 
 def named_mbarrier(context: int, address: int) -> int:

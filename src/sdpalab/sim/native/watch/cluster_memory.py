@@ -9,7 +9,6 @@ from __future__ import annotations
 from sdpalab.sim.native.flights import touch_remote
 from sdpalab.sim.native.layout import (
     CLOCKS,
-    CLUSTER_RULE,
     CTA_COUNT,
     CURRENT,
     CURRENT_STATE,
@@ -21,7 +20,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH_PLACES,
     WARP_CTA,
 )
-from sdpalab.sim.native.mbarriers import cta_alive, cta_of, offset_of
+from sdpalab.sim.native.mbarriers import cta_of, offset_of
 from sdpalab.sim.native.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
 from sdpalab.sim.native.words import copy, load64, store32, store64
 
@@ -64,8 +63,6 @@ def watch_cluster(context: int, mask: int, present: int, width: int, does: int) 
 
 def watch_one(context: int, lanes: int, present: int, low: int, high: int, width: int, does: int, cta: int) -> int:
     """The same of lanes that access the shared memory of one CTA."""
-    if cta_alive(context, cta) == 0:
-        return CLUSTER_RULE
     if does == WRITES:
         return write_shared(context, lanes, present, low, high, width)
     if does == UPDATES:
