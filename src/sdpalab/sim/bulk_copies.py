@@ -243,6 +243,8 @@ class BulkCopies(AsyncUnit):
             for row, data in enumerate(transfer.data):  # one after the other: they may name the same place
                 mine = index[row] if transfer.inside is None else index[row][transfer.inside[row]]
                 words = data if transfer.inside is None else data[transfer.inside[row]]
+                if not mine.size:  # a box outside its tensor
+                    continue
                 if transfer.combine is not None and transfer.element is not None:
                     old = space.load(mine, unit).view(transfer.element)
                     words = transfer.combine(old, np.ascontiguousarray(words).view(transfer.element)).view(WORDS[unit])
