@@ -100,7 +100,37 @@ def test_a_file_with_its_launch_takes_the_place_of_a_kernel(tmp_path: Path) -> N
         case_deletions(tmp_path / "turn.ptx", Modes(), [])
 
 
+UNFENCED = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry copy(.param .u64 p)
+{ .reg .b32 %r<4>; .reg .b64 %rd<2>; .reg .pred %p<1>; .shared .align 16 .b8 s[16]; .shared .align 8 .b8 full[8];
+ld.param.u64 %rd0, [p]; cvta.to.global.u64 %rd0, %rd0; mov.u32 %r0, s; mov.u32 %r1, full;
+mbarrier.init.shared::cta.b64 [%r1], 1;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 16;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%rd0], 16, [%r1];
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p0, [%r1], 0;
+@!%p0 bra WAIT;
+ld.shared.u32 %r2, [%r0]; add.u32 %r2, %r2, 1; st.global.u32 [%rd0], %r2; ret; }
+"""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_case_that_strict_modes_report_is_run_without_them(strict: bool, tmp_path: Path) -> None:
+    fence = "fence.mbarrier_init.release.cluster; " if strict else ""
+    (tmp_path / "copy.ptx").write_text(UNFENCED.replace("mbarrier.arrive", f"{fence}mbarrier.arrive", 1))
+    buffer = {"dtype": "uint32", "values": [6, 0, 0, 0]}
+    case = {"buffers": {"p": buffer}, "launches": [{"grid": 1, "block": 1, "args": ["p"]}]}
+    (tmp_path / "copy.json").write_text(json.dumps(case))
+    record = case_deletions(tmp_path / "copy.ptx", Modes(schedules=("lockstep",), strict=True), [])
+    assert record["strict"] is strict
+    assert [mutant["opcode"].partition(".")[0] for mutant in record["mutants"] if mutant["killed_by"]] == (
+        ["mbarrier", "fence", "mbarrier", "mbarrier"] if strict else ["mbarrier"] * 3
+    )
+
+
 RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("deletion-*.json"))
+EXTERNAL = sorted((ROOT / "evidence" / "campaigns").glob("external-deletion-*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +138,13 @@ def records() -> list[dict[str, Any]]:
     """The committed records, oldest first: a campaign may be of some kernels only."""
     assert RECORDS, "sdpalab campaign deletion writes one"
     return sorted((json.loads(path.read_text()) for path in RECORDS), key=lambda each: str(each["when"]))
+
+
+@pytest.fixture(scope="module")
+def external() -> list[dict[str, Any]]:
+    """The committed records of PTX files with their launch files."""
+    assert EXTERNAL, "sdpalab campaign deletion FILE.ptx writes one"
+    return [json.loads(path.read_text()) for path in EXTERNAL]
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +177,10 @@ def test_the_records_cover_every_configuration_of_every_kernel(subjects: list[di
         assert sum(map(len, ran)) >= 4
 
 
-def test_the_records_say_what_they_are_and_that_at_least_95_percent_are_killed(records: list[dict[str, Any]]) -> None:
-    for record in records:
+def test_the_records_say_what_they_are_and_that_at_least_95_percent_are_killed(
+    records: list[dict[str, Any]], external: list[dict[str, Any]]
+) -> None:
+    for record in records + external:
         assert record["commit"]
         assert record["when"]
         assert record["command"].startswith(("python scripts/", "sdpalab campaign"))
@@ -153,8 +192,11 @@ def test_the_records_say_what_they_are_and_that_at_least_95_percent_are_killed(r
     assert sum(record["totals"]["mutants"] for record in records) >= 80
 
 
-def test_every_reason_explains_a_survivor_of_the_records(subjects: list[dict[str, Any]]) -> None:
-    given = {mutant["reason"] for subject in subjects for mutant in subject["mutants"] if not mutant["killed_by"]}
+def test_every_reason_explains_a_survivor_of_the_records(
+    subjects: list[dict[str, Any]], external: list[dict[str, Any]]
+) -> None:
+    listed = subjects + [subject for record in external for subject in record["subjects"]]
+    given = {mutant["reason"] for subject in listed for mutant in subject["mutants"] if not mutant["killed_by"]}
     assert {entry["reason"] for entry in REASONS if "weaker" not in entry} == given
 
 

@@ -160,6 +160,16 @@ def test_reductions_of_boxes(operation, ufunc):
     np.testing.assert_array_equal(out[0], before[0])
 
 
+def test_a_reduction_of_a_box_outside_the_tensor_changes_nothing():
+    array, out = np.ones((2, 8, 16), np.float32), np.ones((2, 8, 16), np.float32)
+    body = START + load_of(3, 512) + CTA_WAIT.format(0, "%r2", 0) + BACK.format(".reduce", ".add.tile")
+    maps = [sim.TensorMap(each, (1, 8, 16)) for each in (array, out)]
+    with differential() as outcomes:
+        assert kinds(body, [maps[0], np.zeros(64, np.uint32), 0, 0, 2, maps[1]], params=STORE_PARAMS) == []
+    assert outcomes == [""]
+    assert (out == 1).all()
+
+
 TILES, STAGES = 6, 2
 PIPELINE = (
     "mov.b64 %rd3, a; cvta.param.u64 %rd4, %rd3;\nadd.u32 %r3, %r2, 16;\n"  # full at %r2, empty at %r3

@@ -279,7 +279,7 @@ def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The record of the code with that ``number`` among those that ``kernel`` launches, or of a FILE.ptx."""
     if inputs["kernel"].endswith(".ptx"):
         reasons = json.loads(REASONS.read_text())
-        return case_deletions(Path(inputs["kernel"]), Modes(max_steps=CASE_STEPS), reasons)
+        return case_deletions(Path(inputs["kernel"]), Modes(strict=True, max_steps=CASE_STEPS), reasons)
     of = next(islice(targets([inputs["kernel"]], lambda line: None), inputs["number"], None))
     try:
         modes, reasons = Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text())
