@@ -83,6 +83,19 @@ RACES = {
         "between": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; bar.sync 0;"
         "cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.commit_group; cp.async.wait_group 1; bar.sync 0;",
     },
+    "copies of parts of words without a barrier": {
+        "write": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; and.b32 %r8, %r1, 3;"
+        "cp.async.ca.shared.global [%r4], [%rd3], 4, %r8; cp.async.wait_all;",
+        "between": "",
+        "store": "add.u32 %r7, %r7, 5; st.global.u32 [%rd3], %r7;",
+    },
+    "copies of parts of words that another block writes": {
+        "write": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; and.b32 %r8, %r1, 3;"
+        "mov.u32 %r6, %ctaid.x; setp.eq.u32 %p2, %r6, 0; @%p2 st.shared.u32 [%r4], %r1;"
+        "@!%p2 cp.async.ca.shared.global [%r4], [%rd3], 4, %r8; cp.async.wait_all;",
+        "store": "@%p2 st.global.u32 [%rd3], %r7;",
+        "grid": 2,
+    },
     "a copy without a barrier": {
         "write": "ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;"
         "cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.wait_all;",
