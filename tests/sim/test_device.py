@@ -278,3 +278,45 @@ def test_memory_of_the_caller() -> None:
     x[:] = 7
     assert x.address % 4096 == 0
     assert (memory == 7).sum() == 16
+
+
+NEIGHBOURS = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 a, .param .u32 first, .param .u32 n, .param .u32 hit)
+{
+.reg .b32 %r<9>; .reg .b64 %rd<5>; .reg .pred %p<3>;
+ld.param.u64 %rd1, [a]; ld.param.u32 %r1, [first]; ld.param.u32 %r2, [n]; ld.param.u32 %r7, [hit];
+mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x; mov.u32 %r5, %tid.x; mad.lo.u32 %r6, %r3, %r4, %r5;
+setp.ge.u32 %p1, %r6, %r2; @%p1 ret;
+setp.eq.u32 %p2, %r6, %r7; @%p2 mov.u32 %r1, 0;
+mul.wide.u32 %rd2, %r6, 16; add.u64 %rd1, %rd1, %rd2; mul.wide.u32 %rd3, %r1, 4; add.u64 %rd1, %rd1, %rd3;
+ld.global.u32 %r8, [%rd1]; st.global.u32 [%rd1], %r6;
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("hit", "races"), [(4000, 2), (100, 2), (1 << 30, 0)])
+def test_a_race_among_many_neighbours(gpu, hit, races):
+    """Two streams write beside each other in each 16 bytes, and one thread of the second where the first has written."""
+    many, kernel = 5000, gpu.module(NEIGHBOURS)["k"]
+    x = gpu.array(np.zeros(4 * many, np.uint32), name="x")
+    assert kernel.launch(-(-many // 256), 256, [x, 0, many, 1 << 30], stream=gpu.stream()).hazards == []
+    hazards = kernel.launch(-(-many // 256), 256, [x, 2, many, hit], stream=gpu.stream()).hazards
+    assert len(hazards) == races
+    for hazard in hazards:
+        assert f"at byte {16 * hit} of x" in hazard.message
+        block, thread = divmod(hit, 256)
+        assert (hazard.block[0], hazard.thread[0]) == (block, thread // 32 * 32)
+
+
+def test_arrays_of_the_caller_that_are_copied_beside_a_launch(gpu):
+    add, x = gpu.module(MODULE)["add"], gpu.array(np.ones(64, np.uint32), name="x")
+    y, own = gpu.array(np.ones(64, np.uint32), name="y"), np.full(64, 5, np.uint32)
+    assert add.launch(1, 64, [own, y, 64], stream=gpu.stream()).hazards == []
+    hazards = add.launch(1, 64, [own, y, 64], stream=gpu.stream()).hazards
+    assert {hazard.kind for hazard in hazards} == {"race"}
+    assert all("of y" in hazard.message for hazard in hazards)
+    assert y.tolist() == [11] * 64
+    assert add.launch(1, 64, [own, x, 64], stream=gpu.stream()).hazards == []
