@@ -109,7 +109,6 @@ OTHER = "setp.eq.u32 %p7, %r0, 1;\n@%p7 "
 THERE = bulk.START + bulk.LOAD + bulk.WAIT
 REDUCE = bulk.STORE.replace("cp.async.bulk.global", "cp.reduce.async.bulk.global").replace(" [%rd1]", ".add.u32 [%rd1]")
 OF_LANES = {
-    "a write behind the load": THERE + OTHER + "st.global.u32 [%rd3], 7;\n",
     "a write before the load": bulk.START + OTHER + "st.global.u32 [%rd3+16], 7;\n" + bulk.LOAD + bulk.WAIT,
     "a write behind the store": THERE + bulk.STORE + OTHER + "st.global.u32 [%rd1+2048], 7;\n",
     "a write before the store": THERE + OTHER + "st.global.u32 [%rd1+16], 7;\n" + bulk.STORE,
@@ -119,6 +118,7 @@ OF_LANES = {
 
 
 IN_ORDER = {
+    "a write of another lane behind the load": THERE + OTHER + "st.global.u32 [%rd3], 7;\n",
     "a write of the same lane": THERE + OTHER.replace(", 1;", ", 0;") + "st.global.u32 [%rd3], 7;\n",
     "a write behind a meeting": THERE + "bar.warp.sync -1;\n" + OTHER + "st.global.u32 [%rd3], 7;\n",
     "a write before a meeting": THERE + OTHER + "st.global.u32 [%rd1+16], 7;\nbar.warp.sync -1;\n" + bulk.STORE,

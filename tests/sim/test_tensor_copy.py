@@ -164,9 +164,7 @@ def test_a_reduction_of_a_box_outside_the_tensor_changes_nothing():
     array, out = np.ones((2, 8, 16), np.float32), np.ones((2, 8, 16), np.float32)
     body = START + load_of(3, 512) + CTA_WAIT.format(0, "%r2", 0) + BACK.format(".reduce", ".add.tile")
     maps = [sim.TensorMap(each, (1, 8, 16)) for each in (array, out)]
-    with differential() as outcomes:
-        assert kinds(body, [maps[0], np.zeros(64, np.uint32), 0, 0, 2, maps[1]], params=STORE_PARAMS) == []
-    assert outcomes == [""]
+    assert kinds(body, [maps[0], np.zeros(64, np.uint32), 0, 0, 2, maps[1]], params=STORE_PARAMS) == []
     assert (out == 1).all()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdpalab.sim.bulk_copies import BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Step, opcode
-from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.errors import LaunchError, UnsupportedInstruction
 from sdpalab.sim.forms import OPERATIONS
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
@@ -145,14 +145,17 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
 
 def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, reduces: bool) -> Step:
     mods.choice(("shared::cta",))
-    if reduces:
-        mods.choice(OPERATIONS)
+    operation = mods.choice(OPERATIONS) if reduces else ""
     mods.done()
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
+            if reduces and not _combines(operation, placed.map.dtype):
+                raise UnsupportedInstruction(
+                    f"{instruction.text} on {placed.map.dtype} is not modelled", instruction.line
+                )
             for lanes, begin in _goals(access, named, placed):
                 box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
                 unit.issue(
@@ -166,3 +169,10 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
                 )
 
     return step
+
+
+def _combines(operation: str, dtype: np.dtype[np.generic]) -> bool:
+    """Whether a reduction has elements of a type (PTX ISA, "cp.reduce.async.bulk.tensor")."""
+    if dtype.kind in "iu":
+        return dtype.itemsize >= 2
+    return dtype.itemsize >= 2 and operation in (("add", "min", "max") if dtype.itemsize == 2 else ("add",))
