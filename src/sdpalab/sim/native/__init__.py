@@ -20,8 +20,7 @@ because it must infer types that are all alike, and adds a dependency and the in
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
 with a reason. So native code may suspect more than what is wrong, and must never suspect less. What is wrong is then
-reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has; a few broken rules are
-left to the reference engine, which runs the launch from the beginning.
+reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch
@@ -43,10 +42,11 @@ vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
 changed, and by instructions whose accesses a recorder collects. Where reads may be stale (:mod:`.stale`), it carries
 out every access of lanes to global and shared memory. Launches with such calls run on one thread.
 
-**What is left to the reference engine** besides: launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of
-another stream's, lanes of one instruction that access several spaces or wait for several mbarriers, illegal accesses of
-launches with some checks but ``memory``, and an instruction without a native handler, where a lane reaches it. The
-table is in docs/instructions.md.
+**Streams**: of a launch beside others the places are kept (:mod:`~sdpalab.sim.touched`). Where those of two launches
+may meet, both run once more, and their accesses there are kept (:mod:`.histories`).
+
+**What is left to the reference engine**: an instruction without a native handler, where a lane reaches it (the table is
+in docs/instructions.md), and launches for which there is no room.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
