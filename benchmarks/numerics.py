@@ -18,7 +18,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from sdpalab.sim.isa.sums import add_products
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
@@ -26,7 +25,7 @@ from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import NUMERICS
-from sdpalab.sim.tensor_cores import rule_of
+from sdpalab.sim.tensor_cores import SumRule, rule_of
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +56,26 @@ def to_e4m3(x: Array) -> Array:
     return x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
 
 
+def exponents(values: Array) -> Array:
+    """Exponents of numbers of e4m3 in float32, far below all others for zero."""
+    return np.where(values == 0, -1000, np.frexp(values)[1] - 1)
+
+
+def add_products(left: Array, right: Array, before: Array, rule: SumRule) -> Array:
+    """``before`` plus the products of one instruction, all finite, by the rule: aligned to the greatest exponent of a
+    block, cut off, added and cut to the precision of the sum."""
+    total = before.astype(np.float64)
+    for block in map(list, rule.blocks):
+        terms = left[:, None, block].astype(np.float64) * right[None, :, block]
+        greatest = (exponents(left)[:, None, block] + exponents(right)[None, :, block]).max(axis=2)
+        greatest = np.maximum(greatest, exponents(total))
+        unit = np.ldexp(1.0, np.where(greatest < -900, 0, greatest) - rule.fraction)
+        total = np.trunc(total / unit) * unit + (np.trunc(terms / unit[:, :, None]) * unit[:, :, None]).sum(axis=2)
+        last = np.ldexp(1.0, np.where(total == 0, 0, np.frexp(total)[1] - 1) - rule.precision)
+        total = np.trunc(total / last) * last
+    return total.astype(np.float32)
+
+
 def summed(a: Array, b: Array, length: int) -> Array:
     """a [rows, k] times b [columns, k]^T, numbers of e4m3, in sums of ``length`` terms that join in float32."""
     rule = rule_of("sm_90a", "wgmma", "e4m3", 32, "f32")
@@ -64,7 +83,7 @@ def summed(a: Array, b: Array, length: int) -> Array:
     for begin in range(0, a.shape[1], length):
         part = np.zeros_like(total)
         for k in range(begin, begin + length, 32):
-            part = add_products(a[:, k : k + 32], b[:, k : k + 32], part, rule, "f32", "hardware")
+            part = add_products(a[:, k : k + 32], b[:, k : k + 32], part, rule)
         total = total + part
     return total
 

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tmp_path_factory.mktemp("project")
     tests = project / "tests"
     tests.mkdir()
-    for name in ("conftest.py", "copied_commands.py", "sampling.py"):
+    for name in ("conftest.py", "copied_commands.py", "outcomes.py", "recorded.py", "sampling.py"):
         (tests / name).symlink_to(ROOT / "tests" / name)
     (project / "pytest.ini").write_text(INI)
     (tests / "test_all.py").write_text(TESTS)

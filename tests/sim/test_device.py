@@ -299,7 +299,7 @@ ret;
 
 @pytest.mark.parametrize(("hit", "races"), [(4000, 2), (100, 2), (1 << 30, 0)])
 def test_a_race_among_many_neighbours(gpu, hit, races):
-    """Two streams write side by side in each 16 bytes, and one thread of the second where the first has written."""
+    """Two streams write beside each other in each 16 bytes, but for one thread of the second."""
     many, kernel = 5000, gpu.module(NEIGHBOURS)["k"]
     x = gpu.array(np.zeros(4 * many, np.uint32), name="x")
     assert kernel.launch(-(-many // 256), 256, [x, 0, many, 1 << 30], stream=gpu.stream()).hazards == []

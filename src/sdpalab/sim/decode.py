@@ -8,15 +8,15 @@ silently.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from sdpalab.sim.errors import UnsupportedInstruction
-from sdpalab.sim.ir import Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from sdpalab.sim.ir import Immediate, Instruction, Negated, Operand, Register, Symbol, Vector
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.modifiers import Mods, find_handler, unknown_register
-from sdpalab.sim.selection import Array, Mask, Selection, subset
+from sdpalab.sim.modifiers import Mods, unknown_register
+from sdpalab.sim.selection import Array, Mask, Selection
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
 __all__ = ["HANDLERS", "Decoder", "Handler", "Step", "opcode"]
@@ -45,43 +45,6 @@ class Decoder:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self._hidden: dict[str, Array] = {}
-        self.watch: Callable[[Sequence[Instruction], Step], Step] = lambda instructions, step: step
-        """Wraps the step of what touches registers that an asynchronous unit works on."""
-
-    def step(self, instruction: Instruction) -> Step:
-        """The closure that executes an instruction, under its guard.
-
-        Raises
-        ------
-        UnsupportedInstruction
-            If the opcode, a modifier or an operand is not modelled.
-        """
-        handler = find_handler(HANDLERS, instruction)
-        if handler is None:
-            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
-        try:
-            step = handler(self, instruction)
-        except IndexError:
-            raise UnsupportedInstruction(f"{instruction.text}: too few operands", instruction.line) from None
-        step = self.watch((instruction,), step)
-        return step if instruction.guard is None else self.guarded(instruction, step)
-
-    def guarded(self, instruction: Instruction, step: Step) -> Step:
-        """``step`` for the lanes whose predicate is true."""
-        assert instruction.guard is not None
-        negated = instruction.guard.negated
-        predicate = self.src(instruction, instruction.guard.register, TYPES["pred"])
-
-        def run(sel: Selection) -> None:
-            mask = ~predicate[sel] if negated else predicate[sel]
-            chosen = np.count_nonzero(mask)
-            if chosen == len(mask):
-                step(sel)
-            elif chosen:
-                step(subset(sel, mask))
-
-        return run
 
     def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
         row = self.machine.row(name)
@@ -106,35 +69,11 @@ class Decoder:
             return place
         raise UnsupportedInstruction(f"{instruction.text}: operand {operand} is not modelled", instruction.line)
 
-    def dst(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
-        """Where to write results of ``type_``; a wider register takes them sign- or zero-extended on assignment."""
-        if isinstance(operand, Symbol) and operand.name == "_":
-            shape = (self.machine.lanes,) if type_.lanes == 1 else (self.machine.lanes, type_.lanes)
-            return np.empty(shape, type_.dtype)
-        if not isinstance(operand, Register):
-            raise UnsupportedInstruction(f"{instruction.text}: expected a register to write to", instruction.line)
-        values, declared = self._raw(instruction, operand.name)
-        if declared.bits > type_.bits and declared.kind != "pred" and not type_.is_float:
-            return values.view(f"i{declared.bytes}" if type_.signed else f"u{declared.bytes}")
-        if declared.bits != type_.bits:
-            raise UnsupportedInstruction(
-                f"{instruction.text}: a .{declared.name} register cannot take a .{type_.name} result", instruction.line
-            )
-        return self._view(instruction, values, declared, type_)
-
     def predicate(self, instruction: Instruction, operand: Operand) -> Callable[[Selection], Mask]:
         """How to read a predicate operand, which may be written ``!p``: a function from a selection to its values."""
         negated = isinstance(operand, Negated)
         values = self.src(instruction, operand.register if isinstance(operand, Negated) else operand, TYPES["pred"])
         return (lambda sel: ~values[sel]) if negated else (lambda sel: values[sel])
-
-    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
-        """Both destinations of ``p|q``; None for the second where there is only one."""
-        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
-
-    def hidden(self, name: str, type_: PtxType) -> Array:
-        """A register that instructions share and PTX does not name, such as the carry flag; one value a lane."""
-        return self._hidden.setdefault(name, np.zeros(self.machine.lanes, type_.dtype))
 
     def vector(self, operand: Operand) -> tuple[Operand, ...]:
         """The elements of ``{a, b}``, or the operand alone."""

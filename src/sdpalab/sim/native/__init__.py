@@ -1,5 +1,4 @@
-"""The native engine: executes a program one warp at a time in machine code, and leaves what it cannot do to the
-reference engine.
+"""The engine: executes a program one warp at a time in machine code.
 
 **What runs.** An entry is decoded once (:mod:`.decoded`): each instruction becomes a few *records*, an operation and
 the rows of the warp's registers that it works on; each basic block becomes a stretch of records and how it ends. A
@@ -20,8 +19,7 @@ because it must infer types that are all alike, and adds a dependency and the in
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
 with a reason. So native code may suspect more than what is wrong, and must never suspect less. What is wrong is then
-reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has; a few broken rules are
-left to the reference engine, which runs the launch from the beginning.
+reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has.
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch
@@ -36,19 +34,16 @@ is reported (:mod:`.reporting`).
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
 
-Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with the
-vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
+Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with vector
+clocks and the two proxies (:mod:`.clocks`).
 
 **Python** is called back (:mod:`.host`) for ``printf``, ``malloc`` and ``free``, for a tensor map that a kernel has
 changed, and by instructions whose accesses a recorder collects. Where reads may be stale (:mod:`.stale`), it carries
 out every access of lanes to global and shared memory. Launches with such calls run on one thread.
 
-**What is left to the reference engine** besides: launches whose places (:mod:`~sdpalab.sim.touched`) may meet those of
-another stream's, lanes of one instruction that access several spaces or wait for several mbarriers, and illegal
-accesses of launches with some checks but ``memory``.
+**Streams**: of a launch beside others the places are kept (:mod:`~sdpalab.sim.touched`). Where those of two launches
+may meet, both run once more, and their accesses there are kept (:mod:`.histories`).
 
 **What is not modelled** (docs/instructions.md) ends a launch where a lane reaches it, with the exception that decoding
 raised (:attr:`.decoded.Decoded.refused`), and with the hazards up to then.
-
-``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

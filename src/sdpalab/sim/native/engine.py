@@ -1,5 +1,4 @@
-"""Running a launch with native code: what it can run, on how many threads, and what it leaves to the reference
-engine."""
+"""Running a launch once with native code, on as many threads as it is worth."""
 
 from __future__ import annotations
 
@@ -52,7 +51,32 @@ def run(
     touched: list[Touched] | None = None,
     printed: list[str] | None = None,
 ) -> str:
-    """See :func:`sdpalab.sim.native.choice.run_native`."""
+    """Run all CTAs of a launch in native code.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory. After a launch that did not run to its end its content means nothing.
+    tally : Tally
+        Counts are added here if the launch ran to its end.
+    workers : int, optional
+        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+    touched : list of Touched, optional
+        What the launch has accessed in global memory is appended here, if it ran to its end with checks.
+    printed : list of str, optional
+        What printf wrote is appended here, if the launch ran to its end.
+
+    Returns
+    -------
+    str
+        Why it must be run again; empty if it ran to its end, and no check has anything to report.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        Without checks, where a lane reached what is not modelled.
+    """
     try:
         return _run(setup, space, tally, workers, touched, printed)
     except NotNative as why:

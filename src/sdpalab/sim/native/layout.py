@@ -52,7 +52,7 @@ NOTHING_CAN_RUN = "nothing can run"
 DONE, MISS = 0, 1
 """An operation is done; or its addresses are outside the extent that its record remembers."""
 GIVE_UP = 2
-"""From this number on: the launch must be left to the reference engine, and why."""
+"""From this number on: the run ends, and why."""
 WHY = (
     "illegal access",
     "several buffers in one access",

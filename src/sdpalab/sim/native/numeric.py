@@ -1,8 +1,7 @@
 """Numbers on :class:`~sdpalab.sim.native.lanes.Lanes`: rounding once, halves, flushing, saturation, canonical NaNs.
 
-The rules are those of :mod:`sdpalab.sim.isa.rounding`, :mod:`~sdpalab.sim.isa.half` and
-:mod:`~sdpalab.sim.isa.floating`, bit for bit. Conversions of halves are integer operations where a processor has
-none of its own, because LLVM's substitute for them is a call.
+Conversions of halves are integer operations where a processor has none of its own, because LLVM's substitute for them
+is a call.
 """
 
 from __future__ import annotations
@@ -113,7 +112,12 @@ def narrowed(x: Lanes, type_: str) -> Lanes:
 
 
 def sum_to_odd(a: Lanes, b: Lanes, *, downward: bool = False) -> Lanes:
-    """``a + b`` of f64, rounded to odd (:func:`sdpalab.sim.isa.rounding.sum_to_odd`)."""
+    """``a + b`` of f64, rounded to odd, so that rounding it again to 51 or fewer bits is rounding once.
+
+    The sum's error is found by Knuth's TwoSum; where it is not zero and the last bit of the sum is even, the sum's
+    neighbour on the side of the exact value is taken (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+    sums", 2008). ``downward`` gives an exact zero the sign that it has under ``.rm``.
+    """
     total = a + b
     virtual = total - a
     error = (a - (total - virtual)) + (b - virtual)
@@ -136,7 +140,8 @@ def round_to_integer(x: Lanes, rounding: str) -> Lanes:
 
 
 def round_to(x: Lanes, target: Format, rounding: str) -> Lanes:
-    """f64 rounded to the numbers of a narrower format, f64 still (:func:`sdpalab.sim.isa.rounding.round_to`)."""
+    """f64 rounded to the numbers of a narrower format, subnormals and overflow included; f64 still. ``rna`` is to
+    nearest, ties away from zero."""
     least = target.least_exponent + 1023
     exponent = (x.as_type("u64") >> 52) & 0x7FF
     exponent = where(exponent < least, exponent.like(least), exponent)

@@ -6,8 +6,8 @@ order, and records what happens to them (:mod:`.trace`); the checks are given th
 So the rules, the texts and the conflicting accesses are those of :mod:`sdpalab.sim.checks`.
 
 Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
-run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other, whereas the
-reference engine has several in lockstep (:mod:`.event_order`). Where threads poll, warps take turns instead.
+run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other; the
+report has those of a chunk in lockstep (:mod:`.event_order`). Where threads poll, warps take turns instead.
 
 What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
 bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, all
@@ -66,15 +66,15 @@ def note_suspicions(
     log : HazardLog
         Illegal accesses are recorded here.
     why : str
-        Why native code has left the launch to the reference engine.
+        Why the first run ended.
     touched : list of Touched, optional
     printed : list of str, optional
-        As in :func:`~sdpalab.sim.native.choice.run_native`.
+        As in :func:`~sdpalab.sim.native.engine.run`.
 
     Returns
     -------
     Suspicions, optional
-        None if the reference engine must report.
+        None if nothing can be reported.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     Returns
     -------
     bool
-        Whether that is all there is to report; else the reference engine must.
+        Whether that is all there is to report.
 
     Raises
     ------
@@ -225,4 +225,4 @@ REPORTED = {
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }
-"""Reasons to leave a launch to the reference engine that may be a hazard which is reported here."""
+"""Reasons to end a run that may be a hazard which is reported here."""

@@ -109,7 +109,7 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
         arena.restore(before)
         if not other:
             break
-    raise SimError(f"the launch has hazards that cannot be reported: {why}")
+    raise SimError(f"the launch cannot be run to its report: {why}")
 
 
 def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: bool) -> tuple[Execution | None, bool]:

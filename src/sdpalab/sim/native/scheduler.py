@@ -3,7 +3,7 @@
 A warp is up to 32 parts, each a set of lanes in front of one block. Of those that can run, the lowest block goes
 first, together with all lanes that wait for it, so that lanes reconverge at the earliest common instruction. A warp
 runs until it blocks; then it is the next one's turn. Under the random schedule a warp is drawn at every block. What
-cannot go on any more is left to the reference engine.
+cannot go on any more ends with a status.
 
 Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.native.layout` names the words there.
 """

@@ -1,4 +1,4 @@
-"""Matrix products of integers, for mma and wgmma: exact sums in int32 (:mod:`sdpalab.sim.isa.fragments`).
+"""Matrix products of integers, for mma and wgmma: exact sums in int32.
 
 Factors go through float32, as those of other types do: a product has 16 bits at most, and one instruction adds 64 of
 them at most, so that float32 holds every sum exactly.

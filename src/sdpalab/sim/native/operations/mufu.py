@@ -1,4 +1,9 @@
-"""Approximations in float32 as the special function unit computes them (:mod:`sdpalab.sim.isa.mufu`, bit for bit)."""
+"""Approximations in float32 as the special function unit computes them, bit for bit.
+
+The model is that of ptx-math 2c7dc92 (:mod:`sdpalab.sim.mufu_tables`): exact for every argument on GPUs of sm_50 to
+sm_75, with the roots of sm_60 and later and the sine and cosine of sm_70. Later ones have not been compared. No result
+depends on the host's processor.
+"""
 
 from __future__ import annotations
 
@@ -258,7 +263,11 @@ APPROXIMATIONS: dict[str, Callable[[Lanes, bool], Lanes]] = {
 
 
 def quotient(a: Lanes, b: Lanes, *, full: bool) -> Lanes:
-    """``div.approx`` and ``div.full`` (:func:`sdpalab.sim.isa.mufu.quotient`)."""
+    """``div.approx`` and ``div.full`` of float32: the reciprocal times the numerator.
+
+    The reciprocal is zero where it would be subnormal, and a subnormal divisor is scaled up first. ``full`` scales both
+    operands down where the divisor is above ``2**126``.
+    """
     size = magnitude(b)
     scale = where((size < _LEAST_NORMAL) & (size > 0), size.like(2.0**24), 1.0)
     if full:

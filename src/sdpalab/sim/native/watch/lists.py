@@ -1,7 +1,7 @@
 """Lists in the pool of what is released through global memory, and the words about a warp's row: machine code.
 
-Records and elements lie in one pool, which a thread's clusters share. Where there is no room left, the launch is left
-to the reference engine.
+Records and elements lie in one pool, which a thread's clusters share. Where there is no room left, the launch ends
+with that reason.
 """
 
 from __future__ import annotations
