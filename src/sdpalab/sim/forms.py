@@ -51,8 +51,8 @@ A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
 B_ORDER = ((0, 0), (0, 1), (1, 0), (1, 1))
 """Blocks (n block, k block) of a B fragment, kept as its transpose, in register order."""
 SUMMED = 16
-"""Products of a sum in float32 that is made before it is added to others: in ascending order from zero, rounded to nearest
-after each product, so that its bits depend on no processor."""
+"""Products of a sum in float32 that is made before it is added to others: in ascending order from zero, rounded to
+nearest after each product, so that its bits depend on no processor."""
 
 # ---- atomic operations -----------------------------------------------------------------------------------------------
 
