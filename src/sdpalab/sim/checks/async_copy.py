@@ -18,8 +18,8 @@ from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.ordering.mbarriers import Mbarriers
 from sdpalab.sim.selection import Array, Selection, count, indices
 from sdpalab.sim.tally import Tally
 

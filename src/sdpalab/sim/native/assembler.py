@@ -397,7 +397,7 @@ def row_bytes(bits: int) -> int:
 
 
 def _literal(operand: Immediate, type_: PtxType) -> int:
-    """A literal's bits as a type (:meth:`sdpalab.sim.decode.Decoder.src`)."""
+    """A literal's bits as a type (:meth:`sdpalab.sim.ordering.decoder.Decoder.src`)."""
     value = operand.value
     if type_.kind == "pred":
         return int(bool(value))

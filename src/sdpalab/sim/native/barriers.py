@@ -1,6 +1,6 @@
 """Barriers of a CTA: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.barriers` and :mod:`sdpalab.sim.barrier_rules`.
+The rules are those of :mod:`sdpalab.sim.ordering.barriers` and :mod:`sdpalab.sim.ordering.barrier_rules`.
 """
 
 from __future__ import annotations

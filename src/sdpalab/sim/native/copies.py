@@ -1,7 +1,7 @@
 """Copies of cp.async in flight: machine code (:mod:`~sdpalab.sim.native.translate`).
 
 In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data when the
-issuing lane waits for its group (:mod:`sdpalab.sim.isa.async_copy`).
+issuing lane waits for its group (:mod:`sdpalab.sim.ordering.async_copy`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """mbarriers: their phases, and the lanes that wait for them: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.mbarriers`. That one is broken, or that an mbarrier is used by a warp that does
-not come after its initialisation, is a suspicion; behind some broken rules native code cannot go on, and the run ends.
+The rules are those of :mod:`sdpalab.sim.ordering.mbarriers`. That one is broken, or that an mbarrier is used by a warp
+that does not come after its initialisation, is a suspicion; behind some broken rules native code cannot go on, and the
+run ends.
 """
 
 from __future__ import annotations

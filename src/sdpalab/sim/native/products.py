@@ -1,7 +1,7 @@
 """wgmma: warps that meet, products in flight and their waits: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.warpgroups` and :mod:`~sdpalab.sim.isa.wgmma`. While products are in flight the
-sums are in hidden rows of the registers; the accumulators are poison in the late mode.
+The rules are those of :mod:`sdpalab.sim.ordering.warpgroups` and :mod:`~sdpalab.sim.ordering.wgmma`. While products are
+in flight the sums are in hidden rows of the registers; the accumulators are poison in the late mode.
 """
 
 from __future__ import annotations
@@ -368,8 +368,8 @@ def refused(context: int, placed: int) -> int:
 
 
 def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 2 if one is illegal, 0
-    if the descriptor is not modelled: what is there is taken from poison."""
+    """Where an operand's chunks lie (:func:`sdpalab.sim.ordering.matrix_descriptor.chunk_offsets`); 2 if one is
+    illegal, 0 if the descriptor is not modelled: what is there is taken from poison."""
     modelled = descriptor >> 49 & 7 == 0
     start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
     stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3

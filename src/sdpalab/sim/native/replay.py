@@ -20,7 +20,6 @@ from sdpalab.sim.endings import polls_in_vain, trapped
 from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.access import illegal_access
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import RANK_SHIFT, WORDS, Space
 from sdpalab.sim.native import layout
@@ -32,6 +31,7 @@ from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.ordering.access import illegal_access
 from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.setup import Setup, race_observers
 from sdpalab.sim.tally import Tally

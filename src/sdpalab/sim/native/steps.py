@@ -2,8 +2,8 @@
 
 A launch that is run again to report its hazards (:mod:`.trace`) records when such an instruction is executed, by which
 lanes, and what its registers hold. :mod:`.replay` gives that to the instruction's own handler
-(:mod:`sdpalab.sim.decode`), on a machine that moves no data: its mbarriers, copies and products in flight have
-the rules, and the checks watch them. So the rules are there once.
+(:mod:`sdpalab.sim.ordering`), on a machine that moves no data: its mbarriers, copies and products in flight have the
+rules, and the checks watch them. So the rules are there once.
 """
 
 from __future__ import annotations

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sdpalab.sim import isa as isa  # fills the table of handlers
-from sdpalab.sim.barriers import Barriers
+from sdpalab.sim import ordering as ordering  # fills the table of handlers
 from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.decode import HANDLERS, Decoder, Step
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
@@ -17,10 +15,12 @@ from sdpalab.sim.memory import Space
 from sdpalab.sim.modifiers import find_handler
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.steps import is_step, step_registers
+from sdpalab.sim.ordering.barriers import Barriers
+from sdpalab.sim.ordering.decoder import HANDLERS, Decoder, Step
+from sdpalab.sim.ordering.warpgroups import Warpgroups
 from sdpalab.sim.program import instructions_of
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.setup import Setup
-from sdpalab.sim.warpgroups import Warpgroups
 
 __all__ = ["StillFlow", "still_machine"]
 

@@ -1,8 +1,8 @@
 """How blocks of asynchronous kernels end: waits for mbarriers, cluster barriers and registers: machine code
 (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.isa.mbarrier`, :mod:`~sdpalab.sim.isa.cluster` and
-:mod:`~sdpalab.sim.isa.setmaxnreg`.
+The rules are those of :mod:`sdpalab.sim.ordering.mbarrier`, :mod:`~sdpalab.sim.ordering.cluster` and
+:mod:`~sdpalab.sim.ordering.setmaxnreg`.
 """
 
 from __future__ import annotations

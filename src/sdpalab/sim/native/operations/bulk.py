@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, arrival_order, fence_order
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, TensorAddress
-from sdpalab.sim.isa.fence import one_way_release
 from sdpalab.sim.memory import RANK_SHIFT, SHARED_BASE
 from sdpalab.sim.modifiers import Mods, require, take_space
 from sdpalab.sim.native.assembler import Assembler, native
@@ -32,6 +31,7 @@ from sdpalab.sim.native.transfers import (
     wait_for_transfers,
 )
 from sdpalab.sim.native.watch import fence_memory
+from sdpalab.sim.ordering.fence import one_way_release
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
 __all__ = [

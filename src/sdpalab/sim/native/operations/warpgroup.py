@@ -221,7 +221,7 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
 def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
     """The sets of registers that the entry's products work on, with the type of accumulators, and their numbers.
 
-    The rules are those of :mod:`sdpalab.sim.warpgroups`.
+    The rules are those of :mod:`sdpalab.sim.ordering.warpgroups`.
     """
     if not asm.product_sets:
         for instruction in asm.entry.instructions:

@@ -2,7 +2,7 @@
 
 An instruction (:mod:`.issue`) makes one entry for each copy (:mod:`.entries`), which lands later (:mod:`.landing`);
 what it moves is a box of a tensor, or a stretch of bytes (:mod:`.boxes`). The rules are those of
-:mod:`sdpalab.sim.bulk_copies` and :mod:`~sdpalab.sim.tensor_map`.
+:mod:`sdpalab.sim.ordering.bulk_copies` and :mod:`~sdpalab.sim.tensor_map`.
 """
 
 from sdpalab.sim.native.transfers.arrivals import arrive_behind_copies

@@ -1,7 +1,7 @@
 """``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier when their copies so far have landed: machine code.
 
-The rules are those of :mod:`sdpalab.sim.isa.async_copy`. For the checks the copies are operations that the mbarrier
-signals: who waits for its phase comes after them, and after nothing else that their lanes did.
+The rules are those of :mod:`sdpalab.sim.ordering.async_copy`. For the checks the copies are operations that the
+mbarrier signals: who waits for its phase comes after them, and after nothing else that their lanes did.
 """
 
 from __future__ import annotations

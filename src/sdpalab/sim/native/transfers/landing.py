@@ -1,8 +1,8 @@
 """When bulk copies land, their groups and waits: machine code.
 
-The rules are those of :mod:`sdpalab.sim.bulk_copies`. Copies land when nothing else can run, the oldest first; stores
-no later than when their lane waits for them. A lane that waits only for the reading (``.read``) has the data kept until
-then.
+The rules are those of :mod:`sdpalab.sim.ordering.bulk_copies`. Copies land when nothing else can run, the oldest first;
+stores no later than when their lane waits for them. A lane that waits only for the reading (``.read``) has the data
+kept until then.
 """
 
 from __future__ import annotations

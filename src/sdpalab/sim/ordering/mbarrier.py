@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.checks.orders import MemoryOrder, arrival_order
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.mbarriers import PENDING_BITS, Mbarriers, MbarrierWait
 from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.observer import CompletionBarrier
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.mbarriers import PENDING_BITS, Mbarriers, MbarrierWait
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
 

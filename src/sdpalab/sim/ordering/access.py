@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, Space
 from sdpalab.sim.observer import Access
+from sdpalab.sim.ordering.decoder import Decoder
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 

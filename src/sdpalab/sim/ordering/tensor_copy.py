@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import BulkCopies, Transfer
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import LaunchError, UnsupportedInstruction
 from sdpalab.sim.forms import OPERATIONS
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.bulk_copy import multicast_targets
-from sdpalab.sim.isa.cache_hint import take_cache_hint
-from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.observer import CompletionBarrier
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.bulk_copies import BulkCopies, Transfer
+from sdpalab.sim.ordering.bulk_copy import multicast_targets
+from sdpalab.sim.ordering.cache_hint import take_cache_hint
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.mbarrier import MbarrierOperand
 from sdpalab.sim.selection import Indices, Selection, indices
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
 from sdpalab.sim.types import TYPES

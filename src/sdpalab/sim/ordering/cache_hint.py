@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Decoder
 from sdpalab.sim.ir import Operand
 from sdpalab.sim.modifiers import Mods
+from sdpalab.sim.ordering.decoder import Decoder
 from sdpalab.sim.types import TYPES
 
 __all__ = ["take_cache_hint"]

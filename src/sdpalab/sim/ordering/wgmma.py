@@ -8,17 +8,17 @@ import re
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
-from sdpalab.sim.isa.whole_warps import whole_warps
 from sdpalab.sim.modifiers import Mods
-from sdpalab.sim.product_registers import ProductRegisters
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
+from sdpalab.sim.ordering.product_registers import ProductRegisters
+from sdpalab.sim.ordering.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
+from sdpalab.sim.ordering.whole_warps import whole_warps
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
 from sdpalab.sim.types import TYPES
-from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
 
 __all__: list[str] = []
 

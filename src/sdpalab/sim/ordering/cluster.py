@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.orders import arrival_order
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.modifiers import Mods
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
 from sdpalab.sim.selection import Mask, Selection, indices, subset
 
 __all__: list[str] = []

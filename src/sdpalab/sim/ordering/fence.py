@@ -7,10 +7,10 @@ visible in the async proxy.
 
 from __future__ import annotations
 
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.modifiers import Mods
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
 from sdpalab.sim.selection import Selection
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 

@@ -20,7 +20,7 @@ from sdpalab.sim.hazard_log import conflicting_access_at
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction, Register, Vector
 from sdpalab.sim.machine import AsyncUnit, Machine
-from sdpalab.sim.product_registers import ProductRegisters
+from sdpalab.sim.ordering.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 
 __all__ = ["GROUP_WARPS", "Flight", "Reading", "Warpgroups", "WgmmaProduct"]

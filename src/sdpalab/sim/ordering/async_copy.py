@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.cache_hint import take_cache_hint
-from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.machine import AsyncUnit, Machine
-from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.modifiers import Mods, take_space
 from sdpalab.sim.observer import Access, CompletionBarrier
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.cache_hint import take_cache_hint
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.mbarrier import MbarrierOperand
+from sdpalab.sim.ordering.mbarriers import Mbarriers
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.forms import OPERATIONS, SHARED_REDUCTIONS
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.cache_hint import take_cache_hint
-from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.observer import CompletionBarrier
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.bulk_copies import CHUNK, BulkCopies, Transfer
+from sdpalab.sim.ordering.cache_hint import take_cache_hint
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.mbarrier import MbarrierOperand
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sdpalab.sim.collectives import PARTIAL_WARP
-from sdpalab.sim.decode import Decoder
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ordering.decoder import Decoder
 from sdpalab.sim.selection import Selection, split_warps
 
 __all__ = ["whole_warps"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sdpalab.sim.barrier_rules import BarrierRules
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
+from sdpalab.sim.ordering.barrier_rules import BarrierRules
 from sdpalab.sim.selection import WARP, Indices, Mask, Selection, count, indices, subset
 
 __all__ = ["Barriers"]

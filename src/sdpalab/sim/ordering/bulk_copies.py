@@ -14,8 +14,8 @@ import numpy as np
 from sdpalab.sim.checks.orders import BARRIER
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
-from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
+from sdpalab.sim.ordering.mbarriers import Mbarriers
 from sdpalab.sim.selection import Array, Indices, Mask, Selection
 
 __all__ = ["CHUNK", "BulkCopies", "Transfer"]

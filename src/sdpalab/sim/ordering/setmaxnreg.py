@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.whole_warps import whole_warps
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.modifiers import Mods
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.whole_warps import whole_warps
 from sdpalab.sim.selection import WARP, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 

@@ -1,8 +1,7 @@
-"""From instructions to closures: operands bound to register rows once, so that executing costs no look-ups.
+"""From instructions that order threads to closures, with their operands bound to a machine's register rows.
 
-Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)`` executes
-it for those lanes. A handler takes every modifier it honours; one that is left over raises, so no modifier is ignored
-silently.
+Each opcode has a handler ``handler(decoder, instruction) -> step`` in :mod:`sdpalab.sim.ordering`; ``step(selection)``
+lets it happen once more for those lanes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Step = Callable[[Selection], None]
 Handler = Callable[["Decoder", Instruction], Step]
 
 HANDLERS: dict[str, Handler] = {}
-"""The table of opcodes: what is not in it is not modelled. ``cp.async.bulk`` goes before ``cp.async``."""
+"""Handlers by the beginning of an instruction's text: ``cp.async.bulk`` goes before ``cp.async``."""
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:

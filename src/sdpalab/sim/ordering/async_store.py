@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.bulk_copies import BulkCopies, Transfer
-from sdpalab.sim.decode import Decoder, Step, opcode
 from sdpalab.sim.forms import SHARED_REDUCTIONS
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.modifiers import Mods, require
 from sdpalab.sim.observer import CompletionBarrier
+from sdpalab.sim.ordering.access import Accessor
+from sdpalab.sim.ordering.bulk_copies import BulkCopies, Transfer
+from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
+from sdpalab.sim.ordering.mbarrier import MbarrierOperand
 from sdpalab.sim.selection import Indices, Selection, indices
 from sdpalab.sim.types import PtxType
 
