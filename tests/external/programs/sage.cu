@@ -1,6 +1,6 @@
 // SageAttention's CUDA kernels, quantisation and attention, two heads, compared with double precision:
 // sage SEQ_Q [SEQ_KV]
-// -DARCH=80, V in FP16; 89 or 90, V in FP8; -DDIM=64 or 128; -DCAUSAL=0 or 1
+// -DARCH=80, V in FP16; 89 or 90, V in FP8; -DSUMS=32, or 16 on 89: of P V in FP16; -DDIM=64 or 128; -DCAUSAL=0 or 1
 #include <cuda.h>
 
 #include "attention.h"
@@ -22,8 +22,12 @@
 #include "fused/fused.cu"
 #if ARCH == 80
 #include "qattn/qk_int_sv_f16_cuda_sm80.cu"
+#elif SUMS == 16
+#include "qattn/sm89_qk_int8_sv_f8_accum_f16_fuse_v_scale_attn_inst_buf.cu"
+#define ATTENTION qk_int8_sv_f8_accum_f16_fuse_v_scale_attn_inst_buf
 #elif ARCH == 89
 #include "qattn/sm89_qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf.cu"
+#define ATTENTION qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf
 #else
 // The driver's call by its entry point, because the program is not linked with the driver.
 template <typename... Values>
@@ -35,8 +39,10 @@ CUresult encode_tiled(Values... values) {
 }
 #define cuTensorMapEncodeTiled encode_tiled
 #include "qattn/qk_int_sv_f8_cuda_sm90.cu"
+#define ATTENTION qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf
 #endif
 
+constexpr float V_LARGEST = SUMS == 16 ? 2.25f : 448.0f;  // so that sums in FP16 do not overflow
 constexpr int Q_BLOCK = ARCH == 90 ? 64 : 128, Q_ROWS = Q_BLOCK / 4, KEYS = ARCH == 90 ? 128 : 64;  // of one scale
 
 template <typename T>
@@ -88,9 +94,8 @@ int main(int argc, char **argv) {
     auto of_transposed = view(transposed, torch::kHalf, of_v.sizes());
     auto of_v_scale = view(v_scale, torch::kFloat, {1, a.heads, DIM});
     transpose_pad_permute_cuda(view(device_v, torch::kHalf, {1, rows, a.heads, DIM}), of_transposed, 0);
-    scale_fuse_quant_cuda(of_transposed, of_v, of_v_scale, rows, 448, 0);
-    qk_int8_sv_f8_accum_f32_fuse_v_scale_attn_inst_buf(of_q, of_k, of_v, of_o, of_q_scale, of_k_scale, of_v_scale, 0,
-                                                       CAUSAL, 2, float(a.scale()), 0);
+    scale_fuse_quant_cuda(of_transposed, of_v, of_v_scale, rows, V_LARGEST, 0);
+    ATTENTION(of_q, of_k, of_v, of_o, of_q_scale, of_k_scale, of_v_scale, 0, CAUSAL, 2, float(a.scale()), 0);
 #endif
     CHECK(cudaDeviceSynchronize());
     Doubles rounded_v = wide_v;
