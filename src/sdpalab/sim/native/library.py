@@ -118,7 +118,7 @@ class Library:
         if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32]:
             return content[32:]
         if name == "runtime":
-            _progress("compiling its native engine (once for this machine)")
+            _progress("compiling its engine (once for this machine)")
         built = build()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
