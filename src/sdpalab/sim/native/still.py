@@ -8,17 +8,15 @@ from collections.abc import Callable, Mapping
 from sdpalab.sim import ordering as ordering  # fills the table of handlers
 from sdpalab.sim.checks.provenance import home_buffers, pointer_origins
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.memory import Space
 from sdpalab.sim.modifiers import find_handler
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.steps import is_step, step_registers
+from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.ordering.barriers import Barriers
 from sdpalab.sim.ordering.decoder import HANDLERS, Decoder, Step
 from sdpalab.sim.ordering.warpgroups import Warpgroups
-from sdpalab.sim.program import instructions_of
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.setup import Setup
 
@@ -74,21 +72,6 @@ class StillFlow:
         self._looks: dict[int, Callable[[Selection], None]] = {}
         self._flying: dict[tuple[int, int], list[tuple[AsyncUnit, int]]] = {}
         """By cluster and number, the operations in flight that native code has under that number."""
-        for block in machine.program.blocks:
-            items = [each for item in block.items for each in instructions_of(item)]
-            for instruction in filter(lambda each: is_step(entry, each), items):
-                self._decode(instruction)
-            if block.end is not None and is_step(entry, block.end):
-                self._decode(block.end)
-
-    def _decode(self, instruction: Instruction) -> None:
-        """What an instruction does, without its guard; nothing if it is not modelled: then no lane has reached it."""
-        handler = find_handler(HANDLERS, instruction)
-        try:
-            if handler is not None:
-                self._steps[instruction.pc] = handler(self.decoder, instruction)
-        except (UnsupportedInstruction, IndexError):
-            pass
 
     def reset(self, ctas: Indices) -> None:
         """Begin with these CTAs."""
@@ -113,7 +96,10 @@ class StillFlow:
         machine = self.machine
         step = self._steps.get(instruction.pc)
         if step is None:
-            raise NotNative(instruction.text)
+            handler = find_handler(HANDLERS, instruction)
+            if handler is None:
+                raise NotNative(instruction.text)
+            step = self._steps[instruction.pc] = handler(self.decoder, instruction)
         for name, mine in zip(step_registers(machine.entry, instruction), values, strict=True):
             row = machine.row(name)
             assert row is not None

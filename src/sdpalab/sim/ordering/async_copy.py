@@ -162,14 +162,12 @@ class _CopyQueue(AsyncUnit):
 @opcode("cp.async.commit_group")
 def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
     """Closes the lane's current group."""
-    Mods(instruction).only("async", "commit_group")
     return _CopyQueue.of(decoder.machine).commit
 
 
 @opcode("cp.async.wait_all")
 def _wait_all(decoder: Decoder, instruction: Instruction) -> Step:
     """Completes all copies of the lane."""
-    Mods(instruction).only("async", "wait_all")
     queue = _CopyQueue.of(decoder.machine)
     return lambda sel: queue.wait(sel, -1)
 
@@ -177,27 +175,17 @@ def _wait_all(decoder: Decoder, instruction: Instruction) -> Step:
 @opcode("cp.async.wait_group")
 def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
     """Completes the copies of all groups of the lane but the last few."""
-    mods = Mods(instruction)
-    mods.only("async", "wait_group")
-    number = instruction.operands[0]
-    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-        raise mods.unsupported("expected a number of groups")
-    queue, keep = _CopyQueue.of(decoder.machine), number.value
+    (number,) = instruction.operands
+    assert isinstance(number, Immediate)
+    queue, keep = _CopyQueue.of(decoder.machine), int(number.value)
     return lambda sel: queue.wait(sel, keep)
 
 
 @opcode("cp.async.mbarrier.arrive")
 def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     """The lane arrives when its copies so far have landed; without ``.noinc`` the phase expects that in addition."""
-    mods = Mods(instruction)
-    for part in ("async", "mbarrier", "arrive"):
-        mods.choice((part,))
-    queue = _CopyQueue.of(decoder.machine)
-    expected = mods.flag("noinc")
-    space = take_space(mods)
-    mods.choice(("b64",))
-    mods.done()
-    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], space)
+    queue, expected = _CopyQueue.of(decoder.machine), "noinc" in instruction.mods
+    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], take_space(Mods(instruction)))
 
     def step(sel: Selection) -> None:
         for lanes, offset, home in mbarrier.groups(sel):
@@ -210,27 +198,15 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("cp.async")
 def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
-    """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
-    mods = Mods(instruction)
-    mods.choice(("async",))
-    queue = _CopyQueue.of(decoder.machine)
-    cache = mods.choice(("ca", "cg"))
-    if not mods.flag("shared::cta"):
-        mods.choice(("shared",))
-    mods.choice(("global",))
-    mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
-    operands = list(instruction.operands)
-    take_cache_hint(decoder, mods, operands)
-    mods.done()
-    size = operands[2]
-    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
-        raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
-    if len(operands) > 4:
-        raise mods.unsupported("expected at most four operands and a cache policy")
+    """Each lane copies 4, 8 or 16 bytes from global to shared memory, and of these only as many as it says."""
+    queue, operands = _CopyQueue.of(decoder.machine), list(instruction.operands)
+    take_cache_hint(decoder, Mods(instruction), operands)
+    to_shared, from_global, size, *less = operands
+    assert isinstance(size, Immediate)
     width = int(size.value)
-    to = Accessor(decoder, instruction, operands[0], "shared", width)
-    origin = Accessor(decoder, instruction, operands[1], "global", width)
-    sizes = decoder.src(instruction, operands[3], TYPES["u32"]) if len(operands) == 4 else None
+    to = Accessor(decoder, instruction, to_shared, "shared", width)
+    origin = Accessor(decoder, instruction, from_global, "global", width)
+    sizes = decoder.src(instruction, less[0], TYPES["u32"]) if less else None
 
     def reads(lanes: Selection, lengths: Array) -> None:
         """What the lanes read; illegal sources are reported."""

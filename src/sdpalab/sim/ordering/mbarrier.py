@@ -149,20 +149,12 @@ def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
 class _Wait:
     """The operands of test_wait and try_wait."""
 
-    def __init__(self, decoder: Decoder, instruction: Instruction, mods: Mods) -> None:
-        parity = mods.flag("parity")
-        self.order = _order(mods, ("acquire",))
-        space = take_space(mods)
-        if space == "shared::cluster":
-            raise mods.unsupported("waiting for an mbarrier of another CTA is not allowed")
-        mods.choice(("b64",))
-        mods.done()
-        self.instruction, self.parity = instruction, parity
-        self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], space)
-        type_ = TYPES["u32" if parity else "b64"]
-        self.state = decoder.src(instruction, instruction.operands[2], type_)
-        if len(instruction.operands) > 3:
-            decoder.src(instruction, instruction.operands[3], TYPES["u32"])  # how long to be suspended at most
+    def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
+        mods = Mods(instruction)
+        self.instruction, self.parity = instruction, mods.flag("parity")
+        self.order = arrival_order(instruction)
+        self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], take_space(mods))
+        self.state = decoder.src(instruction, instruction.operands[2], TYPES["u32" if self.parity else "b64"])
 
     def entries(self, sel: Selection) -> list[MbarrierWait]:
         """What each group of lanes waits for; lanes without an mbarrier are reported."""
@@ -183,12 +175,10 @@ class _Wait:
         return entries
 
 
-@opcode("mbarrier.test_wait")
-def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
-    """Whether a phase is complete."""
-    mods = Mods(instruction)
-    mods.choice(("test_wait",))
-    wait = _Wait(decoder, instruction, mods)
+@opcode("mbarrier.test_wait", "mbarrier.try_wait")
+def _wait(decoder: Decoder, instruction: Instruction) -> Step:
+    """Whether a phase is complete; ``try_wait`` blocks until it is."""
+    wait, blocks = _Wait(decoder, instruction), "try_wait" in instruction.mods
     unit = wait.mbarrier.unit
 
     def step(sel: Selection) -> None:
@@ -196,24 +186,7 @@ def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
             over = unit.objects[entry.offset].phase[entry.home] > entry.phase
             if over.any():
                 unit.complete(entry.part(over))
-
-    return step
-
-
-@opcode("mbarrier.try_wait")
-def _try_wait(decoder: Decoder, instruction: Instruction) -> Step:
-    """Blocks until a phase is complete."""
-    mods = Mods(instruction)
-    mods.choice(("try_wait",))
-    wait = _Wait(decoder, instruction, mods)
-    unit = wait.mbarrier.unit
-
-    def step(sel: Selection) -> None:
-        for entry in wait.entries(sel):
-            over = unit.objects[entry.offset].phase[entry.home] > entry.phase
-            if over.any():
-                unit.complete(entry.part(over))
-            if not over.all():
+            if blocks and not over.all():
                 unit.waiting.append(entry.part(~over))
 
     return step

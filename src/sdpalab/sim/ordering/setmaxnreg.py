@@ -14,11 +14,9 @@ from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.machine import AsyncUnit, Machine
-from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
 from sdpalab.sim.ordering.whole_warps import whole_warps
 from sdpalab.sim.selection import WARP, Indices, Mask, Selection, indices, subset
-from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
 
@@ -122,20 +120,9 @@ class _Pool(AsyncUnit):
 
 @opcode(_NAME)
 def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    mods.choice(("inc", "dec"))
-    for name in ("sync", "aligned"):
-        mods.choice((name,))
-    if mods.type() is not TYPES["u32"]:
-        raise mods.unsupported("expected .u32")
-    mods.done()
-    number = instruction.operands[0]
-    if not (isinstance(number, Immediate) and isinstance(number.value, int)):
-        raise mods.unsupported("expected a constant number of registers")
-    wanted = number.value
-    if not 24 <= wanted <= 256 or wanted % 8:
-        raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
-    pool = _Pool.of(decoder.machine)
+    (number,) = instruction.operands
+    assert isinstance(number, Immediate)
+    pool, wanted = _Pool.of(decoder.machine), int(number.value)
     whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:

@@ -4,13 +4,10 @@ read shared memory and registers. Each warp reads its own quarter of A and all o
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
-from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.ordering.access import Accessor
 from sdpalab.sim.ordering.decoder import Decoder, Step, opcode
 from sdpalab.sim.ordering.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets
@@ -21,20 +18,6 @@ from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indice
 from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
-
-_DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
-"""K of one instruction: 32 bytes."""
-_FP8 = ("e4m3", "e5m2")
-_INTEGER = ("s8", "u8")
-
-
-def _results(kind: str, kind_b: str) -> tuple[str, ...]:
-    """Accumulator types for a pair of factor types."""
-    if (kind in _FP8 and kind_b in _FP8) or kind == kind_b == "f16":
-        return ("f32", "f16")
-    if kind in _INTEGER and kind_b in _INTEGER:
-        return ("s32",)
-    return ("f32",) if kind == kind_b and kind in ("bf16", "tf32") else ()
 
 
 class _Operand:
@@ -91,51 +74,23 @@ class _WgmmaInstruction:
 
     def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
         self.instruction, self.unit = instruction, Warpgroups.of(decoder.machine)
-        mods = Mods(instruction)
-        for name in ("mma_async", "sync", "aligned"):
-            mods.choice((name,))
-        saturates = mods.flag("satfinite")
-        shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0)) if mods.left else None
-        if shape is None or len(mods.left) != 3:
-            raise mods.unsupported("expected a shape m64nNkK and three types")
-        self.columns, depth = int(shape[1]), int(shape[2])
-        self.result, self.kind, self.kind_b = mods.left
-        if self.result not in _results(self.kind, self.kind_b) or (saturates and self.result != "s32"):
-            raise mods.unsupported("these operand types are not modelled")
-        step = 16 if self.result == "s32" and self.columns > 32 else 8
-        if depth != _DEPTH[self.kind] or not 8 <= self.columns <= 256 or self.columns % step:
-            raise mods.unsupported("there is no such shape for these types")
+        shape = next(mod for mod in instruction.mods if mod.startswith("m64n"))
+        columns, result = int(shape.removeprefix("m64n").split("k")[0]), instruction.mods[-3]
         d, a, b, scale, *immediates = instruction.operands
-        in_registers = isinstance(a, Vector)
-        trans_a, trans_b = self._immediates(mods, immediates, in_registers)
-        accumulators = self._registers(mods, d, self.result, self.columns // (4 if self.result == "f16" else 2))
-        self.registers: tuple[ProductRegisters, ...] = (accumulators,)
+        # The signs of A and B, and for 16-bit types whether they are MN-major: of A only where it is in shared memory.
+        majors = [isinstance(each, Immediate) and each.value == 1 for each in immediates[2:]]
+        self.registers: tuple[ProductRegisters, ...] = (self._registers(d, result),)
         self.a: _Operand | None = None
         if isinstance(a, Vector):
-            self.registers += (self._registers(mods, a, "", 4),)
+            self.registers += (self._registers(a, ""),)
         else:
-            self.a = _Operand(decoder, instruction, a, 64, not trans_a, shared_by_all=False)
-        self.b = _Operand(decoder, instruction, b, self.columns, not trans_b, shared_by_all=True)
+            self.a = _Operand(decoder, instruction, a, 64, not (len(majors) > 1 and majors[0]), shared_by_all=False)
+        self.b = _Operand(decoder, instruction, b, columns, not (majors and majors[-1]), shared_by_all=True)
         self.scale = decoder.predicate(instruction, scale)
 
-    def _immediates(self, mods: Mods, operands: list[Operand], in_registers: bool) -> tuple[bool, bool]:
-        """Whether A and B are MN-major."""
-        halves = self.kind in ("f16", "bf16")
-        expected = 0 if self.result == "s32" else 2 + (0 if not halves else 1 if in_registers else 2)
-        values = [operand.value if isinstance(operand, Immediate) else None for operand in operands]
-        if len(values) != expected:
-            raise mods.unsupported(f"expected {4 + expected} operands")
-        if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
-            raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
-        return len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
-
-    def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> ProductRegisters:
+    def _registers(self, operand: Operand, kind: str) -> ProductRegisters:
         items = operand.items if isinstance(operand, Vector) else ()
-        names = tuple(item.name for item in items if isinstance(item, Register))
-        rows = [self.unit.machine.row(name) for name in names]
-        if len(names) != number or any(row is None or row[1].bits != 32 for row in rows):
-            raise mods.unsupported(f"expected {number} 32-bit registers")
-        return self.unit.registers[names, kind]
+        return self.unit.registers[tuple(item.name for item in items if isinstance(item, Register)), kind]
 
     def issue(self, sel: Selection) -> None:
         """One warpgroup of some CTAs executes it."""
@@ -161,13 +116,6 @@ class _WgmmaInstruction:
         return first
 
 
-def _group_number(mods: Mods, instruction: Instruction) -> int:
-    number = instruction.operands[0] if instruction.operands else None
-    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
-        raise mods.unsupported("expected a number of groups from 0 to 7")
-    return number.value
-
-
 @opcode("wgmma.mma_async")
 def _mma_async(decoder: Decoder, instruction: Instruction) -> Step:
     product = _WgmmaInstruction(decoder, instruction)
@@ -176,25 +124,17 @@ def _mma_async(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("wgmma.wait_group")
 def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    for name in ("wait_group", "sync", "aligned"):
-        mods.choice((name,))
-    mods.done()
-    keep = _group_number(mods, instruction)
-    unit = Warpgroups.of(decoder.machine)
+    (number,) = instruction.operands
+    assert isinstance(number, Immediate)
+    unit, keep = Warpgroups.of(decoder.machine), int(number.value)
     return lambda sel: unit.meet(sel, instruction, lambda part: unit.wait(part, keep))
 
 
 @opcode("wgmma")
 def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
     """``wgmma.fence`` and ``wgmma.commit_group``: each warp for itself."""
-    mods = Mods(instruction)
-    action = mods.choice(("fence", "commit_group"))
-    for name in ("sync", "aligned"):
-        mods.choice((name,))
-    mods.done()
     unit = Warpgroups.of(decoder.machine)
-    act = unit.fence if action == "fence" else unit.commit
+    act = unit.fence if "fence" in instruction.mods else unit.commit
     whole = whole_warps(decoder, instruction)
 
     def step(sel: Selection) -> None:
