@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,15 @@ def state(untrusted: bool) -> dict[str, Any]:
         process.close()
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["foreground", "background"])
+def on_interrupt(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As a shell starts a job: in the background SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("on_interrupt")
 @pytest.mark.parametrize("untrusted", [True, False])
 def test_a_copy_is_started_in_the_state_of_a_program(
     untrusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

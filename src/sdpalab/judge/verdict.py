@@ -323,7 +323,9 @@ class Verdict(JsonRecord):
     @property
     def covers(self) -> list[str]:
         """What it covers if it is PASSED (:func:`sdpalab.judge.coverage.coverage_of`), otherwise nothing."""
-        return coverage_of(self.cases) if self.passed else []
+        if not self.passed:
+            return []
+        return coverage_of([case.problem for case in self.cases], any("lse" in case.digests for case in self.cases))
 
     @property
     def original_contract(self) -> int:

@@ -26,6 +26,7 @@ from sdpalab.kernels.declarations import (
     extra_constants,
 )
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
+from sdpalab.kernels.tuned import tuned_kernel
 from sdpalab.problem import ARRAYS, Problem
 
 __all__ = [
@@ -181,8 +182,6 @@ class Kernel(ABC):
 
         See :mod:`sdpalab.kernels.tuned`: there is one only with a verdict at level full.
         """
-        from sdpalab.kernels.tuned import tuned_kernel
-
         return self.default_config if gpu is None else tuned_kernel(self, problem, gpu).default_config
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:

@@ -19,22 +19,21 @@ from copy import copy
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.kernels.declarations import Config
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 from sdpalab.user_folder import data_folder
 
-if TYPE_CHECKING:
-    from sdpalab.kernels.kernel import Kernel
-
 __all__ = [
     "SHIPPED",
     "ProblemClass",
+    "Tunable",
     "TunedEntry",
     "TunedWarning",
     "entries",
@@ -54,6 +53,23 @@ SHIPPED = Path(__file__).with_name("tuned.json")
 
 class TunedWarning(UserWarning):
     """A file of tuned defaults cannot be read; its entries are not used."""
+
+
+class Tunable(Protocol):
+    """What this module needs of a kernel (:class:`sdpalab.kernels.kernel.Kernel`)."""
+
+    name: str
+    configs: Sequence[Mapping[str, int | str]]
+
+    @property
+    def default_config(self) -> Config:
+        """The first configuration."""
+
+    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+        """None if the kernel computes ``problem`` with ``config``, otherwise why not."""
+
+
+AnyTunable = TypeVar("AnyTunable", bound=Tunable)
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -185,7 +201,7 @@ def user_file() -> Path:
     return data_folder() / "tuned.json"
 
 
-def tuned(kernel: Kernel, problem: Problem, gpu: str) -> TunedEntry | None:
+def tuned(kernel: Tunable, problem: Problem, gpu: str) -> TunedEntry | None:
     """The tuned default of a kernel for the class of ``problem`` on ``gpu``.
 
     None if there is none, it is of another source, or the kernel rejects the configuration for this problem.
@@ -198,7 +214,7 @@ def tuned(kernel: Kernel, problem: Problem, gpu: str) -> TunedEntry | None:
     return None
 
 
-def entries_of(kernel: Kernel, among: Sequence[TunedEntry] | None = None) -> tuple[TunedEntry, ...]:
+def entries_of(kernel: Tunable, among: Sequence[TunedEntry] | None = None) -> tuple[TunedEntry, ...]:
     """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source.
 
     They are ``among`` the given ones, by default all (:func:`entries`).
@@ -208,7 +224,7 @@ def entries_of(kernel: Kernel, among: Sequence[TunedEntry] | None = None) -> tup
     return tuple({(entry.gpu, entry.problems): entry for entry in reversed(current)}.values())
 
 
-def tuned_kernel(kernel: Kernel, problem: Problem, gpu: str) -> Kernel:
+def tuned_kernel(kernel: AnyTunable, problem: Problem, gpu: str) -> AnyTunable:
     """The kernel with its tuned configuration as its default; itself if there is none."""
     entry = tuned(kernel, problem, gpu)
     if entry is None:
@@ -219,7 +235,7 @@ def tuned_kernel(kernel: Kernel, problem: Problem, gpu: str) -> Kernel:
     return changed
 
 
-def source_digest(kernel: Kernel) -> str:
+def source_digest(kernel: Tunable) -> str:
     """Sha256 of the kernel's source text and of the shared device headers: what its code depends on, besides knobs.
 
     Raises
@@ -230,7 +246,7 @@ def source_digest(kernel: Kernel) -> str:
     return sha256(f"{source_text(kernel)}\0{_headers()}".encode()).hexdigest()
 
 
-def source_text(kernel: Kernel) -> str:
+def source_text(kernel: Tunable) -> str:
     """The text of the kernel's own source: CUDA C++, or its Triton function.
 
     Raises

@@ -145,7 +145,7 @@ class ForkServer:
 
 def main(orders: int, _: int) -> None:
     """Be the server: start a copy for each order, until the other side closes the socket or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background job ignores it from its start
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what ended
     for name in _PRELOADED:
         importlib.import_module(name)
@@ -162,20 +162,20 @@ def main(orders: int, _: int) -> None:
                 pid = -1
             if not pid:
                 connection.close()
-                _guard_a_copy(json.loads(text), fds)
+                _guard_a_copy(json.loads(text), fds, on_interrupt)
             for fd in fds:
                 os.close(fd)
             with contextlib.suppress(BrokenPipeError):
                 connection.send(str(pid).encode())
 
 
-def _guard_a_copy(order: dict[str, Any], fds: Sequence[int]) -> NoReturn:
+def _guard_a_copy(order: dict[str, Any], fds: Sequence[int], on_interrupt: Any) -> NoReturn:
     """In the copy: be what a guard is that was started as a program, in its session, folder and environment."""
     try:
         *wire, lifeline, report, output, _ = fds
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, on_interrupt)
         for number in (1, 2):
             os.dup2(output, number)
         os.close(output)
