@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,12 @@ ROOMS = (
 )
 
 
+def _file_of(module: str) -> Path | None:
+    """The file of a module of the lab, or None where there is none."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
+
+
 def _imports(path: Path) -> set[str]:
     """Modules of the lab that a file imports, at any depth of it."""
     modules: set[str] = set()
@@ -51,8 +58,9 @@ def _imports(path: Path) -> set[str]:
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
-            modules.add(node.module)
-            modules |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "sdpalab"}
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            files = {name for name in below if _file_of(name)}
+            modules |= files | ({node.module} if files < below else set())
     return {name for name in modules if name.startswith("sdpalab.")}
 
 
@@ -71,6 +79,12 @@ def test_imports_flow_one_way() -> None:
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_circle() -> None:
+    # Also of imports in functions, and of those for types alone: each file can be read after those that it names.
+    files = {path: {_file_of(name) for name in _imports(path)} for path in PACKAGE.rglob("*.py")}
+    list(graphlib.TopologicalSorter(files).static_order())
 
 
 def test_no_two_files_of_the_tests_have_one_name() -> None:
