@@ -218,6 +218,26 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
     assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add was there
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core compiles one after the other")
+def test_another_process_compiles_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "compile_functions", None)  # what would compile it here
+    library = Library(*target_name(), root=tmp_path)
+    library.prepare()
+    assert library.loop()
+
+
+def test_a_runtime_that_another_process_did_not_compile_is_compiled_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_module, "_BESIDE", "raise SystemExit(3)")
+    monkeypatch.setattr(library_module, "compile_functions", lambda *_: b"compiled here")
+    for _ in range(2):  # the second finds it in the cache
+        library = Library(*target_name(), root=tmp_path)
+        library.prepare()
+        assert library.runtime() == b"compiled here"
+
+
 def test_code_reaches_its_constants_in_a_process_with_large_arrays(tmp_path: Path) -> None:
     script = Path(__file__).with_name("crowded_process.py")
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)

@@ -41,7 +41,10 @@ _server: ForkServer | None = None
 
 _GUARD = Path(__file__).with_name("guard.py")
 
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
+_ENVIRONMENT = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
+    "SDPALAB_CACHE_DIR",
+)
 """The environment that a process inherits; any other variable might inform a candidate."""
 _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Further variables for a process that uses a GPU: which GPU it is."""

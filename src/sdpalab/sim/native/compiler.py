@@ -18,7 +18,8 @@ from sdpalab.sim.native.translate import Translator
 
 __all__ = ["compile_functions", "compile_operation", "target_machine", "target_name"]
 
-_OPTIMISE = 2
+_OPTIMISE = 1
+"""LLVM's level, of passes and of code. Level 2 takes a quarter longer to compile, and its code is no faster."""
 
 
 @functools.lru_cache(maxsize=4)

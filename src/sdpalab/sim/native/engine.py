@@ -101,8 +101,9 @@ class NativeCode:
     """
 
     def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
-        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
         code = library()
+        code.prepare()
+        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
         self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
         self._template = register_template(setup, space, self.decoded)
         self._loop = _LOOP(code.loop())

@@ -2,7 +2,8 @@
 
 What is kept is one object for the loop and all else that is translated from Python (:mod:`.runtime`), and one for each
 operation; an operation's calls of translated functions are linked when it is loaded. So a kernel with operations that
-no kernel before had costs some milliseconds for each of those, once.
+no kernel before had costs some milliseconds for each of those, once. Where the first object is missing, another process
+compiles it, while this one compiles the operations.
 
 An object's name is a digest of everything that it depends on: the simulator's sources, LLVM, the processor and its
 features. Its file begins with the digest of its content: a file that does not match is made again, never used. A
@@ -15,6 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,7 +31,10 @@ from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import symbol
 from sdpalab.sim.sources import changed_since_import, sources_digest
 
-__all__ = ["Library", "library"]
+__all__ = ["Library", "compile_runtime", "library"]
+
+_BESIDE = f"import sys; sys.path[:] = sys.argv[4:]; from {__name__} import compile_runtime; compile_runtime()"
+"""The program of the process that compiles the runtime, with the arguments of a library and the import path."""
 
 
 @functools.cache
@@ -53,6 +58,7 @@ class Library:
         self.cpu, self.features, self.root = cpu, features, root or _cache_root()
         self._addresses: dict[str, int] = {}
         self._runtime = False
+        self._beside: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
         machine = target_machine(cpu, features)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
@@ -71,25 +77,56 @@ class Library:
             self._load_runtime()
         return self._addresses[symbol(run_clusters)]
 
+    def prepare(self) -> None:
+        """Begin to compile what every program needs, in a process beside this one, if that is missing in the cache.
+
+        Without a second core, a cache or a process it is compiled when it is needed.
+        """
+        with self._lock:
+            if self._runtime or self._beside or not self._keeps or len(os.sched_getaffinity(0)) < 2:
+                return
+            if self._kept("runtime") is not None:
+                return
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                if not os.access(self.root, os.W_OK):
+                    return
+                command = [sys.executable, "-c", _BESIDE, self.cpu, self.features, str(self.root), *sys.path]
+                nowhere = subprocess.DEVNULL
+                self._beside = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+            except OSError:
+                return
+            _progress()
+
+    def runtime(self) -> bytes:
+        """The object of all translated functions that have symbols."""
+        from sdpalab.sim.native.runtime import runtime_functions
+
+        def build() -> bytes:
+            _progress()
+            return compile_functions(runtime_functions(), self.cpu, self.features)
+
+        return self.object_of("runtime", build)
+
     def _load_runtime(self) -> None:
         if not self._runtime:
             from sdpalab.sim.native.runtime import runtime_functions
 
-            functions = runtime_functions()
-            build = functools.partial(compile_functions, functions, self.cpu, self.features)
-            self.load({"runtime": self.object_of("runtime", build)}, [symbol(each) for each in functions])
+            if self._beside:
+                self._beside.wait()
+            self.load({"runtime": self.runtime()}, [symbol(each) for each in runtime_functions()])
             self._runtime = True
 
     def operations(self, operations: Sequence[NativeOperation]) -> list[int]:
         """The addresses of operations, in their order; what is missing is compiled or read from the cache."""
         with self._lock:
-            self._load_runtime()
             missing = {each.name: each for each in operations if each.name not in self._addresses}
+            objects = {
+                name: self.object_of(name, functools.partial(compile_operation, each, self.cpu, self.features))
+                for name, each in missing.items()
+            }
+            self._load_runtime()
             if missing:
-                objects = {
-                    name: self.object_of(name, functools.partial(compile_operation, each, self.cpu, self.features))
-                    for name, each in missing.items()
-                }
                 self.load(objects, list(missing))
         return [self._addresses[each.name] for each in operations]
 
@@ -110,30 +147,38 @@ class Library:
         """An object from the cache, or built and kept there; without room for it, only built."""
         if not self._keeps:
             return build()
-        path = self.path_of(name)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            content = b""
-        if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32]:
-            return content[32:]
-        if name == "runtime":
-            _progress("compiling its engine (once for this machine)")
+        kept = self._kept(name)
+        if kept is not None:
+            return kept
         built = build()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.root, delete=False) as file:
                 file.write(hashlib.sha256(built).digest() + built)
-            os.replace(file.name, path)
+            os.replace(file.name, self.path_of(name))
         except OSError:  # a full or read-only disk costs time, and nothing else
             pass
         return built
 
+    def _kept(self, name: str) -> bytes | None:
+        """An object from the cache; None if it is not there, or not as it was written."""
+        try:
+            content = self.path_of(name).read_bytes()
+        except OSError:
+            return None
+        return content[32:] if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32] else None
 
-def _progress(text: str) -> None:
+
+def compile_runtime() -> None:
+    """Compile the runtime into the cache; the arguments of the program are those of a :class:`Library`."""
+    cpu, features, root = sys.argv[1:4]
+    Library(cpu, features, Path(root)).runtime()
+
+
+def _progress() -> None:
     """A line on a terminal."""
     if sys.stderr.isatty():
-        print(f"simulator: {text}", file=sys.stderr)
+        print("simulator: compiling its engine (once for this machine)", file=sys.stderr)
 
 
 def _cache_root() -> Path:
