@@ -10,7 +10,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.plan_executor import Array, RunResult
-from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, launch
+from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, launch, prepare
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.ring import has_eight_bits, ring_of
 
@@ -44,6 +44,7 @@ class SimulatedExecutor:
         self.cache = cache or Cache()
         self.on_launch = on_launch
         self.options = options
+        prepare()
 
     @property
     def device(self) -> str:

@@ -23,7 +23,7 @@ from sdpalab.sim.errors import (
     UnsupportedInstruction,
 )
 from sdpalab.sim.hazards import ConflictingAccess, Hazard, Note
-from sdpalab.sim.launch import Report, launch
+from sdpalab.sim.launch import Report, launch, prepare
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
 from sdpalab.sim.options import CHECKS, thorough_checks
 from sdpalab.sim.streams import Event, Stream
@@ -55,5 +55,6 @@ __all__ = [
     "TensorMap",
     "UnsupportedInstruction",
     "launch",
+    "prepare",
     "thorough_checks",
 ]

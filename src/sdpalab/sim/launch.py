@@ -38,7 +38,7 @@ from sdpalab.sim.shape import clusters_in_order, shape_of
 from sdpalab.sim.touched import Touched
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "ptx_text"]
+__all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "prepare", "ptx_text"]
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -82,6 +82,16 @@ class Report:
     counters: Counters | None = None
     printed: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+
+
+def prepare() -> None:
+    """Begin to compile what every launch needs, in another process, if this machine has not compiled it yet.
+
+    The first launch does so, too: this is for callers with other work before it, such as the build of a kernel.
+    """
+    from sdpalab.sim.native.library import library  # imports LLVM
+
+    library().prepare()
 
 
 def launch(

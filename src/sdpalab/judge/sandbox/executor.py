@@ -25,7 +25,7 @@ from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
 from sdpalab.run.hazards import ENDINGS, SanitizedHazard, ending, group
 from sdpalab.run.sources import Sources
-from sdpalab.sim import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, thorough_checks
+from sdpalab.sim import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, prepare, thorough_checks
 
 __all__ = ["main"]
 
@@ -97,6 +97,8 @@ class _PlanServer:
         """The plan's builds; those of the last plan, if its modules are the same."""
         modules = [step.code for step in sent.steps if isinstance(step, SentStep)]
         wanted = order["arch"], order["cache"], modules
+        if self._gpu is None:
+            prepare()
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
             self._sources = Sources.of(step.module for step in sent.steps if isinstance(step, SentStep))
