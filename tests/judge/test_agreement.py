@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sdpalab.cli import main
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import E4M3_KINDS, make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
 from sdpalab.judge.rule.evaluate import judge_output
@@ -122,7 +122,9 @@ def test_torchs_own_attention_passes_the_whole_judge(backend: Backend) -> None:
     specs = [spec for spec in quick_cases([Problem(1, 4, 70, 32, kv_heads=2, causal=True)]) if not spec.tile]
     verdict = judge_candidate(TorchBackend(backend), specs)
     assert verdict.passed, verdict.reason
-    assert len(verdict.cases) == len(specs) > 15
+    asked = [spec for spec in specs if spec.inputs not in E4M3_KINDS]  # those are for a candidate that quantises
+    assert [spec.name for spec in asked] == [case.name for case in verdict.cases]
+    assert len(asked) > 15
 
 
 @pytest.mark.slow

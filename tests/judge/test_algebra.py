@@ -45,7 +45,7 @@ def in_ring(
     order: bool = False,
 ) -> AlgebraCase:
     """The stage's record of a kernel, perhaps with one edit of its PTX, or in the second order of the codes."""
-    config = kernel.default_config.but(**(knobs or {}))
+    config = kernel.default_config.but(**kernel.algebraic).but(**(knobs or {}))
     plan = kernel.launch_plan(problem, config, lse=kernel.lse)
     arch = kernel.default_arch
     builds = [build(step.module, arch) for step in plan.launches]

@@ -170,7 +170,10 @@ def test_the_tolerance_lets_the_bug_pass_and_these_probes_do_not(bug: Bug) -> No
     assert isinstance(bug.edit, SourceEdit)
     kernel = get(bug.edit.kernel)
     specs = [spec for spec in quick_cases([bug.problem]) if not kernel.reject_reason(spec.problem)]
-    results = [(spec.inputs, _judged(bug, spec)) for spec in specs]
-    assert all(within_tolerance(result) for kind, result in results if kind not in E4M3_KINDS)
-    rejected = {kind for kind, result in results if result.status is not Status.PASSED}
+    results = [(spec, _judged(bug, spec)) for spec in specs]
+    # At the edge of a tile a row of few keys may be beyond the tolerance, by a third of it.
+    others = [result for spec, result in results if spec.inputs not in E4M3_KINDS and not spec.tile]
+    assert len(others) > 5
+    assert all(within_tolerance(result) for result in others)
+    rejected = {spec.inputs for spec, result in results if result.status is not Status.PASSED}
     assert rejected & set(E4M3_KINDS)

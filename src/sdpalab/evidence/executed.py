@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sdpalab.compile import build
+from sdpalab.compile import build, resources
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule, built_module
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
@@ -29,7 +29,7 @@ class ExecutedPlans:
     def builds(self, verdict: Verdict, known: Iterable[BuiltModule] = ()) -> tuple[BuiltModule, ...]:
         """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic.
 
-        Of a further one the cubin is kept, and its resources are not read: no gate asks for them.
+        Of a further one the resources are read if the first case ran it; reading those of all would take a minute.
 
         Raises
         ------
@@ -38,6 +38,7 @@ class ExecutedPlans:
         """
         ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
         ran |= {digest for each in verdict.algebra for digest in each.ptx_sha256}
+        asked = {digest for case in verdict.cases[:1] for digest in case.run.get("ptx_sha256", ())}
         builds = {each.build.ptx_sha256: each for each in known}
         for step, arch in self._steps:
             if ran <= builds.keys():
@@ -46,7 +47,9 @@ class ExecutedPlans:
                 built = build(step.module, arch)
             except UserError:
                 continue  # what does not compile did not run, and the verdict says so
-            builds.setdefault(built.ptx_sha256, built_module(step.module, built))
+            if built.ptx_sha256 not in builds:
+                used = resources(built, step.launch()) if built.ptx_sha256 in asked else None
+                builds[built.ptx_sha256] = built_module(step.module, built, used)
         if not ran <= builds.keys():
             raise MachineError(
                 f"the code of {verdict.kernel} that was judged differs from its build in this process: "

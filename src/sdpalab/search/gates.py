@@ -24,7 +24,7 @@ from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_ratio, modelled_us
 from sdpalab.search.outcome import Standing
 from sdpalab.search.targets import KernelHolder, compile_for, identity_of
-from sdpalab.sim import SimError, UnsupportedInstruction
+from sdpalab.sim import SimError, StepLimit, UnsupportedInstruction
 
 __all__ = [
     "Value",
@@ -102,7 +102,7 @@ def count_gate(inputs: Inputs) -> Value:
     except (UserError, UnsupportedInstruction) as error:
         return _failed(Standing.NO_COST, str(error))
     except SimError as error:  # the simulator counts by running it: an access out of bounds, a deadlock, a trap
-        return _failed(Standing.HAZARD, str(error))
+        return _failed(_standing_of(error), str(error))
     return {"times_us": times}
 
 
@@ -117,12 +117,13 @@ def compare_gate(inputs: Inputs) -> Value:
     except (UserError, UnsupportedInstruction) as error:
         return _failed(Standing.NO_COST, str(error))
     except SimError as error:
-        return _failed(Standing.HAZARD, str(error))
+        return _failed(_standing_of(error), str(error))
     return {"ratios": ratios}
 
 
 def prove_gate(inputs: Inputs) -> Value:
     """Sanitize a configuration and judge it at level quick, for each architecture; ``gates`` that it passed."""
+    from sdpalab.run.hazards import ENDINGS
     from sdpalab.run.sanitize import sanitize_kernel
 
     kernel, config, problems, gpus = _asked(inputs)
@@ -134,7 +135,9 @@ def prove_gate(inputs: Inputs) -> Value:
             except UserError as error:
                 return _failed(Standing.HAZARD, str(error))
             if sanitized.hazards:  # suppressed or not
-                return _failed(Standing.HAZARD, f"{arch}: {sanitized.hazards[0].message}")
+                first = sanitized.hazards[0]
+                standing = Standing.TIMED_OUT if first.kind == ENDINGS[StepLimit] else Standing.HAZARD
+                return _failed(standing, f"{arch}: {first.message}")
         failed = _judged(inputs, kernel, gpu, cases_for("quick", problems, claims=False), workers=1)
         if failed:
             return failed
@@ -254,6 +257,11 @@ def _verdict(
         raise MachineError(verdict.reason)
     standing = Standing.TIMED_OUT if verdict.status is Status.TIMED_OUT else Standing.INCORRECT
     return _failed(standing, f"{verdict.status.value}: {verdict.reason}")
+
+
+def _standing_of(error: SimError) -> Standing:
+    """Of a configuration whose simulation ended with an error of the kernel."""
+    return Standing.TIMED_OUT if isinstance(error, StepLimit) else Standing.HAZARD
 
 
 def _failed(standing: Standing, reason: str) -> Value:
