@@ -222,6 +222,13 @@ class Lanes:
         convert = b.trunc if width < self.bits else b.sext if self.signed else b.zext
         return self._new(convert(self.value, target), type_)
 
+    def frozen(self) -> Lanes:
+        """Some value in each element where LLVM has none (a conversion of what does not fit), and else this one."""
+        b = self.builder
+        instruction = ir.Instruction(b.block, self.value.type, "freeze", [self.value])
+        b._insert(instruction)
+        return self._new(instruction)
+
     def half_to_float(self) -> Lanes:
         """f16 bits as f32, by the processor."""
         halves = self.builder.bitcast(self.value, ir.VectorType(ir.HalfType(), self.count))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from sdpalab.sim.mufu_tables import EXPONENTIAL, QUARTER, QUARTER_END, QUARTER_INVERSE, TABLES, Quadratic
-from sdpalab.sim.native.lanes import WORD64, Lanes, where
+from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.numeric import copysign, flushed, magnitude
 
 __all__ = ["APPROXIMATIONS", "quotient"]
@@ -25,9 +25,8 @@ _INFINITY, _NAN = float("inf"), 0x7FFFFFFF
 _LEAST_NORMAL = 2.0**-126
 
 
-def _square(x: Lanes) -> Lanes:
-    """The unit's square of an argument of 17 bits (s64): partial products in the lowest columns are left out."""
-    low = x.to("u32")
+def _square(low: Lanes) -> Lanes:
+    """The unit's square of an argument of 17 bits (u32), s64: partial products in the lowest columns are left out."""
     below = (1 << _COLUMNS) - 1
     diagonal = low & 0x3FF  # each bit k to 2 k
     for shift, mask in ((8, 0x300FF), (4, 0x30F0F), (2, 0x33333), (1, 0x55555)):
@@ -36,7 +35,8 @@ def _square(x: Lanes) -> Lanes:
     for k in range(_ROWS):
         row = (low << (k + 1)) & (below & ~((1 << (2 * k + 2)) - 1))
         missing = missing + (row & -((low >> k) & 1))
-    return x * x - missing.to("s64")
+    wide = low.to("s64")
+    return wide * wide - missing.to("s64")
 
 
 def _looked_up(table: Quadratic, place: Lanes) -> tuple[Lanes, Lanes, Lanes]:
@@ -51,7 +51,7 @@ def _looked_up(table: Quadratic, place: Lanes) -> tuple[Lanes, Lanes, Lanes]:
         constant.global_constant, constant.linkage = True, "internal"
         constant.initializer = ir.Constant(type_, words)
     pieces = b.module.globals[name]
-    value = ir.Constant(place.value.type, ir.Undefined)
+    value = ir.Constant(llvm_type("s64", place.count), ir.Undefined)
     for lane in range(place.count):
         at = b.gep(pieces, [b.extract_element(place.value, _INDEX(lane))], source_etype=WORD64)
         value = b.insert_element(value, b.load(at, typ=WORD64), _INDEX(lane))
@@ -60,36 +60,36 @@ def _looked_up(table: Quadratic, place: Lanes) -> tuple[Lanes, Lanes, Lanes]:
 
 
 def _polynomial(table: Quadratic, fraction: Lanes, offset: Lanes | None = None) -> Lanes:
-    """A table's polynomial at the upper bits of a 23-bit fraction, s64."""
+    """A table's polynomial at the upper bits of a 23-bit fraction (32 bits), s64."""
     place = fraction >> table.argument_bits
     c0, c1, c2 = _looked_up(table, place if offset is None else place + offset)
-    x = fraction & ((1 << table.argument_bits) - 1)
+    x = fraction.to("u32") & ((1 << table.argument_bits) - 1)
     spare = 17 - table.argument_bits
     square = _square(x << spare) >> 2 * spare
-    linear, quadratic = (c1 * x) << table.shifts[1], c2 * square
+    linear, quadratic = (c1 * x.to("s64")) << table.shifts[1], c2 * square
     total = (c0 << table.shifts[0]) + table.bias
     total = total + linear if table.signs[0] > 0 else total - linear
     return total + quadratic if table.signs[1] > 0 else total - quadratic
 
 
 def _number(exponent: Lanes | int, fraction: Lanes) -> Lanes:
-    """f32 of a biased exponent and the 23 bits behind the point (s64)."""
-    above = fraction.like(exponent) if isinstance(exponent, int) else exponent
-    bits = (fraction & _FRACTION) | (above << 23)
-    return bits.to("u32").as_type("f32")
+    """f32 of a biased exponent and the 23 bits behind the point."""
+    bits = fraction.to("u32") & _FRACTION
+    above = bits.like(exponent) if isinstance(exponent, int) else exponent.to("u32")
+    return (bits | (above << 23)).as_type("f32")
 
 
 def _normalised(x: Lanes) -> tuple[Lanes, Lanes]:
-    """Exponents and fractions of finite numbers that are not zero, subnormal ones too; s64."""
+    """Exponents and fractions of finite numbers that are not zero, subnormal ones too; s32."""
     small = magnitude(x) < _LEAST_NORMAL
-    bits = where(small, x * 2.0**24, x).as_type("u32").to("s64")
+    bits = where(small, x * 2.0**24, x).as_type("s32")
     exponent = ((bits >> 23) & 0xFF) - 127
     return exponent - where(small, bits.like(24), 0), bits & _FRACTION
 
 
 def _scaled(values: Lanes, exponent: Lanes) -> Lanes:
-    """``values * 2**exponent``, rounded once to f32; exponents of s64 that f64 has."""
-    return (values.to("f64") * ((exponent + 1023) << 52).as_type("f64")).to("f32")
+    """``values * 2**exponent``, rounded once to f32; exponents that f64 has."""
+    return (values.to("f64") * ((exponent.to("s64") + 1023) << 52).as_type("f64")).to("f32")
 
 
 def _with_nan(result: Lanes, condition: Lanes) -> Lanes:
@@ -99,11 +99,11 @@ def _with_nan(result: Lanes, condition: Lanes) -> Lanes:
 def ex2(x: Lanes, ftz: bool) -> Lanes:
     """``2**x``."""
     halved = x < -126
-    inside = (x if ftz else where(halved, x * 0.5, x)).to("f64")
+    inside = x if ftz else where(halved, x * 0.5, x)
     inside = where(inside > -300, inside, -300)  # NaN too
     inside = where(inside < 300, inside, 300)
-    whole = inside.to("s64")
-    fraction = (magnitude(inside - whole.to("f64")) * 2.0**23).to("s64")
+    whole = inside.to("s32")
+    fraction = (magnitude(inside - whole.to("f32")) * 2.0**23).to("s32")  # exact up to here
     below = (inside < 0) & (fraction != 0)
     exponent = whole - where(below, whole.like(1), 0)
     fraction = where(below, ~fraction & _FRACTION, fraction)
@@ -125,7 +125,7 @@ def lg2(x: Lanes, ftz: bool) -> Lanes:
     subnormal = exponent < -126
     exponent = exponent + where(subnormal, exponent.like(24), 0)
     table = TABLES["lg2"]
-    total = _polynomial(table, fraction) + (exponent << table.weight)
+    total = _polynomial(table, fraction) + (exponent.to("s64") << table.weight)
     total = where(total < 0, -total, total) & ~((1 << 20) - 1)
     exact = total.to("f64") * 2.0**-table.weight
     cut = exact.as_type("u64") & ~((1 << 29) - 1)
@@ -204,7 +204,7 @@ def _reduced(x: Lanes) -> tuple[Lanes, Lanes]:
 def _sine(place: Lanes, negative: Lanes) -> Lanes:
     """The sine of a place in the first quadrant, with a sign."""
     table = TABLES["sin"]
-    total = _polynomial(table, place & _FRACTION)
+    total = _polynomial(table, place.to("s32") & _FRACTION)
     exponent = total.like(127)
     for shift in (32, 16, 8, 4, 2, 1):
         low = total < 1 << (table.weight + 1 - shift)

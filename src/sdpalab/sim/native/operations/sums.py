@@ -10,7 +10,7 @@ Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +43,23 @@ def _greater(x: Lanes, y: Lanes) -> Lanes:
     return where(x > y, x, y)
 
 
-def exponents(values: Lanes, least: int) -> Lanes:
-    """Exponents of float32 values, s32: ``least`` at least, but of zeros and of what is not finite."""
+def _towards_zero(values: Lanes) -> Lanes:
+    """s32 below 2**31 - 64 in size as f32, without the digits that f32 does not have."""
+    nearest = values.to("f32")
+    sign = values >> 31
+    more = ((nearest.to("s32") - values) ^ sign) - sign  # above zero where rounding led away from zero
+    bits = nearest.as_type("s32")
+    return where(more > 0, bits - 1, bits).as_type("f32")
+
+
+def exponents(values: Lanes, least: int, *, special: bool = True) -> Lanes:
+    """Exponents of float32 values, s32: ``least`` at least, but of zeros and of what is not finite; without ``special``
+    that is 128, as its bits say."""
     bits = values.as_type("s32")
     size = bits & 0x7FFFFFFF
     exponent = (size >> 23) - 127
-    exponent = where(exponent == 128, size.like(SPECIAL_EXPONENT), _greater(exponent, size.like(least)))
+    finite = _greater(exponent, size.like(least))
+    exponent = where(exponent == 128, size.like(SPECIAL_EXPONENT), finite) if special else finite
     return where(size == 0, size.like(ZERO_EXPONENT), exponent)
 
 
@@ -119,19 +130,16 @@ class TileSum:
         negate : llvmlite.ir.Value, optional
             An ``i1``: whether the products are subtracted.
         """
-        zeros = code.constant("f32", 0.0, 64)
-        start = (zeros, zeros) if self.rule.addend_last else before
+        start = [half.shuffled(range(at, at + COLUMNS)) for half in before for at in range(0, 8 * COLUMNS, COLUMNS)]
+        sums = [code.constant("f32", 0.0, COLUMNS)] * ROWS if self.rule.addend_last else start
         if self.numerics == "hardware":
-            sums = self._hardware(code, left, right, of_left, start, room, negate)
+            sums = self._hardware(code, left, right, of_left, sums, room, negate)
         else:
-            sums = self._plain(code, left, right, start, negate)
+            sums = [each for half in (0, 8) for each in self._plain(code, left, right, half, sums, negate)]
         if self.rule.addend_last:
-            sums = self._each(lambda total, addend: self._number(total + addend), sums, before)
-        return self._each(lambda total: total + 0.0, sums)  # no zero is negative
-
-    @staticmethod
-    def _each(function: Callable[..., Lanes], *pairs: tuple[Lanes, Lanes]) -> tuple[Lanes, Lanes]:
-        return function(*(pair[0] for pair in pairs)), function(*(pair[1] for pair in pairs))
+            sums = [self._number(total + addend) for total, addend in zip(sums, start, strict=True)]
+        sums = [total + 0.0 for total in sums]  # no zero is negative
+        return stacked(sums[:8]), stacked(sums[8:])
 
     def _number(self, values: Lanes) -> Lanes:
         """f32 rounded to the result's type, to nearest even."""
@@ -146,29 +154,26 @@ class TileSum:
         return code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
 
     def _plain(
-        self, code: OperationCode, left: Any, right: Any, start: tuple[Lanes, Lanes], negate: Any
-    ) -> tuple[Lanes, Lanes]:
-        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule."""
+        self, code: OperationCode, left: Any, right: Any, half: int, start: Sequence[Lanes], negate: Any
+    ) -> list[Lanes]:
+        """Sums in float32 of the 8 rows from ``half`` on, ascending along K from zero; of each 16 products, or of each
+        block of the rule."""
         by_rule = self.result == "f16" or self.rule.addend_last
         summed = [range(at, min(at + SUMMED, self.depth)) for at in range(0, self.depth, SUMMED)]
-        sums, parts = start, []
+        sums, before = list(start[half : half + 8]), None
         for block in self.rule.blocks if by_rule else summed:
-            rows = [code.constant("f32", 0.0, COLUMNS)] * ROWS
+            rows = [code.constant("f32", 0.0, COLUMNS)] * 8
             for k in block:
                 factors = self._row_of_b(code, right, k)
-                rows = [self._element(code, left, row, k).call("fma", factors, rows[row]) for row in range(ROWS)]
-            part = stacked(rows[:8]), stacked(rows[8:])
+                rows = [self._element(code, left, half + row, k).call("fma", factors, rows[row]) for row in range(8)]
             if by_rule:
-                part = self._each(lambda each: self._signed(code, each, negate), part)
-                sums = self._each(lambda total, more: self._number(more + total), sums, part)
+                rows = [self._signed(code, row, negate) for row in rows]
+                sums = [self._number(row + total) for row, total in zip(rows, sums, strict=True)]
             else:
-                parts.append(part)
-        if by_rule:
+                before = rows if before is None else [x + y for x, y in zip(before, rows, strict=True)]
+        if before is None:
             return sums
-        total = parts[0]
-        for part in parts[1:]:
-            total = self._each(lambda x, y: x + y, total, part)
-        return self._each(lambda more, addend: self._signed(code, more, negate) + addend, total, sums)
+        return [self._signed(code, row, negate) + addend for row, addend in zip(before, sums, strict=True)]
 
     @staticmethod
     def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
@@ -180,40 +185,48 @@ class TileSum:
         left: Any,
         right: Any,
         of_left: Any,
-        start: tuple[Lanes, Lanes],
+        start: Sequence[Lanes],
         room: Any,
         negate: Any,
-    ) -> tuple[Lanes, Lanes]:
+    ) -> list[Lanes]:
+        """Sums by the rule, row by row, so that the processor's registers hold what is worked on."""
         b, out = code.builder, []
         with b.goto_entry_block():
             for _ in range(2):
                 out.append(b.alloca(llvm_type("f32", 64)))
                 out[-1].align = 64
-        exact, after = b.append_basic_block("exact"), b.append_basic_block("summed")
-        sums = start
-        for block in self.rule.blocks:
-            greatest = self._greatest(code, right, of_left, block)
-            tops = self._each(lambda top, so_far: _greater(top, exponents(so_far, EMIN[self.result])), greatest, sums)
-            empty = self._each(lambda top: top < -FAR, tops)
-            bad = self._each(lambda top, none: (top > _GREATEST) | (~none & (top < _LEAST)), tops, empty)
-            fast = b.append_basic_block("fast")
-            b.cbranch((bad[0] | bad[1]).any(), exact, fast)
-            b.position_at_end(fast)
-            tops = self._each(lambda top, none: where(none, top.like(0), top), tops, empty)
-            terms = self._terms(code, left, right, block, tops)
-            terms = self._each(lambda each: self._signed(code, each, negate), terms)
-            sums = self._each(self._sum, terms, sums, tops)
+        tops = [self._greatest(code, right, of_left, block) for block in self.rule.blocks]
+        sums: list[Lanes] = []
+        highest = lowest = code.constant("s32", 0, COLUMNS)
+        for row in range(ROWS):
+            total = start[row]
+            for block, greatest in zip(self.rule.blocks, tops, strict=True):
+                top = greatest.shuffled(range(COLUMNS * row, COLUMNS * (row + 1))).to("s32")
+                top = _greater(top, exponents(total, EMIN[self.result], special=False))
+                top = where(top < -FAR, top.like(0), top)  # where all terms are zero
+                highest, lowest = _greater(highest, top), where(top < lowest, top, lowest)
+                scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
+                terms = self._signed(code, self._terms(code, left, right, row, block, scale), negate)
+                total = self._sum(terms, total, scale).frozen()  # out of range, where the exact sums are taken
+            sums.append(total)
+        exact, fast, after = (b.append_basic_block(name) for name in ("exact", "fast", "summed"))
+        b.cbranch(((highest > _GREATEST) | (lowest < _LEAST)).any(), exact, fast)
+        b.position_at_end(fast)
         for half in range(2):
-            b.store(sums[half].value, out[half], align=64)
+            b.store(stacked(sums[8 * half : 8 * half + 8]).value, out[half], align=64)
         b.branch(after)
         b.position_at_end(exact)
         self._exact(code, left, right, start, room, negate, out)
         b.branch(after)
         b.position_at_end(after)
-        return code.load(out[0], "f32", 64), code.load(out[1], "f32", 64)
+        return [
+            code.load(code.at(half, WORD64(4 * at)), "f32", COLUMNS, align=32)
+            for half in out
+            for at in range(0, 8 * COLUMNS, COLUMNS)
+        ]
 
-    def _greatest(self, code: OperationCode, right: Any, of_left: Any, block: Sequence[int]) -> tuple[Lanes, Lanes]:
-        """The greatest exponents of a block's products, s32 of both halves."""
+    def _greatest(self, code: OperationCode, right: Any, of_left: Any, block: Sequence[int]) -> Lanes:
+        """The greatest exponents of a block's products, s16 of [16 rows, 8 columns]."""
         greatest: Lanes | None = None
         for k in block:
             row = exponents(self._row_of_b(code, right, k), self.rule.least).to("s16")
@@ -222,29 +235,25 @@ class TileSum:
             )
             greatest = of_product if greatest is None else _greater(greatest, of_product)
         assert greatest is not None
-        return greatest.shuffled(range(64)).to("s32"), greatest.shuffled(range(64, 128)).to("s32")
+        return greatest
 
-    def _terms(
-        self, code: OperationCode, left: Any, right: Any, block: Sequence[int], tops: Sequence[Lanes]
-    ) -> tuple[Lanes, Lanes]:
-        """The sums of a block's aligned products, in units of the last digit of a term: s32 of both halves."""
-        factors = [self._row_of_b(code, right, k) for k in block]
-        scale = [((-top + (self.rule.fraction + 127)) << 23).as_type("f32") for top in tops]
-        rows = []
-        for row in range(ROWS):
-            mine = scale[row // 8].shuffled(range(8 * (row % 8), 8 * (row % 8) + 8))
-            total: Lanes | None = None
-            for k, factor in zip(block, factors, strict=True):
-                term = (self._element(code, left, row, k) * factor * mine).to("s32")
-                total = term if total is None else total + term
-            assert total is not None
-            rows.append(total)
-        return stacked(rows[:8]), stacked(rows[8:])
+    def _terms(self, code: OperationCode, left: Any, right: Any, row: int, block: Sequence[int], scale: Lanes) -> Lanes:
+        """The sums of a block's aligned products in a row, in units of the last digit of a term, s32; ``scale`` is that
+        unit's inverse."""
+        total: Lanes | None = None
+        for k in block:
+            term = (self._element(code, left, row, k) * self._row_of_b(code, right, k) * scale).to("s32")
+            total = term if total is None else total + term
+        assert total is not None
+        return total
 
-    def _sum(self, products: Lanes, before: Lanes, top: Lanes) -> Lanes:
-        """The products and C, rounded once."""
-        scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
+    def _sum(self, products: Lanes, before: Lanes, scale: Lanes) -> Lanes:
+        """The products and C, rounded once; ``scale`` as in :meth:`_terms`."""
+        unit = (scale.as_type("s32").like(254 << 23) - scale.as_type("s32")).as_type("f32")
         addend = (before * scale).to("s32")
+        most = (4 * max(map(len, self.rule.blocks)) + 2) << self.rule.fraction
+        if self.result == "f32" and self.rule.precision == 23 and most < 1 << 31:
+            return _towards_zero(products + addend) * unit
         total = products + addend
         # Of two terms with one sign the sum may need all 32 bits: then its sign is theirs.
         negative = ((products & addend) | ((products | addend) & total)) < 0
@@ -256,7 +265,7 @@ class TileSum:
         cut = size & ~below
         if self.result == "f16":  # what is cut off still decides the rounding
             cut = cut | where((size & below) != 0, below + 1, 0)
-        value = cut.to("f32") * ((top + (127 - self.rule.fraction)) << 23).as_type("f32")
+        value = cut.to("f32") * unit
         signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
         return self._number(signed) + 0.0
 
@@ -265,15 +274,15 @@ class TileSum:
         code: OperationCode,
         left: Any,
         right: Any,
-        start: tuple[Lanes, Lanes],
+        start: Sequence[Lanes],
         room: Any,
         negate: Any,
         out: Sequence[Any],
     ) -> None:
         """Make the sums of the whole tile in integers."""
         b, rule = code.builder, self.rule
-        for half in range(2):  # with the products' sign on C, and again on the sum
-            b.store(self._signed(code, start[half], negate).value, code.at(room, WORD64(256 * half)), align=64)
+        for row, before in enumerate(start):  # with the products' sign on C, and again on the sum
+            b.store(self._signed(code, before, negate).value, code.at(room, WORD64(32 * row)), align=32)
         results = code.at(room, WORD64(512))
         stride = 4 if rule.addend_last else 0
         shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, rule.least)
