@@ -12,7 +12,7 @@ import numpy as np
 from sdpalab.sim.arena import Arena, Before
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_history import GlobalHistory
-from sdpalab.sim.checks.orders import is_communication
+from sdpalab.sim.checks.orders import communications
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
@@ -377,8 +377,9 @@ def _check_memory(
     registers = sum(rows * max(1, bits // 8) for bits, rows in program.files.items())
     need = lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes + global_bytes * (3 if checks else 1)
     if checks:
-        strong = any(map(is_communication, entry.instructions))
-        need += global_bytes * 12 // 16 + global_bytes * (37 if strong else 12) // granule_of(entry, ("global",))
+        need += global_bytes * 12 // 16 + global_bytes * (37 if communications(entry) else 12) // granule_of(
+            entry, ("global",)
+        )
     if need > MEMORY_BUDGET:
         raise LaunchError(
             f"the launch would need about {need / 2**30:.1f} GiB of this machine's memory, "

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.derived import derived
+from sdpalab.sim.ir import Entry, Instruction
 from sdpalab.sim.opcodes import opcode_of, updates_memory
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "WEAK",
     "MemoryOrder",
     "arrival_order",
+    "communications",
     "fence_order",
     "is_communication",
     "is_memory_fence",
@@ -130,3 +132,9 @@ def is_communication(instruction: Instruction) -> bool:
         return False
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
     return not spaces or "global" in spaces
+
+
+@derived
+def communications(entry: Entry) -> tuple[Instruction, ...]:
+    """Its instructions that are strong accesses to global memory (:func:`is_communication`)."""
+    return tuple(filter(is_communication, entry.instructions))

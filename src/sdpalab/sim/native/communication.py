@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
+from sdpalab.sim.checks.orders import SAME_GPU, communications, is_communication, memory_order
 from sdpalab.sim.checks.scopes import synchronises
 from sdpalab.sim.derived import derived
 from sdpalab.sim.ir import Entry, Instruction
@@ -34,10 +34,9 @@ def reaches_all_blocks(instruction: Instruction) -> bool:
     return memory_order(instruction).level >= SAME_GPU
 
 
-@derived
 def communicates(entry: Entry) -> bool:
     """Whether there is a strong access to global memory."""
-    return any(map(is_communication, entry.instructions))
+    return bool(communications(entry))
 
 
 @derived

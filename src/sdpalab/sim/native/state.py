@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.checks.orders import SAME_GPU, is_communication
+from sdpalab.sim.checks.orders import SAME_GPU, communications
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import POISON, Space
@@ -345,7 +345,7 @@ class State:
     def _strong_accesses(self, granules: int) -> dict[int, int]:
         """What strong accesses to global memory need: the last of each granule, and what they release."""
         entry, geometry = self.setup.entry, self.setup.geometry
-        strong = [each for each in entry.instructions if is_communication(each)]
+        strong = communications(entry)
         words = {}
         if any(each.opcode != "ld" for each in strong):
             self.updaters = np.zeros(granules, np.int64)
