@@ -9,7 +9,8 @@ It is a library of its own: it imports nothing of the lab and is independent of 
 
 import sdpalab.sim.sources as _first  # noqa: F401  (before all others, so that it sees every later edit)
 from sdpalab.sim.arguments import Pointer, Struct
-from sdpalab.sim.device import Device, DeviceArray
+from sdpalab.sim.device import Device
+from sdpalab.sim.device_array import DeviceArray
 from sdpalab.sim.errors import (
     Deadlock,
     DeviceAssertion,

@@ -16,6 +16,7 @@ import numpy as np
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import Struct, filled_struct
+from sdpalab.sim.device_array import DeviceArray
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.launch import Accesses, Report, execute, ptx_text
@@ -27,7 +28,7 @@ from sdpalab.sim.selection import Array
 from sdpalab.sim.streams import Runs, Stream, StreamOperation, Streams, launch_operation
 from sdpalab.sim.variables import fill_in_addresses, place_global_variables
 
-__all__ = ["FILLS", "Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
+__all__ = ["FILLS", "Device", "DeviceFunction", "DeviceModule"]
 
 FILLS = {"poison": POISON, "zeros": 0}
 """What new memory may hold, each of its bytes."""
@@ -35,36 +36,6 @@ _MEMORY = 1 << 32
 _MOST_KEPT = 1 << 30
 """Bytes of memory as it was before launches that others may run beside: beyond that, all accesses of a launch are kept
 at once."""
-
-
-class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array in a device's memory: a NumPy array whose bytes are those that kernels see.
-
-    Its parts (``x[10:]``, ``x.reshape(...)``) lie in the same memory, and are launch arguments that point there. What
-    NumPy computes from it is an ordinary array.
-    """
-
-    _memory: tuple[int, int] | None = None
-    """Where the device's memory lies in this process, and its bytes."""
-
-    def __array_finalize__(self, parent: Any) -> None:
-        """NumPy's hook: views know their device."""
-        self._memory = getattr(parent, "_memory", None)
-
-    @property
-    def address(self) -> int:
-        """The address of the first element on the device.
-
-        Raises
-        ------
-        LaunchError
-            If the array is a copy, which is not on the device.
-        """
-        begin, size = self._memory or (0, 0)
-        offset = int(self.ctypes.data) - begin
-        if not 0 <= offset < size:
-            raise LaunchError("the array is a copy of one on the device: Device.array puts it there")
-        return GLOBAL_BASE + offset
 
 
 class Device:
