@@ -94,7 +94,7 @@ def test_a_table_of_addresses_and_structures_on_the_device(gpu):
 
 def test_freed_memory_and_bad_uses(gpu):
     module = gpu.module(MODULE)
-    x, y = gpu.array(np.arange(8, dtype=np.uint32)), gpu.empty(8, np.uint32)
+    x, y = gpu.array(np.arange(8, dtype=np.uint32)), gpu.array(np.zeros(8, np.uint32))
     address = x.address
     gpu.free(x)
     hazards = module["add"].launch(1, 8, [address, y, 8]).hazards

@@ -156,6 +156,8 @@ def copy(state: ProgramState, request: Request) -> Sequence[bytes]:
     of = _rows(state, request, run, source, source_pitch, width, height)
     if to is not None and of is not None:
         to[...] = of
+    elif to is not None:
+        state.device.define(to)
     own_memory = to is None or of is None
     if request.name.endswith("Async"):
         wait = of is not None and to is None  # to memory that is not page-locked

@@ -16,7 +16,7 @@ import numpy as np
 from sdpalab.program.arguments import described_argument, element_types
 from sdpalab.program.state import Allocation, LoadedModule, ProgramState, RegisteredFunction
 from sdpalab.run.launch_file import LaunchFile
-from sdpalab.sim import LaunchError, Stream
+from sdpalab.sim import DeviceArray, LaunchError, Stream
 from sdpalab.sim.memory import POISON
 from sdpalab.sim.names import demangled, resolve, short_name
 from sdpalab.sim.parser import parse
@@ -166,7 +166,8 @@ class LaunchRecorder:
         if flat.size % dtype_of(dtype).itemsize:
             dtype = "uint8"
         shape = [flat.size // dtype_of(dtype).itemsize]
-        for init, byte in (("zeros", 0), ("poison", POISON)):
+        written = isinstance(array, DeviceArray) and not array.unwritten.all()
+        for init, byte in (("zeros", 0), *(() if written else (("poison", POISON),))):
             if (flat == byte).all() and flat.size <= _MOST_BYTES:
                 return {"dtype": dtype, "shape": shape, "init": init}
         np.save(self._folder / f"{file}.npy", flat.view(dtype_of(dtype)))

@@ -262,6 +262,7 @@ class ProgramState:
         allocation = Allocation(array, kind, name)
         self.allocations[array.address] = allocation
         if shared:
+            self.device.define(array)  # the host writes it unseen
             self.device.host_shares = True
             self.pages.add(array.address, padded)
         return allocation

@@ -62,7 +62,8 @@ class BufferDescription(_Model):
     dtype: str | None = Field(None, description="A NumPy or ml_dtypes type; that of the file by default.")
     shape: _Positive | list[_Positive] | None = Field(None, description="That of the file by default.")
     init: Literal["normal", "zeros", "ones", "arange", "poison"] | _Plain = Field(
-        "normal", description="What it is filled with; poison is 0xFF in every byte."
+        "normal",
+        description="What it is filled with; poison is 0xFF in every byte, that nobody wrote: uses are reported.",
     )
     file: str | None = Field(None, description="A .npy file, relative to the launch file.")
     values: list[Any] | None = Field(None, description="Its values, in nested lists.")

@@ -206,8 +206,7 @@ class PtxRun:
         if not any(buffer.address for buffer in file.buffers.values()):
             self._module(None)  # else its variables come behind the buffers, which have their places
         for place, (name, buffer) in enumerate(file.buffers.items(), 1):
-            values = _values(buffer, f"buffer {name}", place, folder)
-            self.buffers[name] = self.gpu.array(values, name=f"buffer {name}", address=buffer.address)
+            self.buffers[name] = self._new(buffer, f"buffer {name}", place, buffer.address)
         for name, buffer in file.variables.items():
             self._set_variable(None, name, buffer)
         if any(launch.programmatic for launch in file.launches):
@@ -238,6 +237,14 @@ class PtxRun:
         wrong = (_difference(name, self._buffer(name), want, folder) for name, want in file.expect.items())
         return [sentence for sentence in wrong if sentence]
 
+    def _new(self, buffer: BufferDescription, what: str, seed: int, address: int | None = None) -> DeviceArray:
+        """A buffer on the device, for messages under the name ``what``."""
+        values = _values(buffer, what, seed, self.case.folder)
+        array = self.gpu.array(values, name=what, address=address)
+        if _is_unwritten(buffer):
+            self.gpu.undefine(array)
+        return array
+
     def _module(self, file: str | None) -> DeviceModule:
         """The PTX of the launch file, or of another file beside it."""
         if file not in self.modules:
@@ -257,6 +264,8 @@ class PtxRun:
         if target.nbytes != values.nbytes:
             raise UserError(f"buffer {name} has {target.nbytes} bytes, and {values.nbytes} are given")
         target.reshape(-1).view(np.uint8)[:] = values.reshape(-1).view(np.uint8)
+        if _is_unwritten(buffer):
+            self.gpu.undefine(target)
 
     def _stream(self, name: str) -> Stream | None:
         if not name:
@@ -273,8 +282,7 @@ class PtxRun:
     def _argument(self, value: Any, place: int) -> Any:
         """What a launch takes for an argument of the file."""
         if isinstance(value, BufferDescription):
-            values = _values(value, f"argument {place}", place + 1, self.case.folder)
-            return self.gpu.array(values, name=f"argument {place}")
+            return self._new(value, f"argument {place}", place + 1)
         if isinstance(value, Number):
             return dtype_of(value.dtype).type(value.value)
         if isinstance(value, Bytes):
@@ -371,6 +379,11 @@ def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Ar
         poison: Array = np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
         return poison
     return _initial(buffer.init, count, dtype, seed).reshape(shape)
+
+
+def _is_unwritten(buffer: BufferDescription) -> bool:
+    """Whether nobody has written a buffer."""
+    return buffer.init == "poison" and buffer.file is None and buffer.values is None
 
 
 def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int) -> Array:

@@ -10,11 +10,15 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.plan_executor import Array, RunResult
-from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, launch, prepare
+from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, Unwritten, launch, prepare
 from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.ring import has_eight_bits, ring_of
 
 __all__ = ["SimulatedExecutor"]
+
+
+_UNWRITTEN = ("out", "workspace")
+"""Roles of buffers that nobody has written before the plan."""
 
 
 class SimulatedExecutor:
@@ -84,6 +88,7 @@ class SimulatedExecutor:
             If the simulator does not model an instruction, or the run cannot go on.
         """
         buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
+        unwritten = {each.name: Unwritten(buffers[each.name]) for each in plan.buffers if each.role in _UNWRITTEN}
         digests: list[str] = []
         hazards: list[str] = []
         options, ring = dict(self.options), None
@@ -95,6 +100,7 @@ class SimulatedExecutor:
         for number, step in enumerate(plan.steps, 1):
             if isinstance(step, Gemm):
                 multiply(step, buffers, ring)
+                unwritten.pop(step.c, None)
                 continue
             built = next(ready) if builds else self._build(step, number)
             step = built.completed(step)
@@ -108,6 +114,7 @@ class SimulatedExecutor:
                 cluster=step.cluster,
                 programmatic=step.programmatic,
                 names=[_buffer_name(argument) for argument in step.args],
+                unwritten=list(unwritten.values()),
                 **options,
             )
             if self.on_launch is not None:

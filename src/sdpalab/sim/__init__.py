@@ -29,6 +29,7 @@ from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
 from sdpalab.sim.options import CHECKS, thorough_checks
 from sdpalab.sim.streams import Event, Stream
 from sdpalab.sim.tensor_map import TensorMap
+from sdpalab.sim.unwritten import Unwritten
 
 __all__ = [
     "CHECKS",
@@ -55,6 +56,7 @@ __all__ = [
     "Struct",
     "TensorMap",
     "UnsupportedInstruction",
+    "Unwritten",
     "launch",
     "prepare",
     "thorough_checks",

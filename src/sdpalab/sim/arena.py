@@ -9,8 +9,10 @@ import numpy as np
 
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.heap import HEAP_BYTES, Heap
-from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
+from sdpalab.sim.memory import GLOBAL_BASE, POISON, Extent, Space
 from sdpalab.sim.selection import Array
+from sdpalab.sim.undefined_memory import UndefinedMemory
+from sdpalab.sim.unwritten import Unwritten
 
 __all__ = ["Arena", "Before"]
 
@@ -49,6 +51,12 @@ class Arena:
         """What a buffer without memory begins with, by its first byte."""
         self._arrays: list[tuple[Array, int]] = []
         """The caller's arrays that are copied in and back, and where."""
+        self.undefined = None if memory is None else UndefinedMemory(memory)
+        """Which bytes of a device nobody has written."""
+        self._unwritten: list[tuple[Unwritten, int]] = []
+        """What nobody has written of the caller's arrays, and where they lie."""
+        self.follows = False
+        """Whether the present launch looks for reads of such bytes."""
         if memory is not None:
             self.parameters = self.add("the parameters", b"", _MOST_PARAMETERS)
 
@@ -116,6 +124,49 @@ class Arena:
             self.extents.pop()
         return self.heap
 
+    def follow(self, unwritten: Iterable[Unwritten], *, looks: bool) -> bool:
+        """Prepare for a launch whose buffers are placed: whether it has bytes that nobody has written, or may allocate
+        some, and ``looks`` for reads of them. One that does not look counts as writing all of them.
+
+        Raises
+        ------
+        LaunchError
+            If an array is not contiguous.
+        """
+        for each in unwritten:
+            if not each.array.flags.c_contiguous:
+                raise LaunchError("what nobody has written is a contiguous array")
+            begin = self._begin_of(each.array)
+            if begin is not None:
+                self._unwritten.append((each, begin))
+        there_is = any(each.bytes.any() for each, _ in self._unwritten)
+        if self.undefined is not None:
+            there_is |= self.undefined.there_is()
+        if self.heap is not None:
+            there_is = True
+            if self.undefined is not None:
+                self.undefined.watch(self.heap.begin, HEAP_BYTES, POISON)
+        self.follows = looks and there_is
+        return self.follows
+
+    def _begin_of(self, array: Array) -> int | None:
+        """Where an array lies that was placed for this launch, alone or as a part of another; None if it was not."""
+        place = self._place(array)
+        if place is not None:
+            return place
+        for other, begin in self._arrays:
+            offset = array.ctypes.data - other.ctypes.data
+            if 0 <= offset <= other.nbytes - array.nbytes:
+                return begin + offset
+        return None
+
+    def define_all(self) -> None:
+        """All memory of the launch counts as written."""
+        if self.undefined is not None:
+            self.undefined.define_all()
+        for each, _ in self._unwritten:
+            each.bytes[:] = 0
+
     def add_arrays(self, named: Iterable[tuple[str, Array]]) -> None:
         """Place the caller's arrays. Those that share bytes share a buffer, in which each has its place.
 
@@ -162,18 +213,30 @@ class Arena:
     def remove(self, extent: Extent) -> None:
         """The buffer is no more: what accesses it from now on is out of bounds."""
         self.extents.remove(extent)
+        if self.undefined is not None:
+            self.undefined.define(extent.begin, extent.end - extent.begin)
 
     def space(self) -> Space:
         """Global memory with everything copied in."""
         live = [] if self.heap is None else list(self.heap.live.values())
         extents = sorted((*self.extents, *live), key=lambda each: each.begin) or [Extent("nothing", 0, 0)]
         if self.memory is not None:
-            return Space("global", self.end, self.end, extents, data=self.memory[: -(-self.end // _WORD) * _WORD])
+            data = self.memory[: -(-self.end // _WORD) * _WORD]
+            return self._with_marks(Space("global", self.end, self.end, extents, data=data))
         space = Space("global", self.end, self.end, extents)
         for begin, content in self._contents.items():
             _copy(space.data, begin, content)
         for array, begin in self._arrays:
             _copy(space.data, begin, _bytes_of(array))
+        return self._with_marks(space)
+
+    def _with_marks(self, space: Space) -> Space:
+        """The space, with marks of what nobody has written as it is before the launch, where that is looked for."""
+        if self.follows:
+            size = len(space.data)
+            space.undefined = np.zeros(size, np.uint8) if self.undefined is None else self.undefined.marks(size)
+            for each, begin in self._unwritten:
+                space.undefined[begin : begin + each.array.nbytes] = each.bytes
         return space
 
     def snapshot(self) -> Before:
@@ -193,11 +256,21 @@ class Arena:
         """Give the caller's arrays what the kernel left in them."""
         for array, begin in self._arrays:
             _bytes_of(array)[:] = space.data[begin : begin + array.nbytes]
+        if space.undefined is None:
+            self.define_all()
+            return
+        if self.undefined is not None:
+            self.undefined.update(space.undefined)
+        for each, begin in self._unwritten:
+            each.bytes[:] = space.undefined[begin : begin + each.array.nbytes]
 
     def release(self, end: int) -> None:
         """Everything that was placed since the arena ended at ``end`` is no more, and its addresses are free again."""
         self.extents = [each for each in self.extents if each.begin < end]
         self._arrays.clear()
+        self._unwritten.clear()
+        if self.undefined is not None:
+            self.undefined.define(end, self.end - end)
         self.end = end
 
     def _place(self, array: Array) -> int | None:

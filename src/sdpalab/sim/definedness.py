@@ -21,6 +21,7 @@ __all__ = [
     "Undefined",
     "computes",
     "find_undefined",
+    "follows_load",
     "is_followed",
     "loads_shared",
     "stores_shared",
@@ -91,13 +92,23 @@ def loads_shared(instruction: Instruction) -> bool:
     return instruction.opcode == "ldmatrix" or (instruction.opcode == "ld" and not spaces)
 
 
+def follows_load(instruction: Instruction, *, looks: bool) -> bool:
+    """Whether an instruction's results may be undefined bytes of memory, which can be followed: of shared memory; and,
+    where one ``looks`` for those that nobody has written, of global memory."""
+    if loads_shared(instruction):
+        return True
+    return looks and instruction.opcode in ("ld", "ldu") and "global" in instruction.mods
+
+
 def stores_shared(instruction: Instruction) -> bool:
     """Whether an instruction may leave bytes of shared memory as undefined as its registers are."""
     elsewhere = {"global", "local", "param", "async"} & set(instruction.mods)
     return instruction.opcode in ("st", "stmatrix") and not elsewhere
 
 
-def find_undefined(program: Program, entry: Entry, regions: Mapping[int, Region] | None = None) -> Undefined:
+def find_undefined(
+    program: Program, entry: Entry, regions: Mapping[int, Region] | None = None, *, looks: bool = False
+) -> Undefined:
     """Possibly undefined reads of an entry.
 
     Parameters
@@ -106,15 +117,17 @@ def find_undefined(program: Program, entry: Entry, regions: Mapping[int, Region]
         Of ``entry``.
     entry : Entry
     regions : mapping of int to Region, optional
-        What branches decide, by their pc. With it what is loaded from shared memory may be undefined, too, and that is
+        What branches decide, by their pc. With it what is loaded from memory may be undefined, too, and that is
         followed through matrix products and such branches.
+    looks : bool
+        Whether that is also global memory, and not only shared memory.
     """
-    shared = regions is not None
-    effects = [_effects(entry, block, shared) for block in program.blocks]
+    tracked = regions is not None
+    effects = [_effects(entry, block, tracked=tracked, looks=looks) for block in program.blocks]
     into: list[set[str]] = [set() for _ in program.blocks]
     into[program.start] = set(program.undefined)
     reads: dict[int, frozenset[str]] = {}
-    waiting = [program.start] if program.undefined or shared else []
+    waiting = [program.start] if program.undefined or tracked else []
     visited: set[int] = set()
     while waiting:
         at = waiting.pop()
@@ -143,7 +156,7 @@ def find_undefined(program: Program, entry: Entry, regions: Mapping[int, Region]
     return Undefined(reads, frozenset().union(*reads.values()))
 
 
-def _effects(entry: Entry, block: BasicBlock, shared: bool) -> list[_Effect]:
+def _effects(entry: Entry, block: BasicBlock, *, tracked: bool, looks: bool) -> list[_Effect]:
     effects = []
     for item in [*block.items, *([block.end] if block.end else [])]:
         for instruction in instructions_of(item):
@@ -154,9 +167,9 @@ def _effects(entry: Entry, block: BasicBlock, shared: bool) -> list[_Effect]:
                     instruction.pc,
                     frozenset(() if copied else registers_read(instruction)),
                     frozenset(writes(entry, instruction)),
-                    computes(instruction) or (shared and is_followed(instruction)),
+                    computes(instruction) or (tracked and is_followed(instruction)),
                     instruction.guard is None,
-                    shared and loads_shared(instruction),
+                    tracked and follows_load(instruction, looks=looks),
                 )
             )
     return effects

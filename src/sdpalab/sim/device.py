@@ -106,7 +106,10 @@ class Device:
         align: int = 256,
         address: int | None = None,
     ) -> DeviceArray:
-        """An array of new memory (``fill`` of :class:`Device`), at a multiple of ``align`` bytes."""
+        """An array of new memory (``fill`` of :class:`Device`), at a multiple of ``align`` bytes.
+
+        Nobody has written it: a kernel that uses what it reads there is reported.
+        """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -115,8 +118,31 @@ class Device:
             self._arena.advance(name, address)
         address = self._arena.add(name, b"", size, align if address is None else 1)
         self._count += 1
-        self._memory[address - GLOBAL_BASE :][:size] = self._fill
-        return self._view(address, size, dtype, shape)
+        array = self._view(address, size, dtype, shape)
+        self.undefine(array)
+        return array
+
+    def undefine(self, array: DeviceArray) -> None:
+        """Make an array as new memory is: nobody has written its bytes, and kernels that use them are reported.
+
+        Raises
+        ------
+        LaunchError
+            If it is not contiguous, or not on the device.
+        """
+        if not array.flags.c_contiguous:
+            raise LaunchError("what nobody has written is a contiguous array")
+        begin = array.address - GLOBAL_BASE
+        self._memory[begin : begin + array.nbytes] = self._fill
+        assert self._arena.undefined is not None
+        self._arena.undefined.add(begin, array.nbytes, self._fill)
+
+    def define(self, array: DeviceArray) -> None:
+        """Take the bytes of an array as written, by whatever means."""
+        assert self._arena.undefined is not None
+        marks = self._arena.undefined.of(array)
+        if marks is not None:
+            marks[...] = 0
 
     def free(self, array: DeviceArray) -> None:
         """Free an array: a later access to it is out of bounds. Its addresses are not given out again.
@@ -153,7 +179,7 @@ class Device:
     def _view(self, address: int, size: int, dtype: Any, shape: tuple[int, ...] = (-1,)) -> DeviceArray:
         begin = address - GLOBAL_BASE
         view: DeviceArray = self._memory[begin : begin + size].view(dtype).reshape(shape).view(DeviceArray)
-        view._memory = int(self._memory.ctypes.data), len(self._memory)
+        view._arena = self._arena
         return view
 
     # ---- code -------------------------------------------------------------------------------------------------------

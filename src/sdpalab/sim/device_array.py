@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from sdpalab.sim.arena import Arena
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.memory import GLOBAL_BASE
 
@@ -19,12 +21,25 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
     NumPy computes from it is an ordinary array.
     """
 
-    _memory: tuple[int, int] | None = None
-    """Where the device's memory lies in this process, and its bytes."""
+    _arena: Arena | None = None
+    """The device's memory."""
 
     def __array_finalize__(self, parent: Any) -> None:
         """NumPy's hook: views know their device."""
-        self._memory = getattr(parent, "_memory", None)
+        self._arena = getattr(parent, "_arena", None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write elements: their bytes are as defined as those of the value."""
+        super().__setitem__(key, value)
+        if self._arena is not None and self._arena.undefined is not None:
+            self._arena.undefined.assigned(self, key, value)
+
+    @property
+    def unwritten(self) -> npt.NDArray[np.bool_]:
+        """For each byte of each element whether nobody has written it: bool, with one more axis than the array."""
+        undefined = None if self._arena is None else self._arena.undefined
+        marks = None if undefined is None else undefined.of(self)
+        return np.zeros((*self.shape, self.itemsize), bool) if marks is None else marks != 0
 
     @property
     def address(self) -> int:
@@ -35,8 +50,8 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
         LaunchError
             If the array is a copy, which is not on the device.
         """
-        begin, size = self._memory or (0, 0)
-        offset = int(self.ctypes.data) - begin
-        if not 0 <= offset < size:
+        memory = None if self._arena is None else self._arena.memory
+        offset = -1 if memory is None else int(self.ctypes.data - memory.ctypes.data)
+        if memory is None or not 0 <= offset < len(memory):
             raise LaunchError("the array is a copy of one on the device: Device.array puts it there")
         return GLOBAL_BASE + offset

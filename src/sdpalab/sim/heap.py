@@ -41,6 +41,8 @@ class Heap:
         self.live[begin] = Extent(f"allocation {self._count} of the device heap", begin, begin + size)
         self._count += 1
         space.data[begin : begin + size] = POISON
+        if space.undefined is not None:
+            space.undefined[begin : begin + size] = 1
         return GLOBAL_BASE + begin
 
     def free(self, address: int) -> bool:

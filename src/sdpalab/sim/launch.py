@@ -17,7 +17,7 @@ from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.collector import without_collector
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.derived import derived
-from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.errors import LaunchError, SimError
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import unwaited_copies
 from sdpalab.sim.hazards import Hazard, Note
@@ -36,6 +36,7 @@ from sdpalab.sim.selection import WARP, Indices
 from sdpalab.sim.setup import Setup
 from sdpalab.sim.shape import clusters_in_order, shape_of
 from sdpalab.sim.touched import Touched
+from sdpalab.sim.unwritten import Unwritten
 from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
 __all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "prepare", "ptx_text"]
@@ -117,6 +118,7 @@ def launch(
     volatile: str = "sync",
     reads: str = "latest",
     watchers: Sequence[AccessRecorder] = (),
+    unwritten: Sequence[Unwritten] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -176,6 +178,9 @@ def launch(
         (:mod:`sdpalab.sim.weak`). Then threads also take turns at every access, under all schedules but lockstep.
     watchers : sequence of AccessRecorder
         What collects the accesses at some instructions. With one, a single thread runs all clusters.
+    unwritten : sequence of Unwritten
+        Arrays among ``args`` that nobody has written yet, or not all of: what the kernel reads there and uses is
+        reported. All other arrays count as written.
 
     Returns
     -------
@@ -213,6 +218,7 @@ def launch(
         volatile=volatile,
         reads=reads,
         watchers=watchers,
+        unwritten=unwritten,
     ).report
 
 
@@ -265,6 +271,7 @@ def execute(
     volatile: str = "sync",
     reads: str = "latest",
     watchers: Sequence[AccessRecorder] = (),
+    unwritten: Sequence[Unwritten] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
@@ -288,6 +295,7 @@ def execute(
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
     heap = arena.need_heap() if _uses_heap(code) else None
+    looks = arena.follow(unwritten, looks="memory" in checks)
     symbols = place_variables(module, code, dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
@@ -309,11 +317,16 @@ def execute(
         watchers=watchers,
         numerics=numerics,
         prerequisites=prerequisites if programmatic else None,
+        looks=looks,
     )
     from sdpalab.sim.native.running import run_launch  # imports LLVM
 
     before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
-    run = run_launch(setup, arena, before, 1 if watchers else workers, places=accesses == "places")
+    try:
+        run = run_launch(setup, arena, before, 1 if watchers else workers, places=accesses == "places")
+    except SimError:  # what it has written until then is not known
+        arena.define_all()
+        raise
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),

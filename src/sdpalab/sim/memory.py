@@ -90,6 +90,8 @@ class Space:
     ) -> None:
         self.name = name
         self.limit = limit
+        self.undefined: Array | None = None
+        """Of global memory, where that is looked for: for each byte 1 as long as nobody has written it, uint8."""
         self.data: Array = _fresh(size) if data is None else data
         self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
         self.set_extents(extents)

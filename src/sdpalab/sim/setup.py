@@ -51,7 +51,9 @@ class Setup:
     seed: int
     max_steps: int
     tracking: bool = False
-    """Whether undefined bytes of shared memory are followed to where they matter."""
+    """Whether undefined bytes of memory are followed to where they matter."""
+    looks: bool = False
+    """Whether there are bytes of global memory that nobody has written, and reads of these are looked for."""
     volatile: str = "sync"
     watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS

@@ -117,7 +117,9 @@ class Assembler:
     top: int = 0
     guard: int = 0
     tracking: bool = False
-    """Whether undefined bytes of shared memory are followed."""
+    """Whether undefined bytes of memory are followed."""
+    looks: bool = False
+    """Whether reads of global memory that nobody has written are looked for."""
     regions: dict[int, Region] = field(default_factory=dict)
     """Then, by the pc of a branch that only decides what is computed, the registers written before its ways meet."""
     origins: Origins = field(default_factory=dict)

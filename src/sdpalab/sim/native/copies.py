@@ -33,11 +33,13 @@ from sdpalab.sim.native.layout import (
     SCRATCH_PLACES,
     UNWAITED,
     WARP_COUNT,
+    WARP_CTA,
     WARP_WORDS,
     WARPS,
 )
 from sdpalab.sim.native.trace import trace_landing
 from sdpalab.sim.native.watch import copies_landed
+from sdpalab.sim.native.watch.undefined_global import undefine_copies
 from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store64
 
 __all__ = ["count_unwaited", "issue_copies", "land_copy", "wait_for_copies"]
@@ -107,6 +109,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
                     store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
         if checked and due != 0:
             copies_landed(context, due, width)
+            undefine_copies(context, entry, load64(state + 8 * WARP_CTA), due)
         if due != 0:
             trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due

@@ -108,6 +108,7 @@ def decode(
     numerics: str,
     ring: Ring | None = None,
     tracking: bool = False,
+    looks: bool = False,
     traced: bool = False,
     provenance: bool = False,
     volatile_is_data: bool = False,
@@ -118,10 +119,11 @@ def decode(
     stale: bool = False,
 ) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of shared memory, ``provenance`` those of that check, ``traced`` those that record
-    events (:mod:`.trace`); with ``volatile_is_data`` volatile accesses are weak ones; ``recorded`` are the
-    instructions, by their pc, whose accesses recorders collect; by the ``letter``, instructions for mbarriers without a
-    scope have that of the CTA; with ``stale``, Python decides what reads return.
+    that follow undefined bytes of memory, ``looks`` those that look for reads of global memory that nobody has written,
+    ``provenance`` those of that check, ``traced`` those that record events (:mod:`.trace`); with ``volatile_is_data``
+    volatile accesses are weak ones; ``recorded`` are the instructions, by their pc, whose accesses recorders collect;
+    by the ``letter``, instructions for mbarriers without a scope have that of the CTA; with ``stale``, Python decides
+    what reads return.
 
     ``target`` is the module's ``.target``, ``version`` that of its PTX, ``variables`` what has an address, and
     ``numerics`` as in :func:`sdpalab.sim.launch`. With a ring, floating-point instructions are the ring's.
@@ -135,7 +137,7 @@ def decode(
     if ring is not None:
         asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
     asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
-    asm.variables = variables
+    asm.variables, asm.looks = variables, looks
     if stale:
         asm.late = late_windows(entry)
     if provenance:
@@ -144,7 +146,7 @@ def decode(
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     if tracking and checked:
         asm.tracking, asm.regions = True, pure_regions(program, entry)
-        undefined = find_undefined(program, entry, asm.regions)
+        undefined = find_undefined(program, entry, asm.regions, looks=looks)
     meeting = meetings(asm, undefined)
     add_shadows(asm, undefined)
     polling = polling_loops(entry, program)

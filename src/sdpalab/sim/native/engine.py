@@ -219,7 +219,7 @@ def _conflict(states: list[State]) -> bool:
 def _key(setup: Setup, *, traced: bool = False) -> _Key:
     """What a decoded program depends on."""
     flags = (
-        *(bool(setup.checks), setup.counters, setup.tracking, traced),
+        *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
         *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks, setup.reads == "stale"),
     )
     return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
@@ -247,6 +247,7 @@ def _decode(setup: Setup, *, traced: bool) -> Decoded:
                 numerics=setup.numerics,
                 ring=_ring(setup),
                 tracking=setup.tracking,
+                looks=setup.looks,
                 traced=traced,
                 provenance="provenance" in setup.checks,
                 volatile_is_data=setup.volatile == "data",

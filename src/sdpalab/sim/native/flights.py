@@ -28,6 +28,7 @@ from sdpalab.sim.native.layout import (
     LAST_READ,
     NOT_READABLE,
     OPAQUE,
+    ORIGINS,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_GENERIC,
@@ -52,7 +53,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
-from sdpalab.sim.native.suspects import current_instruction, note_unwritten, suspect
+from sdpalab.sim.native.suspects import current_instruction, note_reached, note_unwritten, suspect
 from sdpalab.sim.native.updates import page_updated
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
@@ -164,9 +165,7 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
             return status
         written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (offset >> 3)
         if load8(written) != 0xFF or load8(written + 1) != 0xFF:
-            place = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
-            store64(place, offset)
-            status = note_unwritten(context, load64(context + 8 * CURRENT_RECORD), 1, _CHUNK, place)
+            status = read_undefined_chunk(context, cta, offset)
             if status != 0:
                 return status
     plane = load64(context + 8 * PLANES) * cta + twin
@@ -179,6 +178,22 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
     reading = page_word(context, PAGE_READING, cta, offset >> PAGE_SHIFT)
     store64(reading, load64(reading) + 1)
     return 0
+
+
+def read_undefined_chunk(context: int, cta: int, offset: int) -> int:
+    """An operation will read a chunk in which bytes are undefined: it uses what was copied there, or never written. A
+    status."""
+    place, record = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS, load64(context + 8 * CURRENT_RECORD)
+    origin = 0
+    if load64(context + 8 * ORIGINS) != 0:
+        origins = load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
+        for k in range(offset >> 2, offset + _CHUNK >> 2):
+            origin = max(origin, load32(origins + 4 * k))
+    if origin != 0:
+        store32(place, origin)
+        return note_reached(context, record, 1, 0, place)
+    store64(place, offset)
+    return note_unwritten(context, record, 1, _CHUNK, place)
 
 
 def written_before(context: int, cta: int, begin: int, end: int, first: int, warps: int, proxy: int) -> int:

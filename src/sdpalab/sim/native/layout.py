@@ -276,7 +276,8 @@ CONTEXT_WORDS = 192
     READ_TAG,  # what a copy that reads global memory leaves there; 0: what the current warp does
     COUNTED_COPIES,  # with counters, of boxes
     COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
-) = range(186)
+    GLOBAL_UNDEFINED,  # of each byte of global memory whether nobody has written it: a byte; 0: that is not looked for
+) = range(187)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

@@ -13,9 +13,9 @@ import numpy as np
 from sdpalab.sim.checks.global_history import GlobalHistory
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.registers import report_unset
-from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten
+from sdpalab.sim.checks.undefined_reads import UndefinedReads, report_unwritten, unwritten_global, unwritten_shared
 from sdpalab.sim.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
-from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.definedness import follows_load
 from sdpalab.sim.endings import polls_in_vain, trapped
 from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.hazard_log import HazardLog
@@ -31,6 +31,7 @@ from sdpalab.sim.native.event_step import EventStep, TracedAccess, lanes_of
 from sdpalab.sim.native.steps import step_registers
 from sdpalab.sim.native.still import StillFlow, still_machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.opcodes import updates_memory
 from sdpalab.sim.ordering.access import illegal_access
 from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.setup import Setup, race_observers
@@ -45,6 +46,8 @@ _MISSING = {
     layout.NAMES_ABSENT: f"{MEMBER_MASK} {NAMES_ABSENT}",
     layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
 }
+_BY_UNIT = (("", "as an operand"),)
+"""What an asynchronous unit uses undefined bytes of shared memory as."""
 _NOWHERE: Indices = np.empty(0, np.int64)
 
 
@@ -83,7 +86,8 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
         slot = int(row[layout.FA_WARP]) % machine.warps * machine.n_cta
         lanes = lanes_of(slot, int(row[layout.FA_MASK]))
         if kind in (layout.NEVER_SET, layout.REACHED, layout.STORED_UNSET):
-            name, role = decoded.uses[int(row[layout.FA_RECORD])][int(row[layout.FA_SPACE])]
+            roles = decoded.uses.get(int(row[layout.FA_RECORD]), _BY_UNIT)
+            name, role = roles[int(row[layout.FA_SPACE])]
             if kind == layout.STORED_UNSET and setup.tracking:
                 causes.setdefault(instruction.pc, linear)
                 undefined_reads.stored(instruction.pc, int(lanes[0]), name)
@@ -97,12 +101,16 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             continue
         offsets, width = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy(), int(row[layout.FA_WIDTH])
         if kind == layout.UNWRITTEN_READ:
-            offset = int(offsets[0]) & (1 << RANK_SHIFT) - 1
-            if setup.tracking and loads_shared(instruction):
-                causes.setdefault(instruction.pc, linear)
-                undefined_reads.read(instruction.pc, int(lanes[0]), width, offset)
+            in_global = int(row[layout.FA_SPACE]) == layout.IN_GLOBAL
+            if in_global:
+                unwritten = unwritten_global(space, width, int(offsets[0]))
             else:
-                report_unwritten(machine, log, instruction, int(lanes[0]), width, offset)
+                unwritten = unwritten_shared(width, int(offsets[0]) & (1 << RANK_SHIFT) - 1)
+            if setup.tracking and _is_followed(setup, instruction, in_global=in_global):
+                causes.setdefault(instruction.pc, linear)
+                undefined_reads.read(instruction.pc, int(lanes[0]), unwritten)
+            else:
+                report_unwritten(machine, log, instruction, int(lanes[0]), unwritten)
             continue
         if kind in _MISSING:
             need = _MISSING[kind]
@@ -113,6 +121,12 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             place = where.name, instruction, int(lanes[0]), int(offsets[0])
             raise illegal_access(machine, _FAULTS[kind], *place)
         check.fault(_FAULTS[kind], Access(where, offsets, _NOWHERE, width, lanes, instruction))
+
+
+def _is_followed(setup: Setup, instruction: Instruction, *, in_global: bool) -> bool:
+    """Whether undefined bytes that an instruction reads are followed from there on."""
+    copies = in_global and instruction.opcode == "cp" and not updates_memory(instruction)
+    return copies or follows_load(instruction, looks=setup.looks)
 
 
 def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:

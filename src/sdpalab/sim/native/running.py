@@ -83,7 +83,7 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r}: {reason}")
         return execution
-    follows = "memory" in setup.checks and _loads_shared(setup.entry)
+    follows = _follows(setup)
     execution = _execution(setup, arena)
     why = _run_once(setup, execution, workers, wanted=wanted)
     if not why:
@@ -116,7 +116,7 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
     """Run a launch with hazards, and report them; None if that is not possible, and whether it may be with the other
     choice of ``setup.tracking``.
 
-    Undefined bytes of shared memory are followed if and only if any are read, and the launch runs to its end.
+    Undefined bytes of memory are followed if and only if any are read, and the launch runs to its end.
     """
     execution = _execution(setup, arena)
     suspicions = note_suspicions(
@@ -125,14 +125,16 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
     )
     if suspicions is None:
         return None, False
-    follows = "memory" in setup.checks and _loads_shared(setup.entry)
-    if follows and setup.tracking != (suspicions.unwritten and not suspicions.status):
+    if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
         return None, True
     if suspicions.complete:
         return execution, False
     arena.restore(before)
     again = replace(execution, space=arena.space())
-    return again if report_suspicions(setup, again.space, again.log, suspicions) else None, False
+    again.space.undefined = None  # that run does not look at it
+    complete = report_suspicions(setup, again.space, again.log, suspicions)
+    again.space.undefined = execution.space.undefined
+    return again if complete else None, False
 
 
 def _run_once(setup: Setup, execution: Execution, workers: int | None, *, wanted: bool) -> str:
@@ -147,6 +149,11 @@ def _execution(setup: Setup, arena: Arena) -> Execution:
     size = len(space.data)
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     return Execution(setup, space, HazardLog(), tally)
+
+
+def _follows(setup: Setup) -> bool:
+    """Whether undefined bytes that a launch reads are followed."""
+    return "memory" in setup.checks and (setup.looks or _loads_shared(setup.entry))
 
 
 @derived

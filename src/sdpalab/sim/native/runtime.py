@@ -25,7 +25,7 @@ from sdpalab.sim.native import (
     updates,
     watch,
 )
-from sdpalab.sim.native.watch import cluster_memory, undefined_bytes, undefined_products
+from sdpalab.sim.native.watch import cluster_memory, undefined_bytes, undefined_global, undefined_products
 
 __all__ = ["runtime_functions"]
 
@@ -47,6 +47,7 @@ _MODULES = (
     traffic,
     transfers,
     undefined_bytes,
+    undefined_global,
     undefined_products,
     updates,
     watch,

@@ -189,6 +189,8 @@ class State:
             words |= self._counters()
         if setup.checks:
             words |= self._shadows()
+        if setup.looks and self.space.undefined is not None:
+            words |= {layout.GLOBAL_UNDEFINED: int(self.space.undefined.ctypes.data)}
         for word, value in words.items():
             context[word] = value
         for first, dims in (

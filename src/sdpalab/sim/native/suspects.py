@@ -80,6 +80,7 @@ __all__ = [
     "note_fault",
     "note_reached",
     "note_stored",
+    "note_undefined",
     "note_unwritten",
     "suspect",
     "suspect_arrival",
@@ -194,6 +195,11 @@ def note_reached(context: int, record: int, mask: int, which: int, origins: int)
 def note_unwritten(context: int, record: int, mask: int, width: int, offsets: int) -> int:
     """Lanes read bytes of shared memory that are not defined. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
+
+
+def note_undefined(context: int, record: int, mask: int, width: int, offsets: int) -> int:
+    """Lanes read bytes of global memory that nobody has written. As :func:`note_fault`."""
+    return add_fault(context, record, mask, UNWRITTEN_READ, IN_GLOBAL, width, offsets, 0)
 
 
 def note_stored(context: int, record: int, mask: int, which: int) -> int:

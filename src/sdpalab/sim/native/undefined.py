@@ -1,7 +1,7 @@
 """Records that follow undefined registers, for the ``memory`` check (:mod:`sdpalab.sim.checks.registers`).
 
 What moves bits is executed on shadows (:mod:`.shadows`), too; other results are undefined as a whole where an operand
-is. Where undefined bytes of shared memory are followed, so are they through products and stores to shared memory, and a
+is. Where undefined bytes of memory are followed, so are they through products and stores to shared memory, and a
 branch that only decides what is computed makes that undefined where its ways meet
 (:mod:`sdpalab.sim.checks.tracking`).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sdpalab.sim.definedness import Undefined, computes, is_followed, loads_shared, stores_shared, writes
+from sdpalab.sim.definedness import Undefined, computes, follows_load, is_followed, stores_shared, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.modifiers import Mods, find_handler
@@ -47,7 +47,7 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
     """Append what an instruction means for shadows, and the checks of its uses; before its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
     targets = [name for name in writes(asm.entry, instruction) if has_shadow(asm, name)]
-    if not reads and not targets and not (asm.tracking and loads_shared(instruction)):
+    if not reads and not targets and not (asm.tracking and follows_load(instruction, looks=asm.looks)):
         return
     asm.begin(instruction)
     condition = instruction.guard.register.name if instruction.guard is not None else ""
@@ -94,7 +94,7 @@ def _act(asm: Assembler, instruction: Instruction, reads: frozenset[str], target
         return
     for name in targets:
         set_shadow(asm, name, 0)
-    if asm.tracking and loads_shared(instruction):
+    if asm.tracking and follows_load(instruction, looks=asm.looks):
         track_load(asm, instruction, _named(asm, instruction.operands[0]))
 
 

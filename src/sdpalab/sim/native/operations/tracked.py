@@ -1,5 +1,5 @@
-"""Records that follow undefined bytes of shared memory through loads, stores and matrix products
-(:mod:`..watch.undefined_bytes`)."""
+"""Records that follow undefined bytes of memory through loads, stores and matrix products
+(:mod:`..watch.undefined_bytes`, :mod:`..watch.undefined_global`)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from sdpalab.sim.native.watch.undefined_bytes import (
     shadows_to_matrices,
     shadows_to_memory,
 )
+from sdpalab.sim.native.watch.undefined_global import shadows_from_global
 from sdpalab.sim.native.watch.undefined_products import shadows_of_product
 from sdpalab.sim.types import TYPES
 
 __all__ = ["track_load", "track_product", "track_store"]
 
-_SHARED = ("shared", "shared::cluster", "generic")
+_SPACES = ("shared", "shared::cluster", "generic", "global")
 _Act = Callable[[int, int, int, int], int]
 
 
@@ -48,10 +49,10 @@ def track_store(asm: Assembler, instruction: Instruction, sources: Sequence[str]
 
 
 def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequence[str], name: str, act: _Act) -> None:
-    """Append a record that hands the lanes' places in shared memory to a function."""
+    """Append a record that hands the lanes' places in memory to a function."""
     mods = instruction.mods
     space = take_space(Mods(instruction))
-    assert space in _SHARED, space
+    assert space in _SPACES, space
     where = len(asm.lists)
     for each in names:
         asm.lists += [shadow_row(asm, each), origin_row(asm, each), shadow_bytes(asm, each)] if each else [-1, -1, 4]
@@ -66,9 +67,9 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
     def handed(code: OperationCode, space: str, places: Lanes) -> Any:
         function = act
         if space == "global":
-            if act is not shadows_to_memory:
+            if act is shadows_from_memory and not asm.looks:
                 return WORD64(layout.DONE)
-            function = shadows_to_global
+            function = shadows_from_global if act is shadows_from_memory else shadows_to_global
         b = code.builder
         registers, record = b.ptrtoint(code.registers, WORD64), b.ptrtoint(code.record, WORD64)
         return code.call(function, registers, record, b.zext(code.mask, WORD64), b.ptrtoint(code.base, WORD64))
@@ -77,7 +78,7 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
         place.in_space(code, place.put(code), handed)
 
     asm.uses[len(asm.records)] = tuple((each, "as a stored value") for each in names)
-    asm.record(NativeOperation(f"{name}.{place.name}", build), [*place.operands, *words])
+    asm.record(NativeOperation(f"{name}.{place.name}{'.global' * asm.looks}", build), [*place.operands, *words])
 
 
 def track_product(asm: Assembler, fragments: Sequence[Sequence[str]]) -> None:

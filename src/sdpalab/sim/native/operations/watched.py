@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from sdpalab.sim.checks.orders import SAME_GPU, is_communication, memory_order
 from sdpalab.sim.checks.shadow import granule_of
-from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.definedness import follows_load
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.modifiers import Mods
@@ -28,6 +28,7 @@ from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.native.suspects import suspect_lanes
 from sdpalab.sim.native.trace import trace_access
 from sdpalab.sim.native.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
+from sdpalab.sim.native.watch.undefined_global import copy_undefined, define_global, read_undefined, update_undefined
 
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
@@ -41,7 +42,6 @@ _SHARED = {
 }
 _GLOBAL: dict[str, Callable[..., int]] = {
     "load": watch.read_global,
-    "load.nc": watch.read_constant,
     "load.followed": watch.read_global,
     "store": watch.write_global,
 }
@@ -51,6 +51,12 @@ _STRONG: dict[str, Callable[..., int]] = {
     "store": watch.write_strong,
     "update": watch.write_strong,
 }
+_UNDEFINED: dict[str, Callable[..., int]] = {
+    "load": read_undefined,
+    "store": define_global,
+    "update": update_undefined,
+}
+"""What accesses to global memory do where there are bytes that nobody has written."""
 _CLUSTER = {"load": READS, "load.followed": FOLLOWED, "store": WRITES, "update": UPDATES}
 
 
@@ -81,8 +87,8 @@ def watch_access(
     place = Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
         keep_in_buffer(asm, instruction, space, row, bits, offset, width)
-        followed = asm.tracking and does == "load" and loads_shared(instruction)
-        _check(asm, place, "load.followed" if followed else "load.nc" if "nc" in instruction.mods else does, strong)
+        followed = asm.tracking and does == "load" and follows_load(instruction, looks=asm.looks)
+        _check(asm, instruction, place, "load.followed" if followed else does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
     if asm.traced:
@@ -241,8 +247,8 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
     asm.record(operation, [*place.operands, len(asm.host_calls) - 1])
 
 
-def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
-    width = place.width
+def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
+    width, constant = place.width, instruction.opcode == "ld" and "nc" in instruction.mods
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -250,8 +256,15 @@ def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         if space == "global":
             if strong >= 0:
-                return code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
-            return code.call(_GLOBAL[does], context, mask, present, WORD64(width))
+                status = code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
+            else:
+                function = watch.read_constant if constant else _GLOBAL[does]
+                status = code.call(function, context, mask, present, WORD64(width))
+            if not asm.looks or does not in _UNDEFINED or place.lengths >= 0:
+                return status
+            with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
+                b.ret(status)
+            return code.call(_UNDEFINED[does], context, mask, WORD64(width))
         if space == "shared::cluster":
             return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
         active = code.active
@@ -269,8 +282,8 @@ def _check(asm: Assembler, place: Place, does: str, strong: int) -> None:
         b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
         place.in_space(code, place.put(code), partial(check, present))
 
-    name = f"watch.{does}{'.strong' * (strong >= 0)}.{shift}.{place.name}"
-    asm.record(NativeOperation(name, build), [*place.operands, strong])
+    kind = f"{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * asm.looks}"
+    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
 
 
 _DOES = {
@@ -351,3 +364,14 @@ def watch_copy(
     """Append the records that watch a cp.async."""
     watch_access(asm, instruction, "shared", *target, width, "copy")
     watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)
+    if asm.checked and asm.looks:
+        place = Place("global", *source, width, WARP, lengths)
+        operation = NativeOperation(f"undefined.copy.{place.name}", lambda code: place.by_width(code, _look_at_copy))
+        asm.record(operation, place.operands)
+
+
+def _look_at_copy(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
+    """Look for bytes that nobody has written among those that lanes copy."""
+    b = code.builder
+    b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
+    return code.call(copy_undefined, b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64), WORD64(width))

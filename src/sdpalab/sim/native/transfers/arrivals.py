@@ -61,6 +61,7 @@ from sdpalab.sim.native.suspects import broken_rule, current_instruction, suspec
 from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.transfers.entries import lane_address, new_entry
 from sdpalab.sim.native.watch.shared_memory import mark_flying
+from sdpalab.sim.native.watch.undefined_global import undefine_copies
 from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
@@ -163,6 +164,7 @@ def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
             offset = load64(places + 8 * lane)
             mark_copy(context, cta, offset, width, time << 16 | actor)
             copy_came(context, cta, offset, width)
+    undefine_copies(context, one, cta, due)
     far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
     place = vectors_of(context, mbarrier, far) + 8 * actor
     store64(place, max(load64(place), time))

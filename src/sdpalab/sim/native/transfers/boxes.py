@@ -17,6 +17,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_LIVE,
     GLOBAL,
     GLOBAL_SHIFT,
+    GLOBAL_UNDEFINED,
     IN_GLOBAL,
     LIVE,
     LOADS,
@@ -41,6 +42,7 @@ from sdpalab.sim.native.layout import (
     TR_BYTES,
     TR_COMBINE,
     TR_COORDINATES,
+    TR_CTA,
     TR_KIND,
     TR_LANE,
     TR_LINEAR,
@@ -59,6 +61,12 @@ from sdpalab.sim.native.suspects import current_instruction, suspect
 from sdpalab.sim.native.trace import trace_global
 from sdpalab.sim.native.transfers.entries import origin_place, shared_place
 from sdpalab.sim.native.watch import read_pieces, update_pieces, write_pieces, written_nearby
+from sdpalab.sim.native.watch.undefined_global import (
+    bring_undefined,
+    copy_undefined,
+    define_global,
+    update_undefined,
+)
 from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64, store32, store64
 from sdpalab.sim.tally import SECTOR
 
@@ -160,6 +168,7 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
     if load64(context + 8 * TRACE) != 0:
         trace_global(context, begin, end)
         return 0
+    looks = load64(context + 8 * GLOBAL_UNDEFINED)
     if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
         status = suspect(context, IN_GLOBAL, begin >> load64(context + 8 * GLOBAL_SHIFT), RACE)
         if status != 0:
@@ -179,9 +188,19 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
             status = update_pieces(context, mask, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
         else:
             status = write_pieces(context, mask, 1 << issuer, width, issuer)
+        if status == 0 and looks != 0:
+            status = look_at_pieces(context, mask, width, kind)
         if status != 0:
             return status
     return 0
+
+
+def look_at_pieces(context: int, mask: int, width: int, kind: int) -> int:
+    """Look for bytes that nobody has written among pieces that a copy reads (1) or updates (3); what it writes (2) is
+    defined. A status."""
+    if kind == 1:
+        return copy_undefined(context, mask, width)
+    return update_undefined(context, mask, width) if kind == 3 else define_global(context, mask, width)
 
 
 def move_box(context: int, entry: int) -> None:
@@ -196,7 +215,7 @@ def move_box(context: int, entry: int) -> None:
         origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
         far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)
         if loads:
-            copy(origin, far, load64(entry + 8 * TR_BYTES))
+            bring(context, entry, origin, far, load64(entry + 8 * TR_BYTES))
         else:
             put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
         return
@@ -220,7 +239,7 @@ def move_box(context: int, entry: int) -> None:
             first = across + 16 * chunk // item
             if exists and first >= 0 and first + 16 // item <= limit:
                 if loads:
-                    copy(target, source + 16 * chunk, 16)
+                    bring(context, entry, target, source + 16 * chunk, 16)
                 else:
                     put(context, entry, source + 16 * chunk, target, 16)
                 continue
@@ -229,9 +248,15 @@ def move_box(context: int, entry: int) -> None:
                 if loads and not inside:
                     copy(target + item * k, tensor + 8 * MAP_FILL, item)
                 elif loads:
-                    copy(target + item * k, source + 16 * chunk + item * k, item)
+                    bring(context, entry, target + item * k, source + 16 * chunk + item * k, item)
                 elif inside:
                     put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
+
+
+def bring(context: int, entry: int, target: int, source: int, size: int) -> None:
+    """A copy writes bytes of global memory to shared memory."""
+    copy(target, source, size)
+    bring_undefined(context, load64(entry + 8 * TR_CTA), target, source, size, load64(entry + 8 * TR_PC))
 
 
 def put(context: int, entry: int, target: int, source: int, size: int) -> None:
