@@ -28,7 +28,13 @@ from sdpalab.sim.native.steps import is_step
 from sdpalab.sim.native.suspects import suspect_lanes
 from sdpalab.sim.native.trace import trace_access
 from sdpalab.sim.native.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
-from sdpalab.sim.native.watch.undefined_global import copy_undefined, define_global, read_undefined, update_undefined
+from sdpalab.sim.native.watch.undefined_global import (
+    copy_undefined,
+    define_global,
+    read_undefined,
+    sized_copy_undefined,
+    update_undefined,
+)
 
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
@@ -248,7 +254,8 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
 
 
 def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
-    width, constant = place.width, instruction.opcode == "ld" and "nc" in instruction.mods
+    width, copies = place.width, instruction.opcode == "cp"
+    constant = instruction.opcode == "ld" and "nc" in instruction.mods
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -260,11 +267,16 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
                 status = code.call(function, context, mask, present, WORD64(width))
-            if not asm.looks or does not in _UNDEFINED or place.lengths >= 0:
+            if not asm.looks or does not in _UNDEFINED:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
                 b.ret(status)
-            return code.call(_UNDEFINED[does], context, mask, WORD64(width))
+            if place.lengths >= 0:
+                widths = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_WIDTHS))
+                b.store(place.sizes(code).value, widths, align=64)
+                return code.call(sized_copy_undefined, context, mask)
+            function = copy_undefined if copies else _UNDEFINED[does]
+            return code.call(function, context, mask, WORD64(width))
         if space == "shared::cluster":
             return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
         active = code.active
@@ -282,7 +294,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
         place.in_space(code, place.put(code), partial(check, present))
 
-    kind = f"{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * asm.looks}"
+    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * asm.looks}"
     asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
 
 
@@ -364,14 +376,3 @@ def watch_copy(
     """Append the records that watch a cp.async."""
     watch_access(asm, instruction, "shared", *target, width, "copy")
     watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)
-    if asm.checked and asm.looks:
-        place = Place("global", *source, width, WARP, lengths)
-        operation = NativeOperation(f"undefined.copy.{place.name}", lambda code: place.by_width(code, _look_at_copy))
-        asm.record(operation, place.operands)
-
-
-def _look_at_copy(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
-    """Look for bytes that nobody has written among those that lanes copy."""
-    b = code.builder
-    b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
-    return code.call(copy_undefined, b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64), WORD64(width))

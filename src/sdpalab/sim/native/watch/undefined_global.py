@@ -22,6 +22,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_FAULTS,
     SCRATCH_PLACES,
+    SCRATCH_WIDTHS,
     SHARED,
     SHARED_STRIDE,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "define_global",
     "read_undefined",
     "shadows_from_global",
+    "sized_copy_undefined",
     "undefine_copies",
     "update_undefined",
 ]
@@ -101,6 +103,19 @@ def copy_undefined(context: int, mask: int, width: int) -> int:
     if load64(context + 8 * ORIGINS) != 0 and load64(context + 8 * FAULTS) == 0:
         return 0
     return read_undefined(context, mask, width)
+
+
+def sized_copy_undefined(context: int, mask: int) -> int:
+    """The same of copies whose numbers of bytes are in the scratch, one of each lane. A status."""
+    scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
+    for lane in range(32):
+        if mask >> lane & 1:
+            width = load64(scratch + SCRATCH_WIDTHS + 8 * lane)
+            if any_undefined(marks, load64(scratch + SCRATCH_PLACES + 8 * lane), width) != 0:
+                status = copy_undefined(context, 1 << lane, width)
+                if status != 0:
+                    return status
+    return 0
 
 
 def define_global(context: int, mask: int, width: int) -> int:
