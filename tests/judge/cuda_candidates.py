@@ -79,6 +79,7 @@ lse_of_the_last_row_missing = variant("if (lse != nullptr)", "if (lse != nullptr
 lse_past_the_end = variant("lse[row] =", "lse[rows + row] =")
 lse_unasked = variant("if (lse != nullptr) lse", "lse")
 output_depends_on_lse = variant("/ total * GAIN", "/ total * (lse ? GAIN : 1.001f)")
+accumulates = variant("__float2half_rn(out[d]", "__float2half_rn(__half2float(o[row * HEAD_DIM + d]) + out[d]")
 does_not_compile = variant("float largest = -CUDART_INF_F;", "float largest = -CUDART_INF_F")
 
 

@@ -190,6 +190,21 @@ int main(int count, char **words) {
         CHECK(cudaMemcpy(h, d, sizeof h, DEVICE_TO_HOST));
         return h[3] == 0 ? 0 : 3;
     }
+    MODE("no memset") {
+        CHECK(cudaMalloc((void **)&d, sizeof h)); /* nobody clears it */
+        CHECK(launch(&scale, d, N, NULL));
+    }
+    MODE("copy of nothing") {
+        float *nothing;
+        CHECK(cudaMalloc((void **)&nothing, sizeof h));
+        CHECK(cudaMemcpy(d, nothing, sizeof h, DEVICE_TO_DEVICE));
+        CHECK(launch(&scale, d, N, NULL));
+    }
+    MODE("memset") {
+        CHECK(cudaMalloc((void **)&d, sizeof h + 400));
+        CHECK(cudaMemset(d, 0, sizeof h)); /* the kernel reads no more */
+        CHECK(launch(&scale, d, N, NULL));
+    }
     MODE("dereference") printf("%g\n", d[3]);
     MODE("graph") printf("%s\n", cudaGetErrorString(cudaGraphCreate(&d, 0)));
     MODE("block") {

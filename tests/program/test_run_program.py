@@ -102,6 +102,8 @@ def test_printf_comes_when_the_host_waits(run: Runner, capfd: pytest.CaptureFixt
         ("copy", "out-of-bounds", ('MODE("copy")',), None),
         ("freed", "out-of-bounds", ("x[i] *= factor", "kernels.cu"), None),
         ("dereference", "out-of-bounds", ('MODE("dereference")',), None),
+        ("no memset", "uninitialised", ("x[i] *= factor", "kernels.cu"), ("x[i] *= factor", "kernels.cu")),
+        ("copy of nothing", "uninitialised", ("x[i] *= factor", "kernels.cu"), ("x[i] *= factor", "kernels.cu")),
     ],
 )
 def test_a_planted_bug_is_found_with_its_lines(
@@ -118,6 +120,9 @@ def test_a_planted_bug_is_found_with_its_lines(
 def test_memory_is_named_by_the_call_that_allocated_it(run: Runner) -> None:
     (group,) = run("beyond").hazards
     assert f"at byte 4000 of the memory from cudaMalloc at {line_of('the array of the program')}" in group.message
+    (group,) = run("no memset").hazards
+    assert f"at byte 0 of the memory from cudaMalloc at {line_of('nobody clears it')} are read before" in group.message
+    assert run("memset").clean
 
 
 @pytest.mark.parametrize(
@@ -228,8 +233,8 @@ def captured(program: Path, ptx: bytes, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "fat").write_bytes(fat_binary((1, 89, ptx)))
     monkeypatch.setenv("FAT_BINARY", str(tmp_path / "fat"))
 
-    def capturer(mode: str, *options: str) -> Path:
-        assert main(["capture", "-o", str(tmp_path / "case"), *options, str(program), mode]) == 0
+    def capturer(mode: str, *options: str, code: int = 0) -> Path:
+        assert main(["capture", "-o", str(tmp_path / "case"), *options, str(program), mode]) == code
         return tmp_path / "case" / "program.ptx"
 
     return capturer
@@ -250,6 +255,13 @@ def test_a_captured_launch_file_replays(captured: Callable[..., Path], capfd: py
     np.save(path.parent / "buffer-1.npy", changed)
     assert main(["sanitize", str(path), "--schedule", "forward"]) == 1
     assert "1 of 4000 elements are not as expected; the worst is [7]" in capfd.readouterr().out
+
+
+def test_memory_that_nobody_has_written_is_captured(captured: Callable[..., Path]) -> None:
+    path = captured("no memset", code=1)
+    buffers = json.loads(path.with_suffix(".json").read_text())["buffers"].values()
+    assert [buffer.get("init") for buffer in buffers] == [None, "poison"]
+    assert main(["sanitize", str(path), "--schedule", "forward"]) == 1
 
 
 def test_streams_and_events_are_captured(captured: Callable[..., Path]) -> None:
