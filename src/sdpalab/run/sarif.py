@@ -105,8 +105,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "uninitialised": (
         "What was never written is read",
-        "Memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was filled in "
-        "another layout than it is read in; or a buffer was not cleared; or a variable is set in one branch only.",
+        "Memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was filled "
+        "in another layout than it is read in; or a buffer was not cleared; or a variable is set in one branch only.",
     ),
     "result": (
         "A buffer does not hold what is expected",

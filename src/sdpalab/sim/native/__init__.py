@@ -29,7 +29,8 @@ others write, so that they meet there.
 
 **Undefined bytes** of shared memory end the first run, and so does a store there of a register that was never set. The
 second follows them (:mod:`.undefined`), and ends where they matter; a third goes on behind each such use, notes it, and
-is reported (:mod:`.reporting`).
+is reported (:mod:`.reporting`). Global memory that nobody has written is looked for where there is any
+(:mod:`.watch.undefined_global`); its marks are bytes beside the arena, which each run has for itself.
 
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
