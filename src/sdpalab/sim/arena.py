@@ -151,9 +151,6 @@ class Arena:
 
     def _begin_of(self, array: Array) -> int | None:
         """Where an array lies that was placed for this launch, alone or as a part of another; None if it was not."""
-        place = self._place(array)
-        if place is not None:
-            return place
         for other, begin in self._arrays:
             offset = array.ctypes.data - other.ctypes.data
             if 0 <= offset <= other.nbytes - array.nbytes:
@@ -222,19 +219,19 @@ class Arena:
         extents = sorted((*self.extents, *live), key=lambda each: each.begin) or [Extent("nothing", 0, 0)]
         if self.memory is not None:
             data = self.memory[: -(-self.end // _WORD) * _WORD]
-            return self._with_marks(Space("global", self.end, self.end, extents, data=data))
+            return Space("global", self.end, self.end, extents, data=data)
         space = Space("global", self.end, self.end, extents)
         for begin, content in self._contents.items():
             _copy(space.data, begin, content)
         for array, begin in self._arrays:
             _copy(space.data, begin, _bytes_of(array))
-        return self._with_marks(space)
+        return space
 
-    def _with_marks(self, space: Space) -> Space:
-        """The space, with marks of what nobody has written as it is before the launch, where that is looked for."""
+    def marked_space(self) -> Space:
+        """The same, with marks of what nobody has written as it is before the launch, where that is looked for."""
+        space = self.space()
         if self.follows:
-            size = len(space.data)
-            space.undefined = np.zeros(size, np.uint8) if self.undefined is None else self.undefined.marks(size)
+            space.undefined = np.zeros(len(space.data), np.uint8) if self.undefined is None else self.undefined.marks()
             for each, begin in self._unwritten:
                 space.undefined[begin : begin + each.array.nbytes] = each.bytes
         return space
@@ -260,7 +257,7 @@ class Arena:
             self.define_all()
             return
         if self.undefined is not None:
-            self.undefined.update(space.undefined)
+            self.undefined.update()
         for each, begin in self._unwritten:
             each.bytes[:] = space.undefined[begin : begin + each.array.nbytes]
 

@@ -19,6 +19,7 @@ __all__ = ["UndefinedMemory"]
 
 _AT_ONCE = 1 << 24
 """Bytes that are compared at a time."""
+_WORD = 8
 _BASIC = (int, np.integer, slice, EllipsisType, type(None))
 """Keys by which NumPy takes a part of an array, and not a copy."""
 
@@ -36,6 +37,8 @@ class UndefinedMemory:
         self._memory = memory
         self._marks: Array = np.zeros(0, np.uint8)
         """For each byte 1 where it is undefined; empty as long as none was."""
+        self._copy: Array = self._marks
+        """Those that a launch works on, which may be thrown away: 0 outside of the stretches."""
         self._stretches: dict[int, tuple[int, int]] = {}
         """Where there may be any: from which byte index to which, and what each byte held at first."""
 
@@ -48,42 +51,51 @@ class UndefinedMemory:
     def watch(self, begin: int, size: int, fill: int) -> None:
         """Memory may become undefined in a launch, and hold ``fill`` then."""
         if not len(self._marks):
-            self._marks = np.zeros(len(self._memory), np.uint8)
+            self._marks, self._copy = (np.zeros(len(self._memory), np.uint8) for _ in range(2))
         self._stretches[begin] = begin + size, fill
 
     def define(self, begin: int, size: int) -> None:
         """Bytes have been written, or are no more."""
-        self._marks[begin : begin + size] = 0
+        for marks in (self._marks, self._copy):
+            marks[begin : begin + size] = 0
 
     def define_all(self) -> None:
         """Whatever is there counts as written."""
         for begin, (end, _) in self._stretches.items():
-            self._marks[begin:end] = 0
+            self.define(begin, end - begin)
         self._stretches.clear()
 
-    def marks(self, size: int) -> Array:
-        """The marks of the first bytes: a copy, uint8."""
-        return self._marks[:size].copy() if len(self._marks) else np.zeros(size, np.uint8)
+    def marks(self) -> Array:
+        """The marks of all bytes, for a launch to change: a copy, uint8, which takes the place of the one before."""
+        if not len(self._marks):
+            return np.zeros(len(self._memory), np.uint8)
+        for begin, (end, _) in self._stretches.items():
+            self._copy[begin:end] = self._marks[begin:end]
+        return self._copy
 
-    def update(self, marks: Array) -> None:
-        """A launch has left these marks of the first bytes."""
-        if len(self._marks):
-            self._marks[: len(marks)] = marks
+    def update(self) -> None:
+        """The launch has run to its end with that copy."""
+        for begin, (end, _) in self._stretches.items():
+            self._marks[begin:end] = self._copy[begin:end]
 
     def there_is(self) -> bool:
         """Whether any byte is undefined."""
         for begin, (end, fill) in list(self._stretches.items()):
-            if not self._marks[begin:end].any() or self._written_unseen(begin, end, fill):
-                self._marks[begin:end] = 0
+            if not self._marks[begin:end].view(bool).any() or self._written_unseen(begin, end, fill):
+                self.define(begin, end - begin)
                 del self._stretches[begin]
         return bool(self._stretches)
 
     def _written_unseen(self, begin: int, end: int, fill: int) -> bool:
         """Whether an undefined byte does not hold what it held at first."""
-        for first in range(begin, end, _AT_ONCE):
-            part = slice(first, min(first + _AT_ONCE, end))
-            if ((self._memory[part] != fill) & (self._marks[part] != 0)).any():
-                return True
+        for first in range(begin - begin % _WORD, end, _AT_ONCE):
+            last = min(first + _AT_ONCE, -(-end // _WORD) * _WORD)
+            words = self._memory[first:last].view(np.uint64)
+            changed = np.flatnonzero(words != np.uint64(int.from_bytes(bytes([fill]) * _WORD, "little")))
+            if len(changed):
+                bytes_of, marks = (each[first:last].reshape(-1, _WORD) for each in (self._memory, self._marks))
+                if ((bytes_of[changed] != fill) & (marks[changed] != 0)).any():
+                    return True
         return False
 
     # ---- writes of the host -----------------------------------------------------------------------------------------

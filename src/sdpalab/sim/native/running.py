@@ -131,7 +131,6 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
         return execution, False
     arena.restore(before)
     again = replace(execution, space=arena.space())
-    again.space.undefined = None  # that run does not look at it
     complete = report_suspicions(setup, again.space, again.log, suspicions)
     again.space.undefined = execution.space.undefined
     return again if complete else None, False
@@ -145,7 +144,7 @@ def _run_once(setup: Setup, execution: Execution, workers: int | None, *, wanted
 
 def _execution(setup: Setup, arena: Arena) -> Execution:
     """What a run works on, and what it fills in."""
-    space, geometry = arena.space(), setup.geometry
+    space, geometry = arena.marked_space(), setup.geometry
     size = len(space.data)
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     return Execution(setup, space, HazardLog(), tally)
