@@ -95,6 +95,29 @@ def test_a_result_that_is_not_expected(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("init", "refilled", "wrong"),
+    [
+        ("poison", None, True),
+        ("zeros", None, False),
+        ("poison", "zeros", False),
+        ("zeros", "poison", True),
+        (-1, None, False),
+    ],
+)
+def test_nobody_has_written_poison(tmp_path: Path, init: Any, refilled: str | None, wrong: bool) -> None:
+    buffer = {"dtype": "int32", "shape": 32}
+    launch = {"entry": "twice", "grid": 1, "block": 32, "args": ["x"]}
+    launch |= {"set": {"x": {**buffer, "init": refilled}}} if refilled else {}
+    (tmp_path / "k.ptx").write_text(PTX)
+    launches = written(
+        tmp_path, {"buffers": {"x": {**buffer, "init": init}}, "launches": [launch, launch | {"set": {}}]}
+    )
+    hazards = sanitize_case(read_case(tmp_path / "k.ptx", launches), LOCKSTEP).hazards
+    assert [hazard.kind for hazard in hazards] == (["uninitialised"] if wrong else [])
+    assert all("at byte 0 of buffer x are read before anything wrote them" in hazard.message for hazard in hazards)
+
+
 def test_launches_of_two_streams(tmp_path: Path) -> None:
     facts = case(tmp_path)
     for launch, stream in zip(facts["launches"], ("a", "b"), strict=True):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hopper_snippets import CTA_WAIT
 from hopper_snippets import kernel as hopper_kernel
+from test_wgmma import COMMIT, DESC_A, DESC_B, FENCE, FIRST, KINDS, MEMORY, WAIT, instruction
+from wgmma_kernels import kernel as wgmma_kernel
 
 from sdpalab import sim
 from sdpalab.sim.options import SCHEDULES
@@ -55,6 +57,10 @@ CLEAN = {
     + OUT,
     "the written bytes copied": WRITTEN
     + "cp.async.ca.shared.global [%r1], [%d1], 16, 8; cp.async.wait_all; ld.shared.u32 %r3, [%r1+12];" + OUT,
+    "rows of a product by wmma": COPY.format("cg", 16) + "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 "
+    "{%r3, %r4, %r5, %r6, %r7, %r8, %r9, %r10}, [buf];" + OUT,
+    "rows of a product by wmma from global memory": "ld.param.u64 %d5, [x];"
+    "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r3, %r4, %r5, %r6, %r7, %r8, %r9, %r10}, [%d5];" + OUT,
     "rows of a product": "setp.lt.u32 %p0, %r0, 8; @%p0 st.global.v4.u32 [%d1], {%r2, %r2, %r2, %r2}; "
     "setp.lt.u32 %p1, %r0, 24; @%p1 setp.gt.u32 %p1, %r0, 15; @%p1 st.global.v4.u32 [%d1], {%r2, %r2, %r2, %r2};"
     + COPY.format("cg", 16) + PRODUCT + " st.global.f32 [%d2], %f1;",
@@ -158,6 +164,7 @@ HOST = {
     "a copy of what nobody wrote": (lambda gpu, x: gpu.copy(x, gpu.empty(1024, np.uint32)), False),
     "an assignment of what nobody wrote": (lambda gpu, x: x.__setitem__(..., gpu.empty(1024, np.uint32)), False),
     "a sum of what nobody wrote": (lambda gpu, x: x.__setitem__(slice(None), gpu.empty(1024, np.uint32) + 1), True),
+    "the array's own fill": (lambda gpu, x: x.fill(0xFFFFFFFF), True),
     "NumPy behind the device's back": (lambda gpu, x: np.copyto(np.asarray(x), 0), True),
     "written and taken back": (lambda gpu, x: (gpu.fill(x, 0), gpu.undefine(x)), False),
     "declared as written": (lambda gpu, x: gpu.define(x), True),
@@ -292,3 +299,12 @@ def test_boxes_of_a_tensor(row: int, read: int, wrong: bool, swizzle: str) -> No
     if wrong:
         assert "16 bytes of global memory at byte 512 of tensor" in hazards[0].message
         assert "used as a stored value by st.global.u32" in hazards[0].message
+
+
+def test_products_of_wgmma_take_what_nobody_has_written_as_written() -> None:
+    """Whether a product needs all that it reads is not known."""
+    body = FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT + WAIT
+    ptx = wgmma_kernel(body, threads=128, words=1, smem=len(MEMORY), outputs=8)
+    memory, out = MEMORY.copy(), np.zeros((128, 8), np.float32)
+    arguments = [memory, np.zeros((128, 1), np.uint32), out, DESC_A, DESC_B]
+    assert sim.launch(ptx, "k", 1, 128, arguments, unwritten=[sim.Unwritten(memory)]).hazards == []

@@ -34,6 +34,10 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
         if self._arena is not None and self._arena.undefined is not None:
             self._arena.undefined.assigned(self, key, value)
 
+    def fill(self, value: Any) -> None:
+        """Write all elements."""
+        self[...] = value
+
     @property
     def unwritten(self) -> npt.NDArray[np.bool_]:
         """For each byte of each element whether nobody has written it: bool, with one more axis than the array."""

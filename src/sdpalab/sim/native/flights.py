@@ -21,6 +21,7 @@ from sdpalab.sim.native.layout import (
     FENCED_FLOORS,
     FLOORS,
     FLYING,
+    FROM_GLOBAL,
     GRANULE_SHIFT,
     GRANULES,
     IN_FLIGHT,
@@ -107,19 +108,19 @@ def read_chunks(context: int, places: int, many: int, cta: int, first: int, warp
         if page != last:
             last = page
             closely = needs_look(context, cta, page, first, warps)
-        status = read_chunk(context, cta, offset, first, warps, twin, time, closely)
+        status = read_chunk(context, cta, offset, first, warps, twin, time, closely, 0)
         if status != 0:
             return status
     return 0
 
 
-def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: int, time: int) -> int:
-    """An operation of a warp will read a stretch of whole chunks; a status."""
+def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: int, time: int, all_out: int) -> int:
+    """An operation of a warp will read a stretch of whole chunks; a status. ``all_out`` is whether it writes all of
+    that to global memory."""
     for chunk in range(size // _CHUNK):
         place = offset + _CHUNK * chunk
-        status = read_chunk(
-            context, cta, place, warp, 1, twin, time, needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
-        )
+        closely = needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
+        status = read_chunk(context, cta, place, warp, 1, twin, time, closely, all_out)
         if status != 0:
             return status
     return 0
@@ -145,8 +146,10 @@ def needs_look(context: int, cta: int, page: int, first: int, warps: int) -> int
     return 0
 
 
-def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin: int, time: int, closely: int) -> int:
-    """An operation will read one chunk; a status."""
+def read_chunk(
+    context: int, cta: int, offset: int, first: int, warps: int, twin: int, time: int, closely: int, all_out: int
+) -> int:
+    """An operation will read one chunk; a status. ``all_out`` as in :func:`read_range`."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     granule, many = offset >> shift, _CHUNK >> shift
     flying = flying_of(context, cta)
@@ -165,7 +168,7 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
             return status
         written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (offset >> 3)
         if load8(written) != 0xFF or load8(written + 1) != 0xFF:
-            status = read_undefined_chunk(context, cta, offset)
+            status = read_undefined_chunk(context, cta, offset, all_out)
             if status != 0:
                 return status
     plane = load64(context + 8 * PLANES) * cta + twin
@@ -180,8 +183,9 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
     return 0
 
 
-def read_undefined_chunk(context: int, cta: int, offset: int) -> int:
-    """An operation will read a chunk in which bytes are undefined: it uses what was copied there, or never written. A
+def read_undefined_chunk(context: int, cta: int, offset: int, all_out: int) -> int:
+    """An operation will read a chunk in which bytes are undefined: nobody wrote them, or what was written is undefined.
+    What comes from global memory matters if ``all_out``; whether a product needs all that it reads is not known. A
     status."""
     place, record = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS, load64(context + 8 * CURRENT_RECORD)
     origin = 0
@@ -189,6 +193,8 @@ def read_undefined_chunk(context: int, cta: int, offset: int) -> int:
         origins = load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
         for k in range(offset >> 2, offset + _CHUNK >> 2):
             origin = max(origin, load32(origins + 4 * k))
+    if origin & FROM_GLOBAL and all_out == 0:
+        return 0
     if origin != 0:
         store32(place, origin)
         return note_reached(context, record, 1, 0, place)

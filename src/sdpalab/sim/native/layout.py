@@ -329,6 +329,8 @@ FA_RECORD, FA_KIND, FA_SPACE, FA_WARP, FA_LINEAR, FA_MASK, FA_WIDTH, FA_ORIGIN, 
 FA_OFFSETS = 10
 """The first fault of a kind, space and origin by each record: lanes as bits, the CTA's linear index, in lockstep the
 turn of the cluster, the row before of the same record, plus one, and each lane's offset."""
+FROM_GLOBAL = 1 << 30
+"""In an origin, besides the pc: the bytes are of global memory that nobody has written."""
 MISALIGNED, OUT_OF_BOUNDS, NEVER_SET, PARTIAL_WARP, NAMES_ABSENT, LEAVES_OUT, UNWRITTEN_READ, REACHED = range(8)
 STORED_UNSET = 8
 """Illegal accesses; a register is used that was never set; lanes of a warp are missing; a member mask names lanes that

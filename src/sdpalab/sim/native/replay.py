@@ -95,7 +95,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
             if kind != layout.REACHED:
                 report_unset(machine, log, instruction, int(lanes[0]), name, role)
                 continue
-            pc = int(row[layout.FA_ORIGIN]) - 1
+            pc = (int(row[layout.FA_ORIGIN]) & layout.FROM_GLOBAL - 1) - 1
             machine.cta_ids[:size] = causes[pc]  # the cause is the first CTA's of the machine, the use another's
             undefined_reads.matter(pc, instruction, int(lanes[0]) + WARP * size, role)
             continue

@@ -256,6 +256,8 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
 def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
+    # Whether a product needs all that it reads is not known.
+    looks = asm.looks and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
     def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
@@ -267,7 +269,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
             else:
                 function = watch.read_constant if constant else _GLOBAL[does]
                 status = code.call(function, context, mask, present, WORD64(width))
-            if not asm.looks or does not in _UNDEFINED:
+            if not looks:
                 return status
             with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
                 b.ret(status)
@@ -294,7 +296,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
         place.in_space(code, place.put(code), partial(check, present))
 
-    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * asm.looks}"
+    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * looks}"
     asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
 
 

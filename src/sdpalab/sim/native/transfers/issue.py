@@ -303,4 +303,4 @@ def announce_origin(context: int, entry: int) -> int:
     time = operation_time(context, twin)
     store64(entry + 8 * TR_READ_TIME, time)
     origin, size = load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES)
-    return read_range(context, load64(entry + 8 * TR_ORIGIN_CTA), origin, size, warp, twin, time)
+    return read_range(context, load64(entry + 8 * TR_ORIGIN_CTA), origin, size, warp, twin, time, 0)

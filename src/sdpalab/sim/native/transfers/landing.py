@@ -42,6 +42,7 @@ from sdpalab.sim.native.layout import (
     TR_GROUP,
     TR_KIND,
     TR_LANE,
+    TR_MAP,
     TR_MBARRIER,
     TR_OFFSET,
     TR_ORIGIN,
@@ -100,7 +101,7 @@ def begin_store(context: int, entry: int, lane: int) -> int:
         time = operation_time(context, twin)
         store64(entry + 8 * TR_TIME, time)
         offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-        status = read_range(context, cta, offset, size, warp, twin, time)
+        status = read_range(context, cta, offset, size, warp, twin, time, load64(entry + 8 * TR_MAP) == 0)
         if status != 0:
             return status
     return write_out(context, entry) if load64(context + 8 * EARLY) != 0 else 0

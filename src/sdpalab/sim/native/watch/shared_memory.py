@@ -18,11 +18,13 @@ from sdpalab.sim.native.layout import (
     FAULTS,
     FLOORS,
     FLYING,
+    FROM_GLOBAL,
     GRANULE_SHIFT,
     GRANULES,
     IN_SHARED,
     LAST_READ,
     NOT_READABLE,
+    ORIGINS,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_GENERIC,
@@ -40,6 +42,7 @@ from sdpalab.sim.native.layout import (
     READERS,
     SCRATCH,
     SCRATCH_PLACES,
+    SHARED_STRIDE,
     VECTORS,
     WARP_CTA,
     WRITE_MASKS,
@@ -183,7 +186,8 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            if load32(written + (offset >> 3)) >> (offset & 7) & need != need:
+            undefined = load32(written + (offset >> 3)) >> (offset & 7) & need != need
+            if undefined and comes_from_global(context, cta, offset, width) == 0:
                 bad |= 1 << lane
     if bad != 0:
         return note_unwritten(context, load64(context + 8 * CURRENT_RECORD), bad, width, places)
@@ -197,6 +201,18 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
                 break
         store64(pages + 8 * page, full)
     return 0
+
+
+def comes_from_global(context: int, cta: int, offset: int, width: int) -> int:
+    """Whether bytes that are undefined are so because they come from global memory: then they count as written where
+    they cannot be followed."""
+    if load64(context + 8 * ORIGINS) == 0:
+        return 0
+    origins = load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
+    origin = 0
+    for k in range(offset >> 2, (offset + width - 1 >> 2) + 1):
+        origin = max(origin, load32(origins + 4 * k))
+    return origin & FROM_GLOBAL
 
 
 def write_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:

@@ -14,6 +14,7 @@ from sdpalab.sim.native.layout import (
     COPY_TARGET,
     CURRENT_RECORD,
     FAULTS,
+    FROM_GLOBAL,
     GLOBAL,
     GLOBAL_UNDEFINED,
     LISTS,
@@ -143,7 +144,7 @@ def shadows_from_global(registers: int, record: int, mask: int, context: int) ->
     places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
-    reader, bad = load32(record + 4 * (OPERANDS + 6)), 0
+    reader, bad = load32(record + 4 * (OPERANDS + 6)) | FROM_GLOBAL, 0
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
@@ -172,7 +173,7 @@ def bring_undefined(context: int, cta: int, target: int, source: int, size: int,
         bits = undefined_bits_of(marks, begin + k, many)
         if bits != 0:
             undefine(context, cta, at + k, many, bits)
-            put_origin(context, cta, at + k, many, pc + 1)
+            put_origin(context, cta, at + k, many, pc + 1 | FROM_GLOBAL)
 
 
 def undefine_copies(context: int, entry: int, cta: int, due: int) -> None:
