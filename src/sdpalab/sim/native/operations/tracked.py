@@ -67,9 +67,12 @@ def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequen
     def handed(code: OperationCode, space: str, places: Lanes) -> Any:
         function = act
         if space == "global":
-            if act is shadows_from_memory and not asm.looks:
+            if act is shadows_from_memory and asm.looks:
+                function = shadows_from_global
+            elif act is shadows_to_memory:
+                function = shadows_to_global
+            else:
                 return WORD64(layout.DONE)
-            function = shadows_from_global if act is shadows_from_memory else shadows_to_global
         b = code.builder
         registers, record = b.ptrtoint(code.registers, WORD64), b.ptrtoint(code.record, WORD64)
         return code.call(function, registers, record, b.zext(code.mask, WORD64), b.ptrtoint(code.base, WORD64))
