@@ -147,9 +147,9 @@ class Library:
         """An object from the cache, or built and kept there; without room for it, only built."""
         if not self._keeps:
             return build()
-        kept = self._kept(name)
-        if kept is not None:
-            return kept
+        content = self._kept(name)
+        if content is not None:
+            return content
         built = build()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
