@@ -245,3 +245,26 @@ def test_what_a_kernel_writes_to_global_memory_needs_a_proxy_fence_before_it_cop
             kinds(body, [np.zeros(64, np.uint32), np.zeros(64, np.uint32), 256], params=PARAMS, schedule=schedule)
             == kinds_of
         )
+
+
+MANY = (
+    "mov.u32 %r21, 0; cvta.to.global.u64 %rd1, %rd1; @!%p1 bra END;\n"
+    "AGAIN: {wait}st.shared.u32 [%r1], %r21; fence.proxy.async.shared::cta;\n"
+    "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], {size}; cp.async.bulk.commit_group;\n"
+    "add.u64 %rd1, %rd1, {size}; add.u32 %r21, %r21, 1; setp.lt.u32 %p5, %r21, {times}; @%p5 bra AGAIN;\n"
+    "cp.async.bulk.wait_group 0;\nEND:"
+)
+"""Stores of one buffer, of which only the reading is waited for before it is filled again."""
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize(("size", "times"), [(2048, 40), (16, 20_000)])
+def test_more_stores_than_there_is_room_for(mode: str, schedule: str, size: int, times: int) -> None:
+    out, filled = np.zeros((times, size // 4), np.int32), np.ones(size // 4, np.int32)
+    modes = {"params": PARAMS, "async_mode": mode, "schedule": schedule}
+    wait = "cp.async.bulk.wait_group.read 0;\n"
+    body = START + LOAD + WAIT + MANY.format(wait=wait, size=size, times=times)
+    assert kinds(body, [out, filled, size], **modes) == []
+    assert (out[:, 0] == np.arange(times)).all()
+    if times < 100:  # the source is overwritten before it has been read
+        assert "async" in kinds(body.replace(wait, ""), [out, filled, size], **modes)

@@ -1,8 +1,8 @@
 """When bulk copies land, their groups and waits: machine code.
 
 The rules are those of :mod:`sdpalab.sim.ordering.bulk_copies`. Copies land when nothing else can run, the oldest first;
-stores no later than when their lane waits for them. A lane that waits only for the reading (``.read``) has the data
-kept until then.
+stores no later than when their lane waits for them. If a lane waits only for the reading (``.read``), the data is kept
+until then, or until there is no more room for that.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sdpalab.sim.native.layout import (
     DRAWN,
     EARLY,
     EVERY_LANE,
-    FULL,
     LANDED,
     MB_BYTES,
+    MOST_TRANSFERS,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -80,6 +80,9 @@ from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store6
 
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
 
+_NEARLY = 1024
+"""Places for copies that are left when stores write what they have read."""
+
 
 def begin_transfer(context: int, entry: int) -> int:
     """A copy to shared memory begins: it lands at once in the early mode, else its destination is poison; a status."""
@@ -121,16 +124,29 @@ def write_out(context: int, entry: int) -> int:
 def capture(context: int, entry: int) -> int:
     """A store reads its box, and writes it later; a status."""
     end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
-    if end + size > load64(context + 8 * CAPTURED_BYTES):
+    nearly = load64(context + 8 * TRANSFER_COUNT) > MOST_TRANSFERS - _NEARLY
+    if nearly or end + size > load64(context + 8 * CAPTURED_BYTES):
+        status = write_captured(context)
+        if status != 0:
+            return status
         end = 0
-        for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
-            other = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-            if load64(other + 8 * TR_KIND) != LANDED and load64(other + 8 * TR_SOURCE) != 0:
-                return FULL
     store64(context + 8 * CAPTURED_END, end + size)
     target = load64(context + 8 * CAPTURED) + end
     copy(target, shared_place(context, entry), size)
     store64(entry + 8 * TR_SOURCE, target)
+    return 0
+
+
+def write_captured(context: int) -> int:
+    """There is no room for more that stores have read: all of these write it now, as they may at any time; a status."""
+    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    base = load64(context + 8 * TRANSFERS)
+    for k in range(first, count):
+        captured = base + 8 * TRANSFER_WORDS * k
+        if in_flight(captured) and load64(captured + 8 * TR_SOURCE) != 0:
+            status = land_all(context, load64(captured + 8 * TR_SERIAL))
+            if status != 0:
+                return status
     return 0
 
 
@@ -202,14 +218,20 @@ def land_next(context: int) -> int:
             serial = load64(entry + 8 * TR_SERIAL)
     if serial < 0:
         return -1
+    status = land_all(context, serial)
+    return status if status != 0 else signal_all(context, serial)
+
+
+def land_all(context: int, serial: int) -> int:
+    """The copies of one instruction that are in flight land; a status."""
     trace_advance(context, serial)
-    for k in range(first, count):
-        entry = base + 8 * TRANSFER_WORDS * k
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         if in_flight(entry) and load64(entry + 8 * TR_SERIAL) == serial:
             status = land(context, entry)
             if status != 0:
                 return status
-    return signal_all(context, serial)
+    return 0
 
 
 def land(context: int, entry: int) -> int:
