@@ -216,12 +216,14 @@ def record(
         for number, shift in shifts.items():
             _widen(marks[number], _CHUNK >> shift)
     events = np.zeros(layout.TRACE_WORDS, np.int64)
+    aside = np.zeros((ctas_together(setup), 1 + setup.geometry.warps * layout.EVENT_WORDS), np.int64)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
     words = {
         layout.FAULTS: address_of(faults),
         layout.FAULTS_OF: address_of(faults_of),
         layout.TRACE: address_of(events),
+        layout.ARRIVALS_ASIDE: address_of(aside),
         layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
         layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
         layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),

@@ -4,16 +4,26 @@ Recorded are accesses to watched places, and everything that orders threads: arr
 copies that land, exits, instructions of :mod:`.steps` with what their registers hold, and strong accesses, from the
 first of which on their places are watched, too. Of an access to a watched place all lanes of its warp are recorded. The
 events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are wanted.
+Phases of barriers that order nothing new are no more than counted (:mod:`.empty_phases`).
 :mod:`~sdpalab.sim.native.replay` gives them to the checks.
 """
 
 from __future__ import annotations
 
+from sdpalab.sim.native.empty_phases import (
+    arrivals_aside,
+    begin_phases,
+    is_whole,
+    room_for_event,
+    write_all_arrivals,
+    write_arrivals,
+)
 from sdpalab.sim.native.layout import (
     ACCESS_WORDS,
     BUSY_SETS,
     CLUSTER,
     COPY_COUNT,
+    CTA_COUNT,
     CURRENT,
     CURRENT_STATE,
     END_ARRIVE,
@@ -46,8 +56,10 @@ from sdpalab.sim.native.layout import (
     GRANULE_SHIFT,
     IN_SHARED,
     LAST_EVENT,
+    LAST_PHASE,
     LISTS,
     MATRIX_ROWS,
+    NO_PHASE,
     OPERANDS,
     ORDER,
     ORDERING_PLACE,
@@ -75,14 +87,16 @@ from sdpalab.sim.native.layout import (
     TRACE_REGISTERS,
     TRACE_STEP,
     TRACE_TRAP,
-    TRACE_WORDS,
     TRACED_ACCESSES,
     TRACED_WRITE,
     TRANSFER_SERIAL,
     TRANSPOSED_ROWS,
     TURN,
     TURN_BEGAN,
+    WARP_COUNT,
+    WARP_CTA,
     WARP_LINEAR,
+    WARP_WORDS,
     WARPS,
     WATCHED_CLUSTERS,
     WATCHED_GLOBAL,
@@ -120,7 +134,8 @@ def begin_trace(context: int, cluster: int) -> None:
     store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
     store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster))
     linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
-    new_event(context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
+    begin_phases(context)
+    event_at(room_for_event(context, EVENT_WORDS), context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
 
 def end_trace(context: int) -> None:
@@ -130,35 +145,52 @@ def end_trace(context: int) -> None:
 
 
 def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
-    """The address of an event of the current warp; 0 without a place for it: then the end is beyond the last word."""
-    end = load64(context + 8 * TRACE_END)
-    if end + words > TRACE_WORDS:
-        store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
-        return 0
-    store64(context + 8 * TRACE_END, end + words)
-    if load64(context + 8 * CURRENT_STATE) != 0:
-        store64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT, end + 1)
-    event = load64(context + 8 * TRACE) + 8 * end
-    store64(event + 8 * EV_KIND, kind)
-    store64(event + 8 * EV_WORDS, words)
-    store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
-    store64(event + 8 * EV_MASK, mask)
-    store64(event + 8 * EV_PLACE, place)
-    store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
-    store64(event + 8 * EV_NAME, 0)
-    store64(event + 8 * EV_THREADS, 0)
+    """The address of an event of the current warp, behind the arrivals of its CTA; 0 without a place for it."""
+    state = load64(context + 8 * CURRENT_STATE)
+    write_arrivals(context, load64(state + 8 * WARP_CTA))
+    event = event_at(room_for_event(context, words), context, kind, words, mask, place)
+    if event != 0:
+        store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
+    store64(state + 8 * LAST_PHASE, NO_PHASE)
     return event
 
 
-def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int) -> None:
-    """Lanes arrive at a barrier, by the end of a block."""
+def event_at(event: int, context: int, kind: int, words: int, mask: int, place: int) -> int:
+    """The same address, if it is one, with what all events have."""
+    if event != 0:
+        store64(event + 8 * EV_KIND, kind)
+        store64(event + 8 * EV_WORDS, words)
+        store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
+        store64(event + 8 * EV_MASK, mask)
+        store64(event + 8 * EV_PLACE, place)
+        store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
+        store64(event + 8 * EV_NAME, 0)
+        store64(event + 8 * EV_THREADS, 0)
+    return event
+
+
+def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
+    """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be put aside."""
     if load64(context + 8 * TRACE) == 0:
         return
-    event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    state = load64(context + 8 * CURRENT_STATE)
+    rows = arrivals_aside(context, load64(state + 8 * WARP_CTA))
+    many, event = load64(rows), 0
+    if aside and is_whole(context, state, mask) and (many == 0 or is_alike(rows + 8, block, name, threads)):
+        store64(rows, many + 1)
+        event = event_at(rows + 8 * (1 + EVENT_WORDS * many), context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    else:
+        event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
     if event != 0:
         store64(event + 8 * EV_NAME, name)
         store64(event + 8 * EV_THREADS, threads)
         store64(event + 8 * EV_WAITS, end != END_ARRIVE)
+
+
+def is_alike(event: int, block: int, name: int, threads: int) -> int:
+    """Whether an arrival is one at this barrier by the end of the same block."""
+    same = load64(event + 8 * EV_PLACE) == block and load64(event + 8 * EV_NAME) == name
+    return same and load64(event + 8 * EV_THREADS) == threads
 
 
 def trace_exit(context: int, mask: int) -> None:
@@ -240,10 +272,14 @@ def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
 
 def trace_advance(context: int, serial: int) -> None:
     """Nothing else can run: operations that one instruction has issued land."""
-    if load64(context + 8 * TRACE) != 0:
-        event = new_event(context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
-        if event != 0:
-            store64(event + 8 * EV_OPERATION, serial)
+    if load64(context + 8 * TRACE) == 0:
+        return
+    write_all_arrivals(context)
+    for number in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
+        store64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LAST_PHASE), NO_PHASE)
+    event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
+    if event != 0:
+        store64(event + 8 * EV_OPERATION, serial)
 
 
 def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
