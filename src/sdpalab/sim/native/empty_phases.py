@@ -71,12 +71,12 @@ def room_for_event(context: int, words: int) -> int:
 def begin_phases(context: int) -> None:
     """A cluster begins."""
     store64(context + 8 * TRACED_PHASE, -1)
-    for cta in range(load64(context + 8 * CTA_COUNT)):
+    for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * ARRIVALS_ASIDE) != 0 else 0):
         store64(arrivals_aside(context, cta), 0)
 
 
 def arrivals_aside(context: int, cta: int) -> int:
-    """How many arrivals of a CTA are put aside, and behind that their events."""
+    """Where it is how many arrivals of a CTA are put aside, and behind that their events."""
     stride = 1 + EVENT_WORDS * load64(context + 8 * WARP_COUNT)
     return load64(context + 8 * ARRIVALS_ASIDE) + 8 * stride * cta
 
@@ -89,6 +89,8 @@ def is_whole(context: int, state: int, mask: int) -> int:
 
 def write_arrivals(context: int, cta: int) -> None:
     """The arrivals of a CTA that are put aside become events."""
+    if load64(context + 8 * ARRIVALS_ASIDE) == 0:
+        return
     aside = arrivals_aside(context, cta)
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)
@@ -110,7 +112,7 @@ def write_all_arrivals(context: int) -> None:
 def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> None:
     """The phase of a barrier is complete in a CTA, with so many threads counted; ``whole`` is whether none is missing.
     Its warps have not gone on."""
-    if load64(context + 8 * TRACE) == 0:
+    if load64(context + 8 * TRACE) == 0 or load64(context + 8 * ARRIVALS_ASIDE) == 0:
         return
     aside = arrivals_aside(context, cta)
     if whole and load64(aside) != 0 and load64(aside + 8 * (1 + EV_NAME)) == name and is_empty(context, aside, arrived):

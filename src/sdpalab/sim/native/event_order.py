@@ -160,12 +160,16 @@ class EventOrder:
     def _may_happen(self, event: _Event) -> bool:
         """Whether there is such an event, and all have happened that it must come after."""
         k, place = event
-        return place < len(self.events[k]) and all(self._places[j] > each for j, each in self._after.get(event, ()))
+        if place >= len(self._heads[k]):
+            return False
+        after = self._after.get(event)
+        return after is None or all(self._places[j] > each for j, each in after)
 
     def _head(self, words: Sequence[int]) -> _Head:
         kind, place = words[layout.EV_KIND], words[layout.EV_PLACE]
         name, threads = words[layout.EV_NAME], words[layout.EV_THREADS]
-        alike, times = (kind, place, name, threads), 1
+        alike: tuple[int, ...] = (kind, place, name, threads)
+        times = 1
         if kind == layout.TRACE_STEP:
             alike = kind, place, name
         elif kind == layout.TRACE_PHASE:

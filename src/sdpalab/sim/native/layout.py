@@ -277,10 +277,11 @@ CONTEXT_WORDS = 192
     COUNTED_COPIES,  # with counters, of boxes
     COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
     GLOBAL_UNDEFINED,  # of each byte of global memory whether nobody has written it: a byte; 0: that is not looked for
-    ARRIVALS_ASIDE,  # for each CTA, arrivals at barriers that are not events yet
+    ARRIVALS_ASIDE,  # for each CTA, arrivals at barriers that are not events yet; 0: all are at once
     PHASES,  # how many phases of barriers have been complete whose arrivals are events
+    TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
-) = range(190)
+) = range(191)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -503,10 +504,10 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION = range(4)
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION, COPY_TRACED = range(5)
 COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
-"""Lanes, bytes of a copy, how many were issued before, the instruction; for each lane its group (int32), target and
-source (int64), and bytes to read (int64)."""
+"""Lanes, bytes of a copy, how many were issued before, the instruction, whether the access is an event; for each lane
+its group (int32), target and source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

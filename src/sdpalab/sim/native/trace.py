@@ -20,8 +20,10 @@ from sdpalab.sim.native.empty_phases import (
 )
 from sdpalab.sim.native.layout import (
     ACCESS_WORDS,
+    ARRIVALS_ASIDE,
     BUSY_SETS,
     CLUSTER,
+    COPIES_TO_IT,
     COPY_COUNT,
     CTA_COUNT,
     CURRENT,
@@ -88,6 +90,7 @@ from sdpalab.sim.native.layout import (
     TRACE_STEP,
     TRACE_TRAP,
     TRACED_ACCESSES,
+    TRACED_COPY,
     TRACED_WRITE,
     TRANSFER_SERIAL,
     TRANSPOSED_ROWS,
@@ -174,9 +177,11 @@ def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, 
     if load64(context + 8 * TRACE) == 0:
         return
     state = load64(context + 8 * CURRENT_STATE)
-    rows = arrivals_aside(context, load64(state + 8 * WARP_CTA))
-    many, event = load64(rows), 0
-    if aside and is_whole(context, state, mask) and (many == 0 or is_alike(rows + 8, block, name, threads)):
+    rows, event = arrivals_aside(context, load64(state + 8 * WARP_CTA)), 0
+    if load64(context + 8 * ARRIVALS_ASIDE) == 0 or is_whole(context, state, mask) == 0:
+        aside = 0
+    many = load64(rows) if aside else 0
+    if aside and (many == 0 or is_alike(rows + 8, block, name, threads)):
         store64(rows, many + 1)
         event = event_at(rows + 8 * (1 + EVENT_WORDS * many), context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
     else:
@@ -206,19 +211,22 @@ def trace_trap(context: int, mask: int, block: int) -> None:
 
 
 def trace_landing(context: int, mask: int, number: int) -> None:
-    """Lanes have waited for their part of what an instruction copies."""
-    if load64(context + 8 * TRACE) != 0:
-        event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
-        if event != 0:
-            store64(event + 8 * EV_COPY, number)
+    """Lanes have waited for their part of what an instruction copies, whose access is an event."""
+    event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
+    if event != 0:
+        store64(event + 8 * EV_COPY, number)
 
 
 def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have met; operands are the pc and the row of the member masks."""
+    """Lanes have met; operands are the pc and the row of the member masks. That orders nothing more behind a phase of a
+    barrier that the warp has left."""
+    state = load64(context + 8 * CURRENT_STATE)
+    phase = load64(state + 8 * LAST_PHASE)
     event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
     row = registers + load32(record + 4 * (OPERANDS + 1))
     for lane in range(32 if event != 0 else 0):
         store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
+    store64(state + 8 * LAST_PHASE, phase)
     return 0
 
 
@@ -394,6 +402,8 @@ def trace_access(
         store64(context + 8 * TRACED_ACCESSES, 1)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
+    if does == COPIES_TO_IT:
+        store64(context + 8 * TRACED_COPY, load64(context + 8 * COPY_COUNT) + 1)
     store64(event + 8 * EV_SPACE, space)
     store64(event + 8 * EV_DOES, does & ~ORDERS_IT)
     store64(event + 8 * EV_WIDTH, width)
