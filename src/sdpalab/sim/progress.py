@@ -1,4 +1,4 @@
-"""How far work is that takes more than a few seconds, for whoever wants to show it."""
+"""How far work is that takes more than a few seconds, for a progress line."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
-__all__ = ["RELATIONS", "Causality", "Fence", "Moment", "Observation"]
+__all__ = ["RELATIONS", "Causality", "Fence", "Moment", "ObservedWrites"]
 
 RELATIONS = (SAME_CTA, SAME_CLUSTER, SAME_GPU)
 """How two threads may be related."""
@@ -49,7 +49,7 @@ class Fence:
 
 
 @dataclass(frozen=True, eq=False)
-class Observation:
+class ObservedWrites:
     """Strong writes of one place that have been observed, all with scopes that include the thread that observed them:
     the ``fence.sc`` before them, which are asked for only if that thread, or one behind it, executes another."""
 
@@ -71,7 +71,7 @@ class Fenced(Protocol):
         """These."""
 
 
-Observed = frozenset[Fence | Observation]
+Observed = frozenset[Fence | ObservedWrites]
 
 
 class Causality:
@@ -159,7 +159,7 @@ class Causality:
         observed = {
             fence
             for each in self._observed[seat]
-            for fence in (each.fences() if isinstance(each, Observation) else (each,))
+            for fence in (each.fences() if isinstance(each, ObservedWrites) else (each,))
         }
         before = {
             fence

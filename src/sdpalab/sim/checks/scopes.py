@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sdpalab.sim.checks.causality import RELATIONS, Causality, Fence, Moment, Observation
+from sdpalab.sim.checks.causality import RELATIONS, Causality, Fence, Moment, ObservedWrites
 from sdpalab.sim.checks.clocks import Clocks
 from sdpalab.sim.checks.lanes import LaneOrder
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
@@ -237,7 +237,7 @@ class Synchronisation(Causality):
         first = _fresh(self._looked[seat], chain, len(chain.links), order.level)
         if min(order.level, chain.narrowest) >= SAME_GPU:  # each includes the other's thread
             if first < chain.fenced:
-                self._observed[seat] |= {Observation(chain.links, first, chain.fenced)}
+                self._observed[seat] |= {ObservedWrites(chain.links, first, chain.fenced)}
                 self._sequential = True
         else:
             for link in chain.links[first:]:

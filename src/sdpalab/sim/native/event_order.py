@@ -41,7 +41,7 @@ _Event = tuple[int, int]
 """A cluster, and the number of one of its events."""
 
 
-class _Head(NamedTuple):
+class _EventPlace(NamedTuple):
     """What an event's first words say of its order."""
 
     kind: int
@@ -128,10 +128,10 @@ class EventOrder:
             if step:
                 yield low, step
 
-    def _next(self, k: int) -> _Head:
+    def _next(self, k: int) -> _EventPlace:
         return self._heads[k][self._places[k]]
 
-    def _take(self, k: int, first: _Head) -> Iterator[Array]:
+    def _take(self, k: int, first: _EventPlace) -> Iterator[Array]:
         """The next events of a cluster that are of one step with the first, without empty phases: nothing comes of
         them."""
         warp, turn = -1, self._next(k).turn
@@ -165,7 +165,7 @@ class EventOrder:
         after = self._after.get(event)
         return after is None or all(self._places[j] > each for j, each in after)
 
-    def _head(self, words: Sequence[int]) -> _Head:
+    def _head(self, words: Sequence[int]) -> _EventPlace:
         kind, place = words[layout.EV_KIND], words[layout.EV_PLACE]
         name, threads = words[layout.EV_NAME], words[layout.EV_THREADS]
         alike: tuple[int, ...] = (kind, place, name, threads)
@@ -179,7 +179,7 @@ class EventOrder:
             end = self.program.blocks[place].end
             assert end is not None
             pc = end.pc
-        return _Head(kind, words[layout.EV_WARP], words[layout.EV_TURN], pc, alike, times)
+        return _EventPlace(kind, words[layout.EV_WARP], words[layout.EV_TURN], pc, alike, times)
 
 
 def _accesses_before(entry: Entry, events: Sequence[Sequence[Array]]) -> dict[_Event, list[_Event]]:
