@@ -169,6 +169,22 @@ def test_a_late_warp_does_not_come_twice_to_a_phase() -> None:
     assert {message.split(":")[0] for message in messages} == {"race"}
 
 
+NEIGHBOURS = """.version 8.0\n.target sm_90\n.address_size 64
+    .entry k(.param .u64 a, .param .u32 n) { .reg .b64 %rd<4>; .reg .b32 %r<4>; .reg .pred %p<2>;
+    ld.param.u64 %rd1, [a]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; setp.ne.u32 %p0, %r2, 0; @%p0 ret;
+    mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; ld.global.u32 %r3, [%rd3]; st.global.u32 [%rd3], %r3; ret; }"""
+"""Each block has a word of its own; native code suspects a race of those in the same 16 bytes."""
+
+
+@pytest.mark.parametrize(("blocks", "replays"), [(BLOCKS, 1), (256, 2)])
+def test_places_are_not_looked_at_again(blocks: int, replays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many places some are looked at first, and all if there is nothing to report of those."""
+    with recorded_events(monkeypatch) as events:
+        assert sim.launch(NEIGHBOURS, "k", blocks, 32, [np.zeros(512, np.uint32), 0]).hazards == []
+    begins = [int(event[layout.EV_PLACE]) for event in events if event[layout.EV_KIND] == layout.TRACE_CLUSTER]
+    assert max(map(begins.count, begins)) == replays
+
+
 # ---- the order of events ---------------------------------------------------------------------------------------------
 
 ORDERED = rounds("bar.sync 0; @%p1 bra C; bar.sync 0; C:")
