@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sdpalab.run.launch_file import LaunchFile
 from sdpalab.run.ptx_case import PtxCase, read_case
 from sdpalab.run.sanitize import Modes, Sanitized, sanitize_case, sanitize_kernel, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
+from sdpalab.sim import progress
 from sdpalab.sim.hazards import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +114,16 @@ def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
     written = json.loads(json.dumps(race.to_dict()))["other"]
     assert (written["text"], written["block"]) == (race.other.text, [0, 0, 0])
     assert written["ptx_line"] != race.ptx_line
+
+
+def test_a_long_run_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_SILENT", 0.0)
+    monkeypatch.setattr(progress, "_BETWEEN", 0.0)
+    shown: list[str] = []
+    sanitize_kernel(toy(RACY), TINY, modes=LOCKSTEP, progress=shown.append)
+    label, *more = shown
+    assert more
+    assert all(re.fullmatch(re.escape(label) + r": \d+ of \d+ recorded events checked", words) for words in more)
 
 
 def test_a_deadlock_and_an_endless_loop_are_findings() -> None:

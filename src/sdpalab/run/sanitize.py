@@ -26,6 +26,7 @@ from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
 from sdpalab.sim import DEFAULT_NUMERICS, Hazard, Report, SimError, thorough_checks
+from sdpalab.sim.progress import shows_progress
 
 __all__ = [
     "ASYNC_MODES",
@@ -217,7 +218,7 @@ def sanitize_kernel(
     cache : Cache, optional
         Where builds are kept. Default: the user's.
     progress : callable, optional
-        Called with the label of each run before it.
+        Called with the label of each run before it, and in a long one with that and how far it is.
     suppressions : sequence of Suppression
         Beside those in the kernel's source (:mod:`sdpalab.run.suppressions`).
 
@@ -338,17 +339,21 @@ class _Collected:
 
         What stops it is a hazard if it is the kernel's fault, beside what was found before, and bad input otherwise.
         """
-        if self.progress is not None:
-            self.progress(label)
+        self._show(label)
         self.labels.append(label)
         self.names = list(names)
         try:
-            yield
+            with shows_progress(lambda words: self._show(f"{label}: {words}")):
+                yield
         except tuple(ENDINGS) as error:
             self._hazards(self.names[0], error.hazards)
             self.note(ending(error, self.names[0], label))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
+
+    def _show(self, label: str) -> None:
+        if self.progress is not None:
+            self.progress(label)
 
     def launched(self, _: Build | None, report: Report) -> None:
         """The next launch of the run has come to its end."""

@@ -7,8 +7,10 @@ warp has of other clusters is a set of :class:`Moment`. Barriers pass both on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
-__all__ = ["RELATIONS", "Causality", "Fence", "Moment"]
+__all__ = ["RELATIONS", "Causality", "Fence", "Moment", "ObservedWrites"]
 
 RELATIONS = (SAME_CTA, SAME_CLUSTER, SAME_GPU)
 """How two threads may be related."""
@@ -33,7 +35,7 @@ class Moment:
     before: frozenset[Moment]
     fences: frozenset[Fence] = frozenset()
     """The ``fence.sc`` that come before it."""
-    observed: frozenset[Fence] = frozenset()
+    observed: Observed = frozenset()
     """Those that come before what threads before it have observed."""
 
 
@@ -44,6 +46,32 @@ class Fence:
     moment: Moment
     block: int
     level: int
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedWrites:
+    """Strong writes of one place that have been observed, all with scopes that include the thread that observed them:
+    the ``fence.sc`` before them, which are asked for only if that thread, or one behind it, executes another."""
+
+    links: Sequence[Fenced]
+    """Those of the place, to which more may be added."""
+    first: int
+    last: int
+
+    def fences(self) -> frozenset[Fence]:
+        """Those that come before the writes from ``first`` up to before ``last``."""
+        return frozenset[Fence]().union(*(link.fences for link in self.links[self.first : self.last]))
+
+
+class Fenced(Protocol):
+    """A strong write with the ``fence.sc`` that come before it."""
+
+    @property
+    def fences(self) -> frozenset[Fence]:
+        """These."""
+
+
+Observed = frozenset[Fence | ObservedWrites]
 
 
 class Causality:
@@ -72,11 +100,11 @@ class Causality:
         self._posted: dict[Hashable, frozenset[Moment]] = {}
         self._fences: list[frozenset[Fence]] = [frozenset()] * seats
         """For each warp the ``fence.sc`` that come before it."""
-        self._fences_passed: list[tuple[frozenset[Fence], frozenset[Fence]]] = [(frozenset(), frozenset())] * seats
+        self._fences_passed: list[tuple[frozenset[Fence], Observed]] = [(frozenset(), frozenset())] * seats
         """This and the next at its last fence that releases."""
-        self._observed: list[frozenset[Fence]] = [frozenset()] * seats
+        self._observed: list[Observed] = [frozenset()] * seats
         """Those that come before what the warp, or others before it, have observed."""
-        self._posted_fences: dict[Hashable, tuple[frozenset[Fence], frozenset[Fence]]] = {}
+        self._posted_fences: dict[Hashable, tuple[frozenset[Fence], Observed]] = {}
         self.foreign = False
         """Whether any warp comes after anything of another cluster."""
         self._sequential = False
@@ -128,28 +156,40 @@ class Causality:
     def _come_after_fences(self, seat: int, level: int) -> None:
         """The warp executes a ``fence.sc``: those that must precede it in Fence-SC order come before it."""
         self._sequential = True
-        for fence in self._observed[seat]:
-            if self._relation_to(fence.block, fence.moment.cluster, seat) <= min(fence.level, level):
-                self._come_after(seat, fence.moment)
-                self._observed[seat] -= {fence}
+        observed = {
+            fence
+            for each in self._observed[seat]
+            for fence in (each.fences() if isinstance(each, ObservedWrites) else (each,))
+        }
+        before = {
+            fence
+            for fence in observed
+            if self._relation_to(fence.block, fence.moment.cluster, seat) <= min(fence.level, level)
+        }
+        self._observed[seat] = frozenset(observed - before)
+        self._come_after(seat, [fence.moment for fence in before])
         moment = Moment(self._cluster(seat), self.clocks.present(np.array([seat]))[:, 0], self._known[seat])
         mine = Fence(moment, self._block(seat), level)
         self._fences[seat] = frozenset(each for each in self._fences[seat] if each.level > level) | {mine}
 
-    def _come_after(self, seat: int, moment: Moment) -> None:
-        self._fences[seat] |= moment.fences
-        self._observed[seat] |= moment.observed
-        cluster = self._cluster(seat)
-        more = moment.before if moment.cluster == cluster else frozenset((moment,))
-        if moment.cluster == cluster:
-            self._take_rows(seat, moment)
-        if not more <= self._known[seat]:
-            self._come_back(seat, cluster, more - self._known[seat])
+    def _come_after(self, seat: int, moments: Sequence[Moment]) -> None:
+        self._fences[seat] = self._fences[seat].union(*(moment.fences for moment in moments))
+        self._observed[seat] = self._observed[seat].union(*(moment.observed for moment in moments))
+        cluster, more = self._cluster(seat), set[Moment]()
+        for moment in moments:
+            if moment.cluster == cluster:
+                self._take_rows(seat, moment)
+                more |= moment.before
+            else:
+                more.add(moment)
+        more -= self._known[seat]
+        if more:
+            self._come_back(seat, cluster, more)
             self._known[seat] |= more
             self._flat[seat] = None
             self.foreign = True
 
-    def _come_back(self, seat: int, cluster: int, moments: frozenset[Moment]) -> None:
+    def _come_back(self, seat: int, cluster: int, moments: AbstractSet[Moment]) -> None:
         """What moments of other clusters have of the warp's own cluster comes before the warp, too."""
         done, taken = self._known[seat], self._taken[seat]
         left, seen = list(moments), set(moments)

@@ -19,12 +19,12 @@ The unit is a warp; what comes before it is in :mod:`~sdpalab.sim.checks.causali
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from sdpalab.sim.checks.causality import RELATIONS, Causality, Fence, Moment
+from sdpalab.sim.checks.causality import RELATIONS, Causality, Fence, Moment, ObservedWrites
 from sdpalab.sim.checks.clocks import Clocks
 from sdpalab.sim.checks.lanes import LaneOrder
 from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
@@ -78,6 +78,9 @@ class ReleaseChain:
 
     links: list[_Link] = field(default_factory=list)
     narrowest: int = 3
+    """The least level of any of them."""
+    fenced: int = 0
+    """How many there are up to the last with a ``fence.sc`` before it."""
 
 
 @derived
@@ -167,19 +170,21 @@ class Synchronisation(Causality):
             first = _fresh(self._joined[seat], chain, many, min(level, scope))
             if first and chain in self._own[seat]:
                 self.lanes.leave(slice(*self._lanes(seat)))
-            for link in chain.links[first:many]:
-                relation = self._relation(link, seat)
-                if relation <= min(level, scope, link.level):
-                    self._join(seat, chain, link, relation)
+            links = chain.links[first:many]
+            joined = [link for link in links if self._relation(link, seat) <= min(level, scope, link.level)]
+            self._join(seat, chain, joined)
 
-    def _join(self, seat: int, chain: ReleaseChain, link: _Link, relation: int) -> None:
-        moment = link.moments[relation]
-        if moment is None:
-            return
-        if moment.cluster == self._cluster(seat) and link.seat == seat:
-            self._own[seat].add(chain)
-            self.lanes.leave(slice(*self._lanes(seat)))
-        self._come_after(seat, moment)
+    def _join(self, seat: int, chain: ReleaseChain, links: Sequence[_Link]) -> None:
+        moments = []
+        for link in links:
+            moment = link.moments[self._relation(link, seat)]
+            if moment is None:
+                continue
+            if moment.cluster == self._cluster(seat) and link.seat == seat:
+                self._own[seat].add(chain)
+                self.lanes.leave(slice(*self._lanes(seat)))
+            moments.append(moment)
+        self._come_after(seat, moments)
 
     # ---- strong operations ------------------------------------------------------------------------------------------
 
@@ -207,7 +212,8 @@ class Synchronisation(Causality):
                     each for each in chain.links if self._relation(each, seat) <= min(each.level, order.level)
                 ]  # only observation through morally strong operations goes on
                 if len(strong) < len(chain.links):
-                    chain = ReleaseChain(strong, min((each.level for each in strong), default=3))
+                    fenced = max((k + 1 for k, each in enumerate(strong) if each.fences), default=0)
+                    chain = ReleaseChain(strong, min((each.level for each in strong), default=3), fenced)
             self._extend(lane, seat, chain, order, access, place)
 
     def overwritten(self, access: Access) -> None:
@@ -228,10 +234,16 @@ class Synchronisation(Causality):
         here = self._seen_at.setdefault((seat, space, place), {})
         here[chain] = self._seen[seat][chain] = len(chain.links), order.level
         self._acquired[seat] = -1
-        for link in chain.links[_fresh(self._looked[seat], chain, len(chain.links), order.level) :]:
-            if link.fences and self._relation(link, seat) <= min(order.level, link.level):
-                self._observed[seat] |= link.fences
+        first = _fresh(self._looked[seat], chain, len(chain.links), order.level)
+        if min(order.level, chain.narrowest) >= SAME_GPU:  # each includes the other's thread
+            if first < chain.fenced:
+                self._observed[seat] |= {ObservedWrites(chain.links, first, chain.fenced)}
                 self._sequential = True
+        else:
+            for link in chain.links[first:]:
+                if link.fences and self._relation(link, seat) <= min(order.level, link.level):
+                    self._observed[seat] |= link.fences
+                    self._sequential = True
         if order.acquire:
             self._acquired[seat] = min(order.level, SAME_GPU)
             self._join_all(seat, here, order.level)
@@ -266,6 +278,8 @@ class Synchronisation(Causality):
             )
         )
         chain.narrowest = min(chain.narrowest, order.level)
+        if fences[0]:
+            chain.fenced = len(chain.links)
         self._chains[access.space.name][place] = chain
 
     def excuse(self, sel: Selection) -> None:

@@ -19,7 +19,9 @@ because it must infer types that are all alike, and adds a dependency and the in
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
 reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
 with a reason. So native code may suspect more than what is wrong, and must never suspect less. What is wrong is then
-reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has.
+reported, or raised, in further native runs (:mod:`.reporting`), whatever checks the launch has. One of them records
+events (:mod:`.trace`); phases of barriers that order nothing new are no more than counted there
+(:mod:`.empty_phases`).
 
 **Blocks that communicate** through global memory (:mod:`.communication`) run one cluster after the other, on one
 thread; what a release passes on is kept for later blocks (:mod:`.watch.releases`). All blocks of a cooperative launch

@@ -6,6 +6,7 @@ The rules are those of :mod:`sdpalab.sim.ordering.barriers` and :mod:`sdpalab.si
 from __future__ import annotations
 
 from sdpalab.sim.native.clocks import acquire, forget, release_to
+from sdpalab.sim.native.empty_phases import end_phase
 from sdpalab.sim.native.layout import (
     ACTORS,
     ARRIVALS_PENDING,
@@ -91,7 +92,7 @@ def arrive_at_one(context: int, state: int, registers: int, block: int, at: int,
         given = load32(registers + load32(block + 4 * END_B) + 4 * first) & 0xFFFFFFFF
     whole = 32 * load64(context + 8 * WARP_COUNT)
     wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
-    trace_arrival(context, taken, at, name, given, end)
+    trace_arrival(context, taken, at, name, given, end, wrong == 0 and name < NO_BARRIER and end != END_ARRIVE)
     if name >= NO_BARRIER:
         name, wrong = NO_BARRIER, 1
     cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
@@ -215,6 +216,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
         if status != 0:
             return status
     store64(barrier + 8 * SYNCTHREADS, 0)
+    end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == load64(context + 8 * THREADS)))
     warps = load64(context + 8 * WARP_COUNT)
     if load64(barrier + 8 * KIND) == 2:
         reduce(context, cta, name)

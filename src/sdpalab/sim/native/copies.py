@@ -19,6 +19,7 @@ from sdpalab.sim.native.layout import (
     COPY_SIZE,
     COPY_SOURCE,
     COPY_TARGET,
+    COPY_TRACED,
     COPY_WIDTH,
     COPY_WORDS,
     CTA_COUNT,
@@ -31,6 +32,7 @@ from sdpalab.sim.native.layout import (
     OPERANDS,
     SCRATCH,
     SCRATCH_PLACES,
+    TRACED_COPY,
     UNWAITED,
     WARP_COUNT,
     WARP_CTA,
@@ -63,6 +65,7 @@ def issue_copies(context: int, entry: int) -> int:
     early, number = load64(context + 8 * EARLY), load64(context + 8 * COPY_COUNT) + 1
     store64(context + 8 * COPY_COUNT, number)
     store64(entry + 8 * COPY_NUMBER, number)
+    store64(entry + 8 * COPY_TRACED, load64(context + 8 * TRACED_COPY) == number)
     for lane in range(32):
         if mask >> lane & 1:
             if early:
@@ -110,7 +113,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
         if checked and due != 0:
             copies_landed(context, due, width)
             undefine_copies(context, entry, load64(state + 8 * WARP_CTA), due)
-        if due != 0:
+        if due != 0 and load64(entry + 8 * COPY_TRACED):
             trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)

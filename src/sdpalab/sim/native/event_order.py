@@ -8,8 +8,10 @@ acquire comes after the release that it has observed, an atomic operation after 
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +23,36 @@ from sdpalab.sim.selection import WARP, Array
 
 __all__ = ["EventOrder", "in_turns"]
 
-_BEHIND = (layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_TRAP, layout.TRACE_ADVANCE)
+_BEHIND = (
+    *(layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_TRAP, layout.TRACE_ADVANCE),
+    layout.TRACE_PHASE,
+)
 """Events at the end of a block, or behind it."""
+_ALONE = (layout.TRACE_LANDING, layout.TRACE_ADVANCE, layout.TRACE_MAP)
+"""Events that are steps of their own."""
+_NOWHERE = (layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_ADVANCE)
+"""Events that have no place in the code."""
+_IN_TURN = (layout.TRACE_STEP, layout.TRACE_ARRIVAL, layout.TRACE_PHASE)
+"""Events of which those of one cluster in one step are of one turn."""
 _LAST = 1 << 62
 _WORD = 4
 """Bytes of the places whose accesses keep their order."""
 _Event = tuple[int, int]
 """A cluster, and the number of one of its events."""
+
+
+class _EventPlace(NamedTuple):
+    """What an event's first words say of its order."""
+
+    kind: int
+    warp: int
+    turn: int
+    pc: int
+    """Of its instruction; -1 of what has no place in the code, which comes at once."""
+    alike: tuple[int, ...]
+    """What the events of one step have in common."""
+    times: int
+    """How often it happens: more than once if it is several empty phases of a barrier."""
 
 
 def in_turns(events: Sequence[Array]) -> list[Array]:
@@ -36,16 +61,23 @@ def in_turns(events: Sequence[Array]) -> list[Array]:
     of lockstep there is one turn only, and the order stays."""
     many = Counter[tuple[int, ...]]()
     """By turn, place, kind and warp, how many events there were."""
-
-    def key(event: Array) -> tuple[int, int, int, int]:
-        kind, turn, place = (int(event[word]) for word in (layout.EV_KIND, layout.EV_TURN, layout.EV_PLACE))
+    keys: list[tuple[int, int, int, int]] = []
+    for words in _first_words(events):
+        kind, turn, place = words[layout.EV_KIND], words[layout.EV_TURN], words[layout.EV_PLACE]
         if kind in _BEHIND or turn == 0:
-            return turn, _LAST, 0, 0
-        mine = turn, place, kind, int(event[layout.EV_WARP])
+            keys.append((turn, _LAST, 0, 0))
+            continue
+        mine = turn, place, kind, words[layout.EV_WARP]
         many[mine] += 1
-        return turn, place, -kind, many[mine]
+        keys.append((turn, place, -kind, many[mine]))
+    return [events[k] for k in sorted(range(len(keys)), key=keys.__getitem__)]
 
-    return sorted(events, key=key)
+
+def _first_words(events: Sequence[Array]) -> list[list[int]]:
+    """The words that all events have."""
+    words = [event[: layout.EVENT_WORDS] for event in events]
+    first: list[list[int]] = np.stack(words).tolist() if words else []
+    return first
 
 
 class EventOrder:
@@ -63,54 +95,91 @@ class EventOrder:
 
     def __init__(self, entry: Entry, program: Program, events: Sequence[Sequence[Array]], *, together: bool) -> None:
         self.program, self.events, self.together = program, events, together
+        self._heads = [[self._head(words) for words in _first_words(mine)] for mine in events]
         self._places = [0] * len(events)
         """How many events of each cluster have happened."""
+        self._passed = [0] * len(events)
+        """How often the next one has."""
         self._after = _accesses_before(entry, events) if len(events) > 1 else {}
 
     def steps(self) -> Iterator[tuple[int, list[tuple[int, Array]]]]:
         """For each step its first cluster, and its events with their clusters."""
-        events, places = self.events, self._places
-        while any(place < len(mine) for place, mine in zip(places, events, strict=True)):
-            heads = {k: events[k][place] for k, place in enumerate(places) if self._may_happen((k, place))}
-            low = min(heads, key=lambda k: (self._pc(heads[k]), k))
-            step: list[tuple[int, Array]] = []
-            for k in heads if self.together else [low]:
-                warp, mine = -1, events[k][places[k]]
-                while self._may_happen((k, places[k])):
-                    event = events[k][places[k]]
-                    if not _alike(heads[low], mine, event) or event[layout.EV_WARP] <= warp:
-                        break
-                    step.append((k, event))
-                    places[k] += 1
-                    warp = int(event[layout.EV_WARP]) if self.together else _LAST
-            yield low, step
+        ready: list[tuple[int, int]] = []
+        """Where the next event of a cluster is in the code, and the cluster, if that event may happen: a heap."""
+        waiting = [k for k, mine in enumerate(self.events) if len(mine)]
+        """Clusters with an event left that are not there, or may not be there any more."""
+        while True:
+            blocked = []
+            for k in waiting:
+                if self._may_happen((k, self._places[k])):
+                    heapq.heappush(ready, (self._next(k).pc, k))
+                else:
+                    blocked.append(k)
+            if not ready:
+                return
+            pc, low = ready[0]
+            first, taken, others = self._next(low), [heapq.heappop(ready)[1]], list[int]()
+            while self.together and first.kind not in _ALONE and ready and ready[0][0] == pc:
+                k = heapq.heappop(ready)[1]
+                (taken if self._next(k).alike == first.alike else others).append(k)
+            self._pass_phases(taken)
+            step = [(k, event) for k in taken for event in self._take(k, first)]
+            waiting = [k for k in taken if self._places[k] < len(self.events[k])] + others + blocked
+            if step:
+                yield low, step
+
+    def _next(self, k: int) -> _EventPlace:
+        return self._heads[k][self._places[k]]
+
+    def _take(self, k: int, first: _EventPlace) -> Iterator[Array]:
+        """The next events of a cluster that are of one step with the first, without empty phases: nothing comes of
+        them."""
+        warp, turn = -1, self._next(k).turn
+        while self._may_happen((k, self._places[k])):
+            head = self._next(k)
+            alike = head is first or (first.kind not in _ALONE and head.alike == first.alike)
+            if not alike or head.warp <= warp or (head.kind in _IN_TURN and head.turn != turn):
+                return
+            warp = head.warp if self.together else _LAST
+            if head.kind != layout.TRACE_PHASE:
+                yield self.events[k][self._places[k]]
+            self._passed[k] += 1
+            if self._passed[k] < head.times:
+                return
+            self._places[k], self._passed[k] = self._places[k] + 1, 0
+
+    def _pass_phases(self, clusters: Sequence[int]) -> None:
+        """Where several empty phases are next in all these clusters, all but the last of those that they have in common
+        are over."""
+        heads = [self._next(k) for k in clusters]
+        if all(head.kind == layout.TRACE_PHASE for head in heads):
+            many = min(head.times - self._passed[k] for k, head in zip(clusters, heads, strict=True)) - 1
+            for k in clusters:
+                self._passed[k] += many
 
     def _may_happen(self, event: _Event) -> bool:
         """Whether there is such an event, and all have happened that it must come after."""
         k, place = event
-        return place < len(self.events[k]) and all(self._places[j] > each for j, each in self._after.get(event, ()))
+        if place >= len(self._heads[k]):
+            return False
+        after = self._after.get(event)
+        return after is None or all(self._places[j] > each for j, each in after)
 
-    def _pc(self, event: Array) -> int:
-        """The instruction of an event; what has no place in the code comes at once."""
-        kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
-        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_TRAP):
+    def _head(self, words: Sequence[int]) -> _EventPlace:
+        kind, place = words[layout.EV_KIND], words[layout.EV_PLACE]
+        name, threads = words[layout.EV_NAME], words[layout.EV_THREADS]
+        alike: tuple[int, ...] = (kind, place, name, threads)
+        times = 1
+        if kind == layout.TRACE_STEP:
+            alike = kind, place, name
+        elif kind == layout.TRACE_PHASE:
+            alike, times = (layout.TRACE_ARRIVAL, place, name, threads), words[layout.EV_TIMES]
+        pc = -1 if kind in _NOWHERE else place
+        if kind in (layout.TRACE_ARRIVAL, layout.TRACE_PHASE, layout.TRACE_TRAP):
             end = self.program.blocks[place].end
             assert end is not None
-            return end.pc
-        return -1 if kind in (layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_ADVANCE) else place
-
-
-def _alike(first: Array, mine: Array, event: Array) -> bool:
-    """Whether an event may be of one step in lockstep with the first of another cluster, and of its own."""
-    kind = int(first[layout.EV_KIND])
-    if event is first:
-        return True
-    if kind in (layout.TRACE_LANDING, layout.TRACE_ADVANCE, layout.TRACE_MAP):
-        return False
-    words = [layout.EV_KIND, layout.EV_PLACE, layout.EV_NAME]
-    if kind == layout.TRACE_STEP:
-        return bool((first[words] == event[words]).all()) and mine[layout.EV_TURN] == event[layout.EV_TURN]
-    return bool((first[[*words, layout.EV_THREADS]] == event[[*words, layout.EV_THREADS]]).all())
+            pc = end.pc
+        return _EventPlace(kind, words[layout.EV_WARP], words[layout.EV_TURN], pc, alike, times)
 
 
 def _accesses_before(entry: Entry, events: Sequence[Sequence[Array]]) -> dict[_Event, list[_Event]]:

@@ -44,17 +44,15 @@ class EventStep:
     @staticmethod
     def of(machine: Machine, events: Sequence[tuple[int, Array]], size: int) -> EventStep:
         """``events``, each of a warp, with the numbers of their clusters of so many CTAs in the machine."""
-
-        def slot(each: tuple[int, Array]) -> int:
-            rank, warp = divmod(int(each[1][layout.EV_WARP]), machine.warps)
-            return warp * machine.n_cta + each[0] * size + rank
-
-        in_order = sorted(events, key=slot)
-        parts = [lanes_of(slot(each), int(each[1][layout.EV_MASK])) for each in in_order]
-        lanes = np.concatenate(parts)
-        numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        clusters = np.array([cluster for cluster, _ in events])
+        words = np.stack([event[: layout.EVENT_WORDS] for _, event in events])
+        rank, warp = np.divmod(words[:, layout.EV_WARP], machine.warps)
+        slots: Indices = warp * machine.n_cta + clusters * size + rank
+        order = np.argsort(slots, kind="stable")
+        numbers, lanes = np.nonzero(words[order, layout.EV_MASK, None] >> np.arange(WARP) & 1)
+        lanes += WARP * slots[order][numbers]
         sel = subset(lanes, np.ones(len(lanes), np.bool_))
-        return EventStep([event for _, event in in_order], lanes, numbers, sel)
+        return EventStep([events[k][1] for k in order], lanes, numbers, sel)
 
     @property
     def first(self) -> Array:

@@ -277,7 +277,11 @@ CONTEXT_WORDS = 192
     COUNTED_COPIES,  # with counters, of boxes
     COPY_OF_SECTOR,  # ... for each sector of global memory the last of them that touched it, int32
     GLOBAL_UNDEFINED,  # of each byte of global memory whether nobody has written it: a byte; 0: that is not looked for
-) = range(187)
+    ARRIVALS_ASIDE,  # for each CTA, arrivals at barriers that are not events yet; 0: all are at once
+    PHASES,  # how many phases of barriers have been complete whose arrivals are events
+    TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
+    TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
+) = range(191)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -347,14 +351,17 @@ EV_KIND, EV_WORDS, EV_WARP, EV_MASK, EV_PLACE, EV_TURN = range(6)
 all warps in front of a block run it."""
 EVENT_WORDS = 9
 TRACE_CLUSTER, TRACE_ACCESS, TRACE_ARRIVAL, TRACE_EXIT, TRACE_MEETING, TRACE_LANDING, TRACE_TRAP = range(7)
-TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP = 7, 8, 9, 10
+TRACE_STEP, TRACE_ADVANCE, TRACE_REGISTERS, TRACE_MAP, TRACE_PHASE = 7, 8, 9, 10, 11
 TRACE_FENCE = -1
 """An instruction of :mod:`.steps`; asynchronous operations of one instruction land; registers that products work on are
-used; a tensor map is read that a kernel may change; behind its accesses, an instruction is a fence of tensor maps."""
+used; a tensor map is read that a kernel may change; phases of a barrier order nothing (:mod:`.empty_phases`); behind
+its accesses, an instruction is a fence of tensor maps."""
 EV_MAP, EV_DESCRIPTOR = 6, 9
 """Of a tensor map, its place in global memory, and behind the other words its bytes."""
 EV_NAME, EV_THREADS, EV_WAITS = 6, 7, 8
 """Of an arrival at a barrier."""
+EV_TIMES = 8
+"""Of empty phases how many there are, one behind the other; the name and the threads are those of an arrival."""
 EV_GROUPS = EVENT_WORDS
 """Of lanes that meet, the members of each one's group."""
 EV_OPERATION = 6
@@ -426,6 +433,8 @@ BUSY, MOST_SETS = 48, 62
 """For each set of registers that wgmma works on, the products in flight."""
 LAST_EVENT = 110
 """Where the warp's last event begins in the trace, plus one; 0: there is none of this cluster."""
+LAST_PHASE, NO_PHASE = 111, -1
+"""The phase of a barrier that the warp has left with others, by its number, if it has had no event since."""
 CLUSTER_ARRIVALS, CLUSTER_WAITS = 112, 128
 """For each lane its arrivals and its waits at the barrier of the cluster, int32."""
 FIRST_PART = 144
@@ -495,10 +504,10 @@ fragments, or -1; its own sets, and others that share registers with them, as bi
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
-COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION = range(4)
+COPY_MASK, COPY_WIDTH, COPY_NUMBER, COPY_INSTRUCTION, COPY_TRACED = range(5)
 COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
-"""Lanes, bytes of a copy, how many were issued before, the instruction; for each lane its group (int32), target and
-source (int64), and bytes to read (int64)."""
+"""Lanes, bytes of a copy, how many were issued before, the instruction, whether the access is an event; for each lane
+its group (int32), target and source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
 

@@ -4,7 +4,7 @@ report (:mod:`.replay`)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -70,6 +70,8 @@ class Repetition:
     suspicions: Suspicions
     noted: set[tuple[str, int]]
     before: Array
+    looked: list[tuple[dict[int, Array], Array]] = field(default_factory=list)
+    """What has been looked at, as :func:`record` has it: granules by space, and clusters."""
 
     @property
     def shown(self) -> list[Hazard]:
@@ -118,7 +120,8 @@ class Repetition:
 
     def report(self, *, closely: bool, part: int = 0, parts: int = 1) -> bool:
         """Run the launch with a record of what happens to some of the suspicious places, or ``closely`` to all that
-        nothing explains so far, or to one part of these; the checks report that. Whether they could.
+        nothing explains so far, or to one part of these; the checks report that, unless they have seen it all. Whether
+        they could.
 
         Raises
         ------
@@ -128,8 +131,12 @@ class Repetition:
         """
         setup, suspicions, code = self.setup, self.suspicions, self.code
         space = code.space
-        space.data[:] = self.before
         marks, clusters = self._watched(closely=closely)
+        if parts == 1:
+            if any(_within(marks, clusters, *before) for before in self.looked):
+                return True
+            self.looked.append(({number: mine.copy() for number, mine in marks.items()}, clusters.copy()))
+        space.data[:] = self.before
         if parts > 1:
             for mine in marks.values():
                 leave_part(mine, part, parts)
@@ -182,6 +189,11 @@ class Repetition:
         return marks, clusters
 
 
+def _within(marks: Mapping[int, Array], clusters: Array, more: Mapping[int, Array], others: Array) -> bool:
+    """Whether there are no marked granules and no wanted clusters but ``more`` and ``others``."""
+    return not (clusters & ~others).any() and not any((mine & ~more[number]).any() for number, mine in marks.items())
+
+
 def leave_part(marks: Array, part: int, parts: int) -> None:
     """Leave one of so many parts of the marks of granules."""
     marks[np.arange(len(marks)) // _STRIPE % parts != part] = 0
@@ -216,12 +228,14 @@ def record(
         for number, shift in shifts.items():
             _widen(marks[number], _CHUNK >> shift)
     events = np.zeros(layout.TRACE_WORDS, np.int64)
+    aside = np.zeros((ctas_together(setup), 1 + setup.geometry.warps * layout.EVENT_WORDS), np.int64)
     faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
     faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
     words = {
         layout.FAULTS: address_of(faults),
         layout.FAULTS_OF: address_of(faults_of),
         layout.TRACE: address_of(events),
+        layout.ARRIVALS_ASIDE: address_of(aside),
         layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
         layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
         layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),

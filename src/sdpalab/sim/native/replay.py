@@ -33,6 +33,7 @@ from sdpalab.sim.native.still import StillFlow, still_machine
 from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.opcodes import updates_memory
 from sdpalab.sim.ordering.access import illegal_access
+from sdpalab.sim.progress import WorkProgress
 from sdpalab.sim.selection import WARP, Array, Indices
 from sdpalab.sim.setup import Setup, race_observers
 from sdpalab.sim.tally import Tally
@@ -205,11 +206,12 @@ def replay(
     if history is None and "race" in setup.checks:
         history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
     machines: dict[int, _Replay] = {}
+    progress = WorkProgress("recorded events checked", sum(map(len, by_cluster.values())))
     last = next(reversed(by_cluster), -1)
     for group in filter(None, groups):
         ctas, firsts = np.concatenate(group), [int(each[0]) for each in group]
         if len(ctas) not in machines:
-            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure)
+            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure, progress)
         machines[len(ctas)].run(
             *(ctas, [by_cluster[first] for first in firsts]),
             together=together,
@@ -221,20 +223,16 @@ def replay(
 
 
 def _by_cluster(events: Array) -> dict[int, list[Array]]:
-    """The events of each cluster, by the linear index of its first CTA, without copies that land and touch no watched
-    place."""
+    """The events of each cluster, by the linear index of its first CTA."""
     by_cluster: dict[int, list[Array]] = {}
-    copies: set[int] = set()
-    place, mine = 0, list[Array]()
+    words, place, mine = events.data, 0, list[Array]()
     while place < len(events):
-        event = events[place : place + int(events[place + layout.EV_WORDS])]
-        place += len(event)
-        if event[layout.EV_KIND] == layout.TRACE_CLUSTER:
-            mine = by_cluster.setdefault(int(event[layout.EV_PLACE]), [])
-        elif event[layout.EV_KIND] != layout.TRACE_LANDING or int(event[layout.EV_COPY]) in copies:
+        event = events[place : place + words[place + layout.EV_WORDS]]
+        if words[place + layout.EV_KIND] == layout.TRACE_CLUSTER:
+            mine = by_cluster.setdefault(words[place + layout.EV_PLACE], [])
+        else:
             mine.append(event)
-            if event[layout.EV_KIND] == layout.TRACE_ACCESS and event[layout.EV_DOES] == layout.COPIES_TO_IT:
-                copies.add(int(event[layout.EV_NUMBER]))
+        place += len(event)
     return {first: in_turns(mine) for first, mine in by_cluster.items()}
 
 
@@ -263,8 +261,9 @@ class _Replay:
         ctas: int,
         watched: Mapping[str, Array],
         failure: SimError | None,
+        progress: WorkProgress,
     ) -> None:
-        self.size, self.failure = ctas_together(setup), failure
+        self.size, self.failure, self.progress = ctas_together(setup), failure, progress
         self.machine = still_machine(setup, space, ctas, watched)
         tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
         self.machine.observers += race_observers(setup, self.machine, log, history, tally)
@@ -286,6 +285,7 @@ class _Replay:
         machine = self.machine
         machine.descriptors.clear()
         for cluster, step in EventOrder(machine.entry, machine.program, events, together=together).steps():
+            self.progress.advance(len(step))
             event = step[0][1]
             if event[layout.EV_KIND] == layout.TRACE_ADVANCE:
                 self.flow.land(cluster, int(event[layout.EV_OPERATION]))

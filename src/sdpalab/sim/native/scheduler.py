@@ -11,6 +11,7 @@ Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.nati
 from __future__ import annotations
 
 from sdpalab.sim.native.barriers import arrive, release_all, threads_left
+from sdpalab.sim.native.empty_phases import write_all_arrivals
 from sdpalab.sim.native.layout import (
     APART,
     ARRIVALS_PENDING,
@@ -143,6 +144,7 @@ def run_clusters(context: int, first: int, last: int) -> int:
         begin_trace(context, cluster)
         status = run_together(context) if load64(context + 8 * ORDER) == TOGETHER else run_cluster(context)
         if status != 0:
+            write_all_arrivals(context)
             return status
         end_trace(context)
     return 0

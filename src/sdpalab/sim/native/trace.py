@@ -4,16 +4,28 @@ Recorded are accesses to watched places, and everything that orders threads: arr
 copies that land, exits, instructions of :mod:`.steps` with what their registers hold, and strong accesses, from the
 first of which on their places are watched, too. Of an access to a watched place all lanes of its warp are recorded. The
 events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are wanted.
+Phases of barriers that order nothing new are no more than counted (:mod:`.empty_phases`).
 :mod:`~sdpalab.sim.native.replay` gives them to the checks.
 """
 
 from __future__ import annotations
 
+from sdpalab.sim.native.empty_phases import (
+    arrivals_aside,
+    begin_phases,
+    is_whole,
+    room_for_event,
+    write_all_arrivals,
+    write_arrivals,
+)
 from sdpalab.sim.native.layout import (
     ACCESS_WORDS,
+    ARRIVALS_ASIDE,
     BUSY_SETS,
     CLUSTER,
+    COPIES_TO_IT,
     COPY_COUNT,
+    CTA_COUNT,
     CURRENT,
     CURRENT_STATE,
     END_ARRIVE,
@@ -46,8 +58,10 @@ from sdpalab.sim.native.layout import (
     GRANULE_SHIFT,
     IN_SHARED,
     LAST_EVENT,
+    LAST_PHASE,
     LISTS,
     MATRIX_ROWS,
+    NO_PHASE,
     OPERANDS,
     ORDER,
     ORDERING_PLACE,
@@ -75,14 +89,17 @@ from sdpalab.sim.native.layout import (
     TRACE_REGISTERS,
     TRACE_STEP,
     TRACE_TRAP,
-    TRACE_WORDS,
     TRACED_ACCESSES,
+    TRACED_COPY,
     TRACED_WRITE,
     TRANSFER_SERIAL,
     TRANSPOSED_ROWS,
     TURN,
     TURN_BEGAN,
+    WARP_COUNT,
+    WARP_CTA,
     WARP_LINEAR,
+    WARP_WORDS,
     WARPS,
     WATCHED_CLUSTERS,
     WATCHED_GLOBAL,
@@ -120,7 +137,8 @@ def begin_trace(context: int, cluster: int) -> None:
     store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
     store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster))
     linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
-    new_event(context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
+    begin_phases(context)
+    event_at(room_for_event(context, EVENT_WORDS), context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
 
 
 def end_trace(context: int) -> None:
@@ -130,35 +148,54 @@ def end_trace(context: int) -> None:
 
 
 def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
-    """The address of an event of the current warp; 0 without a place for it: then the end is beyond the last word."""
-    end = load64(context + 8 * TRACE_END)
-    if end + words > TRACE_WORDS:
-        store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
-        return 0
-    store64(context + 8 * TRACE_END, end + words)
-    if load64(context + 8 * CURRENT_STATE) != 0:
-        store64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT, end + 1)
-    event = load64(context + 8 * TRACE) + 8 * end
-    store64(event + 8 * EV_KIND, kind)
-    store64(event + 8 * EV_WORDS, words)
-    store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
-    store64(event + 8 * EV_MASK, mask)
-    store64(event + 8 * EV_PLACE, place)
-    store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
-    store64(event + 8 * EV_NAME, 0)
-    store64(event + 8 * EV_THREADS, 0)
+    """The address of an event of the current warp, behind the arrivals of its CTA; 0 without a place for it."""
+    state = load64(context + 8 * CURRENT_STATE)
+    write_arrivals(context, load64(state + 8 * WARP_CTA))
+    event = event_at(room_for_event(context, words), context, kind, words, mask, place)
+    if event != 0:
+        store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
+    store64(state + 8 * LAST_PHASE, NO_PHASE)
     return event
 
 
-def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int) -> None:
-    """Lanes arrive at a barrier, by the end of a block."""
+def event_at(event: int, context: int, kind: int, words: int, mask: int, place: int) -> int:
+    """The same address, if it is one, with what all events have."""
+    if event != 0:
+        store64(event + 8 * EV_KIND, kind)
+        store64(event + 8 * EV_WORDS, words)
+        store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
+        store64(event + 8 * EV_MASK, mask)
+        store64(event + 8 * EV_PLACE, place)
+        store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
+        store64(event + 8 * EV_NAME, 0)
+        store64(event + 8 * EV_THREADS, 0)
+    return event
+
+
+def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
+    """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be put aside."""
     if load64(context + 8 * TRACE) == 0:
         return
-    event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    state = load64(context + 8 * CURRENT_STATE)
+    rows, event = arrivals_aside(context, load64(state + 8 * WARP_CTA)), 0
+    if load64(context + 8 * ARRIVALS_ASIDE) == 0 or is_whole(context, state, mask) == 0:
+        aside = 0
+    many = load64(rows) if aside else 0
+    if aside and (many == 0 or is_alike(rows + 8, block, name, threads)):
+        store64(rows, many + 1)
+        event = event_at(rows + 8 * (1 + EVENT_WORDS * many), context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    else:
+        event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
     if event != 0:
         store64(event + 8 * EV_NAME, name)
         store64(event + 8 * EV_THREADS, threads)
         store64(event + 8 * EV_WAITS, end != END_ARRIVE)
+
+
+def is_alike(event: int, block: int, name: int, threads: int) -> int:
+    """Whether an arrival is one at this barrier by the end of the same block."""
+    same = load64(event + 8 * EV_PLACE) == block and load64(event + 8 * EV_NAME) == name
+    return same and load64(event + 8 * EV_THREADS) == threads
 
 
 def trace_exit(context: int, mask: int) -> None:
@@ -174,19 +211,22 @@ def trace_trap(context: int, mask: int, block: int) -> None:
 
 
 def trace_landing(context: int, mask: int, number: int) -> None:
-    """Lanes have waited for their part of what an instruction copies."""
-    if load64(context + 8 * TRACE) != 0:
-        event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
-        if event != 0:
-            store64(event + 8 * EV_COPY, number)
+    """Lanes have waited for their part of what an instruction copies, whose access is an event."""
+    event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
+    if event != 0:
+        store64(event + 8 * EV_COPY, number)
 
 
 def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have met; operands are the pc and the row of the member masks."""
+    """Lanes have met; operands are the pc and the row of the member masks. That orders nothing more behind a phase of a
+    barrier that the warp has left."""
+    state = load64(context + 8 * CURRENT_STATE)
+    phase = load64(state + 8 * LAST_PHASE)
     event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
     row = registers + load32(record + 4 * (OPERANDS + 1))
     for lane in range(32 if event != 0 else 0):
         store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
+    store64(state + 8 * LAST_PHASE, phase)
     return 0
 
 
@@ -240,10 +280,14 @@ def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
 
 def trace_advance(context: int, serial: int) -> None:
     """Nothing else can run: operations that one instruction has issued land."""
-    if load64(context + 8 * TRACE) != 0:
-        event = new_event(context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
-        if event != 0:
-            store64(event + 8 * EV_OPERATION, serial)
+    if load64(context + 8 * TRACE) == 0:
+        return
+    write_all_arrivals(context)
+    for number in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
+        store64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LAST_PHASE), NO_PHASE)
+    event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
+    if event != 0:
+        store64(event + 8 * EV_OPERATION, serial)
 
 
 def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
@@ -358,6 +402,8 @@ def trace_access(
         store64(context + 8 * TRACED_ACCESSES, 1)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
+    if does == COPIES_TO_IT:
+        store64(context + 8 * TRACED_COPY, load64(context + 8 * COPY_COUNT) + 1)
     store64(event + 8 * EV_SPACE, space)
     store64(event + 8 * EV_DOES, does & ~ORDERS_IT)
     store64(event + 8 * EV_WIDTH, width)
