@@ -88,7 +88,7 @@ TOO_DEEP = 24
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 192
+CONTEXT_WORDS = 208
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -168,6 +168,7 @@ CONTEXT_WORDS = 192
     TRANSFERS,  # bulk copies in flight, in the order of their issue
     TRANSFER_FIRST,
     TRANSFER_COUNT,
+    TRANSFER_ROOM,  # how many there may be
     TRANSFER_SERIAL,
     TENSOR_MAPS,
     TENSOR_MAP_COUNT,
@@ -281,7 +282,7 @@ CONTEXT_WORDS = 192
     PHASES,  # how many phases of barriers have been complete whose arrivals are events
     TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
-) = range(191)
+) = range(192)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -451,7 +452,7 @@ SPENT = 2
 
 # ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 
-TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13
+TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13  # of each CTA that runs together with others
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
 TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
 """Of the operation: its time for the checks, its instruction, where its data is in this process if that has been read,

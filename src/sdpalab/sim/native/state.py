@@ -217,7 +217,8 @@ class State:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
         if any(each.name.startswith(_QUEUED) for each in self.decoded.operations):
-            words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
+            words[layout.TRANSFER_ROOM] = layout.MOST_TRANSFERS * ctas
+            words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * words[layout.TRANSFER_ROOM])
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
         if "wgmma" in names:

@@ -26,7 +26,6 @@ from sdpalab.sim.native.layout import (
     MAP_RAW,
     MAP_SWIZZLE,
     MAP_WORDS,
-    MOST_TRANSFERS,
     OPERANDS,
     RAW_WORDS,
     READ_MAP,
@@ -55,6 +54,7 @@ from sdpalab.sim.native.layout import (
     TRACE,
     TRANSFER_COUNT,
     TRANSFER_FIRST,
+    TRANSFER_ROOM,
     TRANSFER_SERIAL,
     TRANSFER_WORDS,
     TRANSFERS,
@@ -71,9 +71,9 @@ __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry"
 
 def next_entry(context: int) -> int:
     """Room for one more; 0 if there is none. Those that have landed are left behind."""
-    count = load64(context + 8 * TRANSFER_COUNT)
+    count, room = load64(context + 8 * TRANSFER_COUNT), load64(context + 8 * TRANSFER_ROOM)
     base = load64(context + 8 * TRANSFERS)
-    if count == MOST_TRANSFERS:
+    if count == room:
         left = 0
         for k in range(load64(context + 8 * TRANSFER_FIRST), count):
             entry = base + 8 * TRANSFER_WORDS * k
@@ -82,7 +82,7 @@ def next_entry(context: int) -> int:
                 left += 1
         store64(context + 8 * TRANSFER_FIRST, 0)
         count = left
-        if count == MOST_TRANSFERS:
+        if count == room:
             return 0
     store64(context + 8 * TRANSFER_COUNT, count + 1)
     entry = base + 8 * TRANSFER_WORDS * count

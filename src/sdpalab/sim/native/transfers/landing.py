@@ -29,7 +29,6 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     LANDED,
     MB_BYTES,
-    MOST_TRANSFERS,
     OPERANDS,
     ORDER,
     SCRATCH,
@@ -56,6 +55,7 @@ from sdpalab.sim.native.layout import (
     TR_WARP,
     TRANSFER_COUNT,
     TRANSFER_FIRST,
+    TRANSFER_ROOM,
     TRANSFER_WORDS,
     TRANSFERS,
     WAITED_FOR,
@@ -124,7 +124,7 @@ def write_out(context: int, entry: int) -> int:
 def capture(context: int, entry: int) -> int:
     """A store reads its box, and writes it later; a status."""
     end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
-    nearly = load64(context + 8 * TRANSFER_COUNT) > MOST_TRANSFERS - _NEARLY
+    nearly = load64(context + 8 * TRANSFER_COUNT) > load64(context + 8 * TRANSFER_ROOM) - _NEARLY
     if nearly or end + size > load64(context + 8 * CAPTURED_BYTES):
         status = write_captured(context)
         if status != 0:
