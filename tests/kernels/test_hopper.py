@@ -284,6 +284,10 @@ REFUSALS = [
         "has blocks that split no keys: SPLIT must be 0 or 1, not 2",
         "persistent CTAs split no keys",
     ),
+    Refusal(
+        {"SCHEDULE": "persistent", "BLOCK_M": 64, "BLOCK_N": 128},
+        "persistent blocks of 64 rows and tiles of 128 keys spill registers at head_dim 64: take another BLOCK_M or",
+    ),
     Refusal({"KEY_GROUPS": 3}, "KEY_GROUPS must be one of 0, 1, 2, not 3", "KEY_GROUPS is 1 or 2"),
     Refusal({"PACK_GQA": 3}, "PACK_GQA must be one of 0, 1, 2, 4, 8, 16, not 3", "PACK_GQA is 1, 2, 4, 8 or 16"),
     Refusal({"PACK_GQA": 4}, "PACK_GQA must be 0, or divide the 1 query heads that share K and V, which 4 does not"),

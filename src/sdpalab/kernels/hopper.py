@@ -42,6 +42,9 @@ EXP_ON_FMA = (0, 8, 13, 16)
 MOST_CAPPED_KEYS, MOST_CAPPED_DIM = 64, 128
 """Of a tile and a head with a soft cap: above, ptxas spills what the tanh of a tile's scores needs."""
 MAX_CTAS = 2**16
+SPILLING = (64, 128, 64)
+"""BLOCK_M, BLOCK_N and head_dim of the persistent blocks for which ptxas of CUDA 13 spills 300 to 820 bytes: it does so
+for no others, wider or narrower."""
 MAX_TILES = 2**30
 """Of queries that persistent blocks can number with 32 bits, a round more than there are included."""
 
@@ -202,6 +205,11 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
     if _is_persistent(resolved) and _tiles_of(problem, resolved) > MAX_TILES:
         return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
+    if _is_persistent(resolved) and (block_m, block_n, problem.head_dim) == SPILLING:
+        return (
+            f"persistent blocks of {block_m} rows and tiles of {block_n} keys spill registers at head_dim "
+            f"{problem.head_dim}: take another BLOCK_M or BLOCK_N, or SCHEDULE=tiles"
+        )
     if groups > 1 and (block_m != WARPGROUP_M or _is_persistent(resolved)):
         return (
             f"KEY_GROUPS={groups} has consumers that share the {WARPGROUP_M} rows of a block: BLOCK_M must be 0 or "
