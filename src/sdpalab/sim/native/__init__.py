@@ -12,8 +12,8 @@ and kept in the user's cache (:mod:`.library`), under a key of everything that t
 there are no fast-math flags: the bits do not depend on the processor.
 
 **Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
-:mod:`.translate` and LLVM turn into machine code, once for a machine: Numba, which was tried first, took longer, because
-it must infer types that are all alike, and adds a dependency and the interpreter's exceptions.
+:mod:`.translate` and LLVM turn into machine code, once for a machine. Numba, which was tried first, took longer,
+because it must infer types that are all alike, and adds a dependency and the interpreter's exceptions.
 
 **Checks.** Every access is checked for bounds and alignment before it happens, whatever the launch asks for. With
 checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and

@@ -2,7 +2,8 @@
 
 What schedules warps and follows copies and barriers is control flow on integers and words of memory. Numba compiles it
 in tens of seconds, because it must infer types that are all the same here; this translator of 64-bit integers takes
-about one, and LLVM a few more. The functions remain Python, which a debugger can step through (:mod:`~sdpalab.sim.native.words`).
+about one, and LLVM a few more. The functions remain Python, which a debugger can step through
+(:mod:`~sdpalab.sim.native.words`).
 
 A function may assign to names, call others, and use ``if``, ``while``, ``for name in range(...)``, ``break``,
 ``continue``, ``return``, integer operators, comparisons, ``and``, ``or``, ``not`` and conditional expressions. Division
