@@ -1,9 +1,8 @@
-"""What ``sdpalab repro`` does before it judges a kernel: find it, choose its cases, and build it, one kernel ahead."""
+"""What ``sdpalab repro`` does before it judges a kernel: find it, choose its cases, and build it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
     from sdpalab.run import GpuExecutor
 
-__all__ = ["JudgedKernel", "PreparedKernel", "judged_kernel", "one_ahead"]
+__all__ = ["JudgedKernel", "PreparedKernel", "judged_kernel", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,7 @@ def judged_kernel(
         return JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
 
 
-def one_ahead(
-    subjects: Sequence[JudgedKernel], gpu: GpuExecutor | None, large: Sequence[Problem]
-) -> Iterator[tuple[JudgedKernel, Future[PreparedKernel]]]:
-    """Each kernel with what is prepared for it, while the kernel before it is judged."""
-    with ThreadPoolExecutor(1) as pool:
-        prepared = [pool.submit(_prepare, subject, gpu, large) for subject in subjects[:1]]
-        for subject, following in zip(subjects, [*subjects[1:], None], strict=True):
-            if following is not None:
-                prepared.append(pool.submit(_prepare, following, gpu, large))
-            yield subject, prepared.pop(0)
-
-
-def _prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Problem]) -> PreparedKernel:
+def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Problem]) -> PreparedKernel:
     """Choose the cases of one kernel, and build it.
 
     Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.

@@ -83,10 +83,11 @@ class CaseProgress:
         self._watch.join()
         self._bar.stop()
 
-    def started(self, name: str, total: int) -> None:
-        """Note that a case, or a job of cases, has begun; ``total`` is the number of all cases."""
+    def started(self, name: str, total: int, since: float | None = None) -> None:
+        """Note that a case, or a job of cases, has begun, now or at a time on the clock of ``time.monotonic``;
+        ``total`` is the number of all cases."""
         self._total = total
-        self._running[name] = time.monotonic()
+        self._running[name] = time.monotonic() if since is None else since
         self._bar.update(self._task, total=total, description=f"{self._label}: {name}")
 
     def ended(self, name: str) -> None:

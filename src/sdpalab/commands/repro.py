@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +15,7 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.lanes import CaseStarted, JudgeRequest, KernelRun, Outcome, judged_in_lanes
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
@@ -26,7 +24,7 @@ from sdpalab.commands.options import (
     checked_numerics,
     include_dirs_of,
 )
-from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel, one_ahead
+from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.tables import show_table, table
@@ -36,42 +34,11 @@ from sdpalab.kernels.userfile import is_user_file
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
     from sdpalab.evidence import BundleWriter
-    from sdpalab.judge.verdict import Verdict
     from sdpalab.run import GpuExecutor
 
 __all__ = ["repro"]
 
 RULE_WIDTH = 78
-
-
-@dataclass(frozen=True)
-class _KernelRun:
-    """The outcome of one kernel."""
-
-    name: str
-    steps: tuple[BuiltStep, ...] = ()
-    verdict: Verdict | None = None
-    failure: str = ""
-    seconds: float = 0.0
-    interrupted: bool = False
-
-    @property
-    def gate_ok(self) -> bool:
-        return all(step.gate.ok for step in self.steps)
-
-    @property
-    def passed(self) -> bool:
-        return self.gate_ok and self.verdict is not None and self.verdict.passed
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kernel": self.name,
-            "passed": self.passed,
-            "failure": self.failure,
-            "seconds": self.seconds,
-            "builds": [step.to_dict() for step in self.steps],
-            "verdict": self.verdict.to_dict() if self.verdict else None,
-        }
 
 
 def repro(
@@ -109,6 +76,7 @@ def repro(
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter
     from sdpalab.judge.covering import LARGE_PROBLEMS
+    from sdpalab.judge.sandbox.guarded import fork_server
     from sdpalab.kernels import registry
 
     start = time.monotonic()
@@ -126,6 +94,7 @@ def repro(
         large = list(LARGE_PROBLEMS)
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
+        processes.enter_context(fork_server(torch=any(map(is_user_file, asked))))
         subjects = [
             judged_kernel(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
         ]
@@ -144,27 +113,29 @@ def repro(
             missing = [check.name for check in checks if check.health is Health.FAIL]
             if missing:
                 raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
-            attempts: list[_KernelRun] = []
+            request = JudgeRequest(device, gpu, large, bundle.arrays, case_seconds, sums, folders)
+            attempts: list[Outcome] = []
+            left: list[str] = []
             interrupted = False
-            for subject, prepared in one_ahead(subjects, gpu, large):
-                _headline(console, f"Kernel {subject.name}")
-                console.print(subject.idea, soft_wrap=True)
-                try:
-                    attempts.append(_attempt(console, bundle, subject, prepared, device, case_seconds, sums, folders))
-                    interrupted = attempts[-1].interrupted
-                except KeyboardInterrupt:
-                    if not attempts:
-                        raise
-                    interrupted = True
-                if interrupted:
-                    break
+            with judged_in_lanes(subjects, request) as runs:
+                for run in runs:
+                    if not interrupted or run.outcome().verdict:
+                        _show(console, run, case_seconds)
+                    outcome = run.outcome()
+                    interrupted |= outcome.interrupted
+                    if outcome.verdict or outcome.failure:
+                        attempts.append(outcome)
+                        _keep(bundle, run.subject, outcome)
+                    else:
+                        left.append(run.subject.name)
+            if interrupted and not attempts:
+                raise KeyboardInterrupt
             _headline(console, "Evidence")
             written = write_bundle(console, bundle)
     seconds = time.monotonic() - start
     for why in skipped.values():
         console.print(f"skipped: {why}", soft_wrap=True)
     _summary(console, attempts, seconds, f"run on {gpu.device}" if gpu else "none was run on a GPU")
-    left = [each.name for each in subjects[len(attempts) :]]
     if interrupted:
         console.print(f"interrupted{': not judged: ' if left else ''}{', '.join(left)}", soft_wrap=True)
     passed = not interrupted and all(attempt.passed for attempt in attempts)
@@ -195,67 +166,43 @@ def _open_gpu() -> GpuExecutor:
     return GpuExecutor()
 
 
-def _attempt(
-    console: Console,
-    bundle: BundleWriter,
-    subject: JudgedKernel,
-    preparation: Future[PreparedKernel],
-    device: str,
-    case_seconds: float | None,
-    numerics: str,
-    include_dirs: Sequence[Path],
-) -> _KernelRun:
-    """Gate and judge one kernel, and add the outcome to the bundle, good or bad."""
-    from sdpalab.evidence import built_module
-    from sdpalab.evidence.executed import ExecutedPlans
-    from sdpalab.evidence.user_source import user_files
-    from sdpalab.judge import judge_candidate
-    from sdpalab.judge.session import JudgingInterrupted
+def _show(console: Console, run: KernelRun, case_seconds: float | None) -> None:
+    """Print how a kernel is built and judged, while it is."""
+    subject = run.subject
+    _headline(console, f"Kernel {subject.name}")
+    console.print(subject.idea, soft_wrap=True)
+    with CaseProgress(f"judging {subject.name}", lines=console, seconds=case_seconds) as progress:
+        for event in run:
+            if isinstance(event, PreparedKernel):
+                for reason in event.missing:
+                    console.print(f"not judged: {reason}", soft_wrap=True)
+                for step in event.steps:
+                    _print_build(console, step)
+            elif isinstance(event, CaseStarted):
+                progress.started(event.name, event.total, event.since)
+            else:
+                progress.finished(event)
+    outcome = run.outcome()
+    if outcome.verdict:
+        print_outcome(console, outcome.verdict, outcome.seconds)
+    elif outcome.failure:
+        console.print(verdict_text(False, f"no verdict: {outcome.failure}"), soft_wrap=True)
 
-    start = time.monotonic()
-    kernel = subject.kernel
-    steps: tuple[BuiltStep, ...] = ()
-    verdict, failure, interrupted = None, "", False
-    executed = ExecutedPlans()
-    try:
-        prepared = preparation.result()
-        steps = prepared.steps
-        for reason in prepared.missing:
-            console.print(f"not judged: {reason}", soft_wrap=True)
-        for step in steps:
-            _print_build(console, step)
-        with CaseProgress(f"judging {subject.name}", lines=console, seconds=case_seconds) as progress:
-            try:
-                verdict = judge_candidate(
-                    subject.spec,
-                    prepared.specs,
-                    device=device,
-                    arch=prepared.arch,
-                    store=bundle.arrays,
-                    progress=progress.finished,
-                    on_start=progress.started,
-                    on_plan=executed,
-                    timeout=case_seconds,
-                    numerics=numerics,
-                    include_dirs=include_dirs if is_user_file(subject.spec) else (),
-                )
-            except JudgingInterrupted as stop:
-                verdict, interrupted = stop.verdict, True
-        print_outcome(console, verdict, time.monotonic() - start)
-    except UserError as error:
-        failure = str(error)
-        console.print(verdict_text(False, f"no verdict: {failure}"), soft_wrap=True)
-    builds = [built_module(step.module, step.build, step.resources, step.gate) for step in steps]
+
+def _keep(bundle: BundleWriter, subject: JudgedKernel, outcome: Outcome) -> None:
+    """Add the outcome of a kernel to the bundle, good or bad."""
+    from sdpalab.evidence.user_source import user_files
+
+    kernel, verdict = subject.kernel, outcome.verdict
     bundle.add(
         subject.name,
         config=verdict.config if verdict else str(kernel.default_config) if kernel else "",
         idea=subject.idea,
-        builds=executed.builds(verdict, builds) if verdict else builds,
+        builds=outcome.builds,
         verdict=verdict,
-        failure=failure,
+        failure=outcome.failure,
         sources=user_files(subject.spec) if is_user_file(subject.spec) else None,
     )
-    return _KernelRun(subject.name, steps, verdict, failure, time.monotonic() - start, interrupted)
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
@@ -276,13 +223,13 @@ def _headline(console: Console, text: str) -> None:
     console.print(f"{text} {'-' * (min(console.width, RULE_WIDTH) - len(text) - 1)}", soft_wrap=True)
 
 
-def _machine_failed(attempt: _KernelRun) -> bool:
+def _machine_failed(attempt: Outcome) -> bool:
     from sdpalab.judge.verdict import Status
 
     return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
 
 
-def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: str) -> None:
+def _summary(console: Console, attempts: list[Outcome], seconds: float, ran: str) -> None:
     """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in attempts:
@@ -290,7 +237,7 @@ def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: 
         cases = attempt.verdict.cases if attempt.verdict else ()
         gate = ("passed" if attempt.gate_ok else "failed") if attempt.steps else "-"
         shown.add_row(
-            attempt.name,
+            attempt.kernel,
             verdict_text(attempt.gate_ok, gate) if attempt.steps else gate,
             verdict_text(bool(attempt.verdict and attempt.verdict.passed), status),
             f"{sum(case.passed for case in cases)}/{len(cases)}",

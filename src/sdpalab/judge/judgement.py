@@ -8,7 +8,6 @@ import importlib
 import math
 import os
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
 from sdpalab.judge.claims import claimed_by
+from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.pace import Behind, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
@@ -109,7 +109,10 @@ class JudgeRun:
         on_plan: Callable[[Problem, SentPlan, str], None] | None,
         until_failure: bool,
         algebraic: Sequence[Problem],
+        interrupt: Interrupt | None,
     ) -> None:
+        self._interrupt = interrupt or Interrupt()
+        self._heard = contextlib.nullcontext() if interrupt else self._interrupt.heard()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
         self._processes, self._store, self._until_failure = processes, store, until_failure
         self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
@@ -147,7 +150,7 @@ class JudgeRun:
             ]
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
-            with _on_interrupt(self._interrupt), ThreadPoolExecutor(max(sets, 2)) as pool:
+            with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
                 if workers is None and (os.cpu_count() or 1) > 1:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
@@ -202,11 +205,10 @@ class JudgeRun:
             for worker in self._live:
                 worker.kill()
 
-    def _interrupt(self) -> None:
-        """Stop early on Ctrl-C, once however often it comes."""
-        if not self._interrupted:
-            self._interrupted = True
-            self._abandon()
+    def _stop(self) -> None:
+        """Stop early on Ctrl-C."""
+        self._interrupted = True
+        self._abandon()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
         """Refuse requests that do not suit this candidate, before anything runs."""
@@ -403,23 +405,6 @@ class JudgeRun:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
             return self._store.put(array)
-
-
-@contextlib.contextmanager
-def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
-    """Call ``action`` on Ctrl-C, in place of an exception at whatever line the main thread is.
-
-    Where this is not the main thread, or something else handles the signal, that stays as it is.
-    """
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: action())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:

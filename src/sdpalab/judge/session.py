@@ -9,6 +9,7 @@ from pathlib import Path
 from sdpalab.errors import UserError
 from sdpalab.judge.algebra.stage import algebra_problems
 from sdpalab.judge.cases import CaseSpec, cases_for
+from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted, NoCaseSuits, Store
 from sdpalab.judge.sandbox.candidate import Candidate, prepare
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
@@ -106,6 +107,7 @@ def judge_candidate(
     until_failure: bool = False,
     algebra: bool = True,
     include_dirs: Sequence[Path] = (),
+    interrupt: Interrupt | None = None,
 ) -> Verdict:
     """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, limits and callbacks.
 
@@ -149,6 +151,8 @@ def judge_candidate(
         versions of the first problem.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
+    interrupt : Interrupt, optional
+        What ends this judgement early, heard by the caller. Default: one of its own, heard while cases run.
 
     Raises
     ------
@@ -176,5 +180,5 @@ def judge_candidate(
         include_dirs=include_dirs,
     )
     algebraic = tuple(algebra_problems(specs[0].problem)) if algebra and not gpu else ()
-    session = JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure, algebraic)
+    session = JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure, algebraic, interrupt)
     return session.run(device, level, seed, workers)

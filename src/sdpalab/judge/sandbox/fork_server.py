@@ -1,9 +1,10 @@
-"""The fork server: starts guarded processes as copies of one that has torch and the sandbox's modules imported.
+"""The fork server: starts guarded processes as copies of one that has the sandbox's modules, perhaps torch, imported.
 
-To import them takes a process two seconds of CPU time, which a judge of one kernel spends once or twice, and a campaign
-or a test suite hundreds of times. In a block of :func:`sdpalab.judge.sandbox.guarded.fork_server` the server is
-asked for a copy; the copy runs the same guard (:mod:`sdpalab.judge.sandbox.guard`), which confines it in the
-same way. Outside such a block each guard is a program of its own.
+To import them takes a process half a second of CPU time, with torch two, which a judge of one kernel spends once or
+twice, and a campaign or a test suite hundreds of times. In a block of
+:func:`sdpalab.judge.sandbox.guarded.fork_server` the server is asked for a copy; the copy runs the same guard
+(:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block each guard is a program of
+its own.
 
 The server holds nothing of a judge: it starts as a guarded process does, with the same short environment, imports
 modules, and gets orders, which say what to run and under which limits. It never loads a candidate. A copy keeps no
@@ -34,7 +35,7 @@ from sdpalab.judge.sandbox import guard
 __all__ = ["ForkServer", "ServedProcess", "main"]
 
 _SANDBOX = ("worker", "executor", "kernel_server")
-_PRELOADED = ("torch", "sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX))
+_PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX))
 _MOST_BYTES = 1 << 17
 """Of an order: import paths and environment variables."""
 _DESCRIPTORS = 6
@@ -86,10 +87,12 @@ class ForkServer:
     environment : mapping of str to str
     path : sequence of str
         The import path while it imports its modules.
+    torch : bool
+        Whether torch is one of these.
     """
 
-    def __init__(self, environment: Mapping[str, str], path: Sequence[str]) -> None:
-        self._environment, self._path = environment, path
+    def __init__(self, environment: Mapping[str, str], path: Sequence[str], *, torch: bool = True) -> None:
+        self._environment, self._path, self._torch = environment, path, torch
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,18 +139,19 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
-            command = [sys.executable, "-I", "-u", "-c", guard.BOOT, __name__, str(number), str(number), *self._path]
+            arguments = [str(number), str(int(self._torch)), *self._path]
+            command = [sys.executable, "-I", "-u", "-c", guard.BOOT, __name__, *arguments]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=(number,), env=self._environment, start_new_session=True
             )
         return ours
 
 
-def main(orders: int, _: int) -> None:
+def main(orders: int, torch: int) -> None:
     """Be the server: start a copy for each order, until the other side closes the socket or is gone."""
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background job ignores it from its start
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what ended
-    for name in _PRELOADED:
+    for name in ("torch", *_PRELOADED) if torch else _PRELOADED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a copy would write to, and so copy, all pages

@@ -242,16 +242,22 @@ class GuardedProcess:
 
 
 @contextlib.contextmanager
-def fork_server() -> Iterator[None]:
+def fork_server(*, torch: bool = True) -> Iterator[None]:
     """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
-    has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`)."""
+    has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`).
+
+    ``torch``: whether it imports torch as well, for candidates that compute with that. A block in another one uses the
+    other's server.
+    """
     global _server
-    before, server = _server, ForkServer(_environment(()), _path())
-    _server = server
+    if _server:
+        yield
+        return
+    server = _server = ForkServer(_environment(()), _path(), torch=torch)
     try:
         yield
     finally:
-        _server = before
+        _server = None
         server.close()
 
 
