@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, prepare
 from sdpalab.errors import UserError
 from sdpalab.judge.interrupt import Interrupt
+from sdpalab.judge.small_cases import hidden_seed
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
@@ -163,9 +164,10 @@ def judged_in_lanes(subjects: Sequence[JudgedKernel], request: JudgeRequest) -> 
     lanes = 2 if request.gpu else max(1, min(len(subjects), cpus))
     turn, interrupt = threading.Semaphore(1 if request.gpu else lanes), Interrupt()
     workers = None if request.gpu or 2 * lanes <= cpus else 1
+    seeds: dict[str, int] = {}
 
     def work(subject: JudgedKernel, put: Put) -> Outcome:
-        return _judged(subject, request, put, turn=turn, interrupt=interrupt, workers=workers)
+        return _judged(subject, request, put, turn=turn, interrupt=interrupt, workers=workers, seeds=seeds)
 
     with interrupt.heard(), ThreadPoolExecutor(lanes) as pool:
         try:
@@ -183,8 +185,13 @@ def _judged(
     turn: threading.Semaphore,
     interrupt: Interrupt,
     workers: int | None,
+    seeds: dict[str, int],
 ) -> Outcome:
-    """Build and judge one kernel, good or bad."""
+    """Build and judge one kernel, good or bad.
+
+    The lab's own kernels share the hidden ``seeds`` of a run, by the names of their cases, and so inputs and
+    references. A user's kernel has its own, drawn when it is loaded: what a kernel before it saw says nothing of them.
+    """
     from sdpalab.evidence import built_module
     from sdpalab.evidence.executed import ExecutedPlans
     from sdpalab.judge.session import JudgingInterrupted, judge_candidate
@@ -198,10 +205,15 @@ def _judged(
             return Outcome(subject.name, interrupted=True)
         prepared = prepare(subject, request.gpu, request.large)
         put(prepared)
+        own = is_user_file(subject.spec)
+        specs = [
+            spec if own or spec.seed is not None else replace(spec, seed=seeds.setdefault(spec.name, hidden_seed()))
+            for spec in prepared.specs
+        ]
         with turn:
             verdict = judge_candidate(
                 subject.spec,
-                prepared.specs,
+                specs,
                 device=request.device,
                 arch=prepared.arch,
                 store=request.store,
@@ -211,7 +223,7 @@ def _judged(
                 workers=workers,
                 timeout=request.case_seconds,
                 numerics=request.numerics,
-                include_dirs=request.include_dirs if is_user_file(subject.spec) else (),
+                include_dirs=request.include_dirs if own else (),
                 interrupt=interrupt,
             )
     except JudgingInterrupted as stop:

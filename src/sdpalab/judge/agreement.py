@@ -14,8 +14,8 @@ import numpy.typing as npt
 from pydantic.dataclasses import dataclass
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output
+from sdpalab.judge.rule.references import references_of
+from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord
 
@@ -100,8 +100,8 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     import torch
 
     device = witness_device()
-    arguments: dict[str, Any] = {"q": inputs.q, "k": inputs.k, "v": inputs.v, **problem.scoring_with(inputs.arrays)}
-    reference = attention_float64(**arguments)
+    references = references_of(problem, inputs)
+    reference = references.reference
     judged = ~np.isnan(reference).any(axis=-1)
     norm = float(np.linalg.norm(reference[judged]))
 
@@ -111,7 +111,7 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     outputs: dict[str, Array] = {}
     for backend in BACKENDS[device]:
         try:
-            output = witness_output(**arguments, backend=backend, device=device)
+            output = references.witness(backend, device)
         except WitnessUnavailable:
             continue
         if np.isfinite(output[judged]).all():

@@ -32,7 +32,7 @@ from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
-from sdpalab.judge.small_cases import CaseSpec
+from sdpalab.judge.small_cases import CaseSpec, hidden_seed
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
@@ -144,10 +144,7 @@ class JudgeRun:
                 raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
-            self._specs = [
-                spec if spec.seed is not None else replace(spec, seed=int.from_bytes(os.urandom(6), "little"))
-                for spec in self._specs
-            ]
+            self._specs = [spec if spec.seed is not None else replace(spec, seed=hidden_seed()) for spec in self._specs]
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
             with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ __all__ = [
     "TILES",
     "CaseSpec",
     "edges",
+    "hidden_seed",
     "layout_cases",
     "length_edges",
     "normal_case",
@@ -82,6 +84,11 @@ class CaseSpec:
     def is_for(self, *, quantises: bool) -> bool:
         """Whether a kernel that quantises Q, K and V, or one that does not, has use for such inputs."""
         return quantises or self.inputs not in E4M3_KINDS
+
+
+def hidden_seed() -> int:
+    """A seed of inputs that no candidate can have been written for: 48 bits from the operating system."""
+    return int.from_bytes(os.urandom(6), "little")
 
 
 def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:

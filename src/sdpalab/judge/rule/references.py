@@ -1,4 +1,4 @@
-"""The references of one problem on its inputs: oracle, yardstick, limits; each computed once.
+"""The references of one problem on its inputs: oracle, yardstick, limits, witnesses; each computed once.
 
 None of it depends on what is judged, and it is most of the judge's own work, so :func:`references_of` keeps what it
 computed last, found by the content of the inputs. Nothing of it is on disk or shared with another process: a candidate
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -26,6 +25,7 @@ from sdpalab.judge.rule.numerics import intended_output, orders_of
 from sdpalab.judge.rule.reference import Rows, Weights, attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import Limits
+from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
@@ -59,16 +59,22 @@ class References:
         self.problem, self.inputs, self.rows = problem, inputs, rows
         self._qkv = inputs.qkv
         self._arguments: dict[str, Any] = dict(problem.scoring_with(inputs.arrays))
+        self._reference: F64 | None = None
+        self._yardstick: Array | None = None
+        self._witnesses: dict[tuple[Backend, str], Array] = {}
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: Weights | None = None
+        self._lock = threading.RLock()
+        """Kernels that are judged at the same time, in threads, share this object: each part is computed once."""
         self.nbytes = 0
         """Bytes of the arrays computed so far, without the weights."""
 
     def release_weights(self) -> None:
         """Free the softmax weights, which take more than all results; what still needs them computes them again."""
-        self._weights = None
+        with self._lock:
+            self._weights = None
 
     def _shared(self) -> dict[str, Any]:
         """The arguments of what is computed from the same softmax weights."""
@@ -80,35 +86,50 @@ class References:
         """The rows of an output [B, H, Sq, D] that are judged."""
         return out if self.rows is None else out[:, :, self.rows]
 
-    @cached_property
+    @property
     def reference(self) -> F64:
         """Attention in float64."""
-        try:
-            reference = attention_float64(*self._qkv, **self._shared(), rows=self.rows)
-        except ValueError as error:
-            raise MachineError(f"{self.problem.label}: {error}") from None
-        self._freeze(reference)
-        return reference
+        with self._lock:
+            if self._reference is None:
+                try:
+                    self._reference = attention_float64(*self._qkv, **self._shared(), rows=self.rows)
+                except ValueError as error:
+                    raise MachineError(f"{self.problem.label}: {error}") from None
+                self._freeze(self._reference)
+            return self._reference
 
-    @cached_property
+    @property
     def yardstick(self) -> Array:
         """torch's own output in the same precision."""
-        yardstick = torch_output(*self._qkv, **self._arguments, rows=self.rows)
-        self._freeze(yardstick)
-        return yardstick
+        with self._lock:
+            if self._yardstick is None:
+                self._yardstick = torch_output(*self._qkv, **self._arguments, rows=self.rows)
+                self._freeze(self._yardstick)
+            return self._yardstick
+
+    def witness(self, backend: Backend, device: str) -> Array:
+        """The output of a backend of torch; raises as :func:`sdpalab.judge.witness.witness_output`."""
+        key = (backend, device)
+        with self._lock:
+            if key not in self._witnesses:
+                output = witness_output(*self._qkv, **self._arguments, backend=backend, device=device, rows=self.rows)
+                self._freeze(output)
+                self._witnesses[key] = output
+            return self._witnesses[key]
 
     def limits(self, numerics: Numerics) -> Limits:
         """The limits of a kernel that declares this arithmetic."""
-        if numerics not in self._limits:
-            orders = orders_of(numerics)
-            intended = [
-                intended_output(*self._qkv, **self._shared(), numerics=order, rows=self.rows) for order in orders
-            ]
-            try:
-                self._limits[numerics] = limits_for(self.reference, self.yardstick, intended, self.problem.dtype)
-            except ValueError as error:
-                raise MachineError(f"{self.problem.label}: {error}") from None
-        return self._limits[numerics]
+        with self._lock:
+            if numerics not in self._limits:
+                orders = orders_of(numerics)
+                intended = [
+                    intended_output(*self._qkv, **self._shared(), numerics=order, rows=self.rows) for order in orders
+                ]
+                try:
+                    self._limits[numerics] = limits_for(self.reference, self.yardstick, intended, self.problem.dtype)
+                except ValueError as error:
+                    raise MachineError(f"{self.problem.label}: {error}") from None
+            return self._limits[numerics]
 
     def exact(self, numerics: Numerics) -> ExactElements | None:
         """The elements that the inputs fix bit for bit; None if the arithmetic has none, or not all rows are judged."""
@@ -116,25 +137,27 @@ class References:
             return None
         any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
         key = (any_count, cap_error, numerics.quantised)
-        if key not in self._exact:
-            elements = exact_elements(
-                *self._qkv,
-                **(self._shared() if numerics.quantised is None else self._arguments),
-                any_count=any_count,
-                cap_error=cap_error,
-                quantised=numerics.quantised,
-            )
-            self._freeze(elements.expected, elements.mask, elements.key)
-            self._exact[key] = elements
-        return self._exact[key]
+        with self._lock:
+            if key not in self._exact:
+                elements = exact_elements(
+                    *self._qkv,
+                    **(self._shared() if numerics.quantised is None else self._arguments),
+                    any_count=any_count,
+                    cap_error=cap_error,
+                    quantised=numerics.quantised,
+                )
+                self._freeze(elements.expected, elements.mask, elements.key)
+                self._exact[key] = elements
+            return self._exact[key]
 
     def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
         """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
-        if numerics not in self._lse:
-            rows = log_sum_exp_float64(*self._qkv, **self._shared(), numerics=numerics)
-            self._freeze(*rows)
-            self._lse[numerics] = rows
-        return self._lse[numerics]
+        with self._lock:
+            if numerics not in self._lse:
+                rows = log_sum_exp_float64(*self._qkv, **self._shared(), numerics=numerics)
+                self._freeze(*rows)
+                self._lse[numerics] = rows
+            return self._lse[numerics]
 
     def _freeze(self, *arrays: Array) -> None:
         for array in arrays:
