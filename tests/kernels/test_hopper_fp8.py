@@ -178,7 +178,8 @@ def test_everything_is_read_once_a_block_and_without_a_bank_conflict(head_dim: i
 
 def test_the_plan_quantises_first() -> None:
     quantise, attention = HOPPER_FP8.launch_plan(MISSION).launches
-    assert quantise.entry == f"quantise_blocks<{SCALE_ROWS}>"
+    assert quantise.module is not None
+    assert quantise.module.entry == f"quantise_blocks<{SCALE_ROWS}>"
     assert attention.entry == ""
     assert attention.grid == (16, 8, 1)
     assert attention.dynamic_smem == smem_bytes(MISSION, resolve(MISSION, AUTO))

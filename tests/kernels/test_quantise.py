@@ -14,8 +14,8 @@ from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.inputs import Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.numerics import dequantised
-from sdpalab.kernels.kernel import CudaKernel, Quantisation
-from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.kernel import Quantisation
+from sdpalab.kernels.plan import LaunchPlan, problem_buffers
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows
 from sdpalab.problem import Problem
 from sdpalab.run import SimulatedExecutor
@@ -23,7 +23,6 @@ from sdpalab.sim import Report
 
 Array = npt.NDArray[Any]
 
-SOURCE = '#include "tile/quantise.cuh"\n__global__ void unused() {}\n'
 MMA_ORDER = np.array([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15])
 """Which of 16 keys stands where: lane c of four has the scores of 2c, 2c + 1, 8 + 2c and 8 + 2c + 1."""
 SMALL = Problem(2, 4, 100, 64, kv_heads=2, seq_kv=70)
@@ -31,13 +30,9 @@ SMALL = Problem(2, 4, 100, 64, kv_heads=2, seq_kv=70)
 
 def step_of(problem: Problem, rows: int, *, v_in_blocks: bool = True) -> LaunchPlan:
     """The step alone, its workspaces as outputs."""
-
-    def plan(problem: Problem, config: object) -> LaunchPlan:
-        outputs = (replace(buffer, role="out") for buffer in quantisation_buffers(problem, rows))
-        return LaunchPlan(tuple(outputs), (quantise_rows(problem, rows, v_in_blocks=v_in_blocks),))
-
-    launch_plan = CudaKernel("quantise", SOURCE, "unused", plan).launch_plan(problem)
-    return replace(launch_plan, buffers=tuple(buffer for buffer in launch_plan.buffers if buffer.name != "o"))
+    inputs = problem_buffers(problem)[:3]
+    outputs = (replace(buffer, role="out") for buffer in quantisation_buffers(problem, rows))
+    return LaunchPlan((*inputs, *outputs), (quantise_rows(problem, rows, v_in_blocks=v_in_blocks),))
 
 
 def quantised(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sdpalab.judge.judgement import Store
     from sdpalab.run import GpuExecutor
 
-__all__ = ["CaseStarted", "Event", "JudgeRequest", "KernelRun", "Outcome", "judged_in_lanes"]
+__all__ = ["CaseStarted", "Event", "JudgeRequest", "KernelOutcome", "KernelRun", "judged_in_lanes"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ Put: TypeAlias = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class KernelOutcome:
     """What became of one kernel.
 
     Attributes
@@ -133,11 +133,13 @@ class JudgeRequest:
 class KernelRun:
     """One kernel while it is judged: iterating gives its events as they come, and then there is its outcome."""
 
-    def __init__(self, subject: JudgedKernel, work: Callable[[JudgedKernel, Put], Outcome], pool: Executor) -> None:
+    def __init__(
+        self, subject: JudgedKernel, work: Callable[[JudgedKernel, Put], KernelOutcome], pool: Executor
+    ) -> None:
         self.subject = subject
         self._events: SimpleQueue[Event | None] = SimpleQueue()
 
-        def until_none() -> Outcome:
+        def until_none() -> KernelOutcome:
             try:
                 return work(subject, self._events.put)
             finally:
@@ -148,7 +150,7 @@ class KernelRun:
     def __iter__(self) -> Iterator[Event]:
         return iter(self._events.get, None)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> KernelOutcome:
         """The outcome, when there are no more events; raises what building or judging raised."""
         return self._outcome.result()
 
@@ -166,7 +168,7 @@ def judged_in_lanes(subjects: Sequence[JudgedKernel], request: JudgeRequest) -> 
     workers = None if request.gpu or 2 * lanes <= cpus else 1
     seeds: dict[str, int] = {}
 
-    def work(subject: JudgedKernel, put: Put) -> Outcome:
+    def work(subject: JudgedKernel, put: Put) -> KernelOutcome:
         return _judged(subject, request, put, turn=turn, interrupt=interrupt, workers=workers, seeds=seeds)
 
     with interrupt.heard(), ThreadPoolExecutor(lanes) as pool:
@@ -186,7 +188,7 @@ def _judged(
     interrupt: Interrupt,
     workers: int | None,
     seeds: dict[str, int],
-) -> Outcome:
+) -> KernelOutcome:
     """Build and judge one kernel, good or bad.
 
     The lab's own kernels share the hidden ``seeds`` of a run, by the names of their cases, and so inputs and
@@ -202,7 +204,7 @@ def _judged(
     executed = ExecutedPlans()
     try:
         if interrupt.happened:
-            return Outcome(subject.name, interrupted=True)
+            return KernelOutcome(subject.name, interrupted=True)
         prepared = prepare(subject, request.gpu, request.large)
         put(prepared)
         own = is_user_file(subject.spec)
@@ -236,4 +238,4 @@ def _judged(
     builds = tuple(built_module(step.module, step.build, step.resources, step.gate) for step in steps)
     if verdict:
         builds = executed.builds(verdict, builds)
-    return Outcome(subject.name, steps, verdict, builds, failure, time.monotonic() - start, interrupted)
+    return KernelOutcome(subject.name, steps, verdict, builds, failure, time.monotonic() - start, interrupted)

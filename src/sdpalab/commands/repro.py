@@ -15,7 +15,7 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.lanes import CaseStarted, JudgeRequest, KernelRun, Outcome, judged_in_lanes
+from sdpalab.commands.lanes import CaseStarted, JudgeRequest, KernelOutcome, KernelRun, judged_in_lanes
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
@@ -94,7 +94,8 @@ def repro(
         large = list(LARGE_PROBLEMS)
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
-        processes.enter_context(fork_server(torch=any(map(is_user_file, asked))))
+        if len(asked) != 1:
+            processes.enter_context(fork_server(torch=any(map(is_user_file, asked))))
         subjects = [
             judged_kernel(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
         ]
@@ -114,7 +115,7 @@ def repro(
             if missing:
                 raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
             request = JudgeRequest(device, gpu, large, bundle.arrays, case_seconds, sums, folders)
-            attempts: list[Outcome] = []
+            attempts: list[KernelOutcome] = []
             left: list[str] = []
             interrupted = False
             with judged_in_lanes(subjects, request) as runs:
@@ -189,7 +190,7 @@ def _show(console: Console, run: KernelRun, case_seconds: float | None) -> None:
         console.print(verdict_text(False, f"no verdict: {outcome.failure}"), soft_wrap=True)
 
 
-def _keep(bundle: BundleWriter, subject: JudgedKernel, outcome: Outcome) -> None:
+def _keep(bundle: BundleWriter, subject: JudgedKernel, outcome: KernelOutcome) -> None:
     """Add the outcome of a kernel to the bundle, good or bad."""
     from sdpalab.evidence.user_source import user_files
 
@@ -223,13 +224,13 @@ def _headline(console: Console, text: str) -> None:
     console.print(f"{text} {'-' * (min(console.width, RULE_WIDTH) - len(text) - 1)}", soft_wrap=True)
 
 
-def _machine_failed(attempt: Outcome) -> bool:
+def _machine_failed(attempt: KernelOutcome) -> bool:
     from sdpalab.judge.verdict import Status
 
     return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
 
 
-def _summary(console: Console, attempts: list[Outcome], seconds: float, ran: str) -> None:
+def _summary(console: Console, attempts: list[KernelOutcome], seconds: float, ran: str) -> None:
     """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in attempts:

@@ -22,6 +22,7 @@
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
 #include "softmax/fp8_rows.cuh"
+#include "softmax/mask.cuh"
 #include "tile/copy.cuh"
 
 constexpr int SCALE_ROWS = 64;

@@ -11,64 +11,14 @@
 // single outlier takes the precision of all rows, which is why fp8 has a scale for each 64.
 //
 // A head's largest number must be known before its first is rounded: two steps before the attention, over blocks of
-// ROWS rows. The maxima of the blocks meet in the second, in whatever order.
+// rows (head_maxima and quantise_heads in tile/quantise.cuh). The maxima of the blocks meet in the second, in whatever
+// order.
 //
 // Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
 
 #include "mainloop/wmma_tiles.cuh"
 #include "softmax/fp8.cuh"
-
-// max|x| of each block of rows.
-template <int ROWS>
-__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
-    head_maxima(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
-                const Element* __restrict__ k,  // [batch, kv_heads, seq_kv, HEAD_DIM]
-                const Element* __restrict__ v,  // [batch, kv_heads, seq_kv, HEAD_DIM]
-                float* __restrict__ q_maxima,   // [batch, heads, blocks of seq_q]
-                float* __restrict__ k_maxima,   // [batch, kv_heads, blocks of seq_kv]
-                float* __restrict__ v_maxima,   // [batch, kv_heads, blocks of seq_kv]
-                int seq_q, int seq_kv, int heads) {
-    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
-    if (block.rows_left() <= 0) {
-        return;
-    }
-    const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
-    const float largest = block_max<QUANTISE_THREADS<ROWS>>(patch.largest());
-    if (threadIdx.x == 0) {
-        block.of(q_maxima, k_maxima, v_maxima)[block.number()] = largest;
-    }
-}
-
-// Each head's rows with the scale of its largest maximum.
-template <int ROWS>
-__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
-    quantise_heads(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-                   const float* __restrict__ q_maxima, const float* __restrict__ k_maxima,
-                   const float* __restrict__ v_maxima, unsigned char* __restrict__ q_bytes,
-                   unsigned char* __restrict__ k_bytes, unsigned char* __restrict__ v_bytes,
-                   float* __restrict__ q_scales,  // [batch, heads]
-                   float* __restrict__ k_scales,  // [batch, kv_heads]
-                   float* __restrict__ v_scales,  // [batch, kv_heads]
-                   int seq_q, int seq_kv, int heads) {
-    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
-    if (block.rows_left() <= 0) {
-        return;
-    }
-    QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
-    const float* maxima = block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;
-    float largest = 0.0f;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < block.blocks; i += QUANTISE_THREADS<ROWS>) {
-        largest = fmaxf(largest, maxima[i]);
-    }
-    const float scale = quantisation_scale(block_max<QUANTISE_THREADS<ROWS>>(largest));
-    patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(),
-                     patch.quotient(scale));
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        block.of(q_scales, k_scales, v_scales)[block.head] = scale;
-    }
-}
 
 // The element that is the e4m3 number; exact in both types.
 __device__ __forceinline__ unsigned element_pair(unsigned short numbers) {

@@ -1,6 +1,7 @@
-"""The step that quantises Q, K and V to e4m3 before a kernel computes with them (``include/tile/quantise.cuh``).
+"""The steps that quantise Q, K and V to e4m3 before a kernel computes with them (``include/tile/quantise.cuh``).
 
-A kernel that has this step declares ``Quantisation(rows=ROWS)``.
+They are a translation unit of their own: their code depends on no knob or mask of the kernel, which has many builds.
+A kernel that has the step :func:`quantise_rows` declares ``Quantisation(rows=ROWS)``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sdpalab.kernels.ladder import GRID_YZ_LIMIT, HEAD_DIMS, ladder_supports
-from sdpalab.kernels.plan import Buffer, Launch
+from sdpalab.kernels.plan import Buffer, Launch, Module
 from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["over_row_blocks", "quantisation_buffers", "quantise_rows", "quantised_supports", "row_blocks"]
@@ -46,7 +47,7 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
 
 
 def quantise_rows(problem: Problem, rows: int, *, v_in_blocks: bool) -> Launch:
-    """The step, for a kernel whose source includes ``tile/quantise.cuh``.
+    """The step.
 
     Parameters
     ----------
@@ -67,10 +68,12 @@ def over_row_blocks(
 ) -> Launch:
     """A launch with a block for each ``rows`` rows of a head of Q, K or V: ``RowBlock`` on the device side.
 
-    ``entry`` takes Q, K, V, the ``workspaces``, both lengths, the number of query heads, and the ``layout``.
+    ``entry``, a template in ``tile/quantise.cuh``, takes Q, K, V, the ``workspaces``, both lengths, the number of query
+    heads, and the ``layout``.
     """
+    macros = {"HEAD_DIM": str(problem.head_dim), "DTYPE_BF16": str(int(problem.dtype == "bfloat16"))}
     return Launch(
-        entry=entry,
+        module=Module("quantise.cu", '#include "tile/quantise.cuh"\n', entry, macros),
         grid=(max(row_blocks(problem, rows)), problem.heads + 2 * problem.kv_heads, problem.batch),
         block=(rows * problem.head_dim // 32, 1, 1),  # a thread has 4 rows x 8 columns
         args=("q", "k", "v", *workspaces, problem.seq_q, problem.seq_kv, problem.heads, *layout),

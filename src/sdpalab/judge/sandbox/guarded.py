@@ -246,18 +246,15 @@ def fork_server(*, torch: bool = True) -> Iterator[None]:
     """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
     has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`).
 
-    ``torch``: whether it imports torch as well, for candidates that compute with that. A block in another one uses the
-    other's server.
+    ``torch``: whether it imports torch as well, for candidates that compute with that.
     """
     global _server
-    if _server:
-        yield
-        return
-    server = _server = ForkServer(_environment(()), _path(), torch=torch)
+    before, server = _server, ForkServer(_environment(()), _path(), torch=torch)
+    _server = server
     try:
         yield
     finally:
-        _server = None
+        _server = before
         server.close()
 
 

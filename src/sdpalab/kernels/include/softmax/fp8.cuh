@@ -17,7 +17,7 @@
 #pragma once
 
 #include "softmax/online.cuh"
-#include "tile/quantise.cuh"
+#include "tile/e4m3.cuh"
 
 constexpr float WEIGHT_EXPONENT = 8.0f;  // probability_scale of the declared numerics is 2 to that
 constexpr float WEIGHT_UNIT = 1.0f / 256.0f;

@@ -3,13 +3,11 @@
 // Every row sees key 0, so a kernel that visits tiles in ascending order meets a visible key in its first tile.
 #pragma once
 
+#include "tile/ceil_div.cuh"
+
 #ifndef CAUSAL
 #error "define CAUSAL as 0 or 1"
 #endif
-
-__host__ __device__ constexpr int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
 
 // Query `row` sees exactly the keys 0 .. visible_keys - 1; one comparison covers the causal and the ragged edge.
 __device__ __forceinline__ int visible_keys(int row, int seq_kv) {

@@ -1,5 +1,6 @@
-// Rows of 16-bit elements to e4m3, with a float32 scale for a block of rows: a step of the plan of its own, before the
-// attention that computes with them (kernels/quantisation.py is the host side).
+// Rows of 16-bit elements to e4m3, with a float32 scale for a block of rows or for a head: kernels that run before the
+// attention that computes with the numbers. They are a translation unit of their own, with the macros HEAD_DIM and
+// DTYPE_BF16 alone (kernels/quantisation.py is the host side).
 //
 // A block of rows x becomes the numbers nearest to x / s, ties to even, with s = max|x| / 448, or 1 where that is 0;
 // both quotients are rounded to float32 first. The result is the declared one bit for bit, without a division of each x
@@ -10,11 +11,10 @@
 // registers: what is packed in one word is four rows of a column, in place of four columns of a row.
 #pragma once
 
-#include "ptx/sm89.cuh"
-#include "softmax/mask.cuh"
+#include "tile/ceil_div.cuh"
 #include "tile/dtype.cuh"
+#include "tile/e4m3.cuh"
 
-constexpr float E4M3_MAX = 448.0f;
 constexpr int PATCH_ROWS = 4;
 constexpr int PATCH_COLUMNS = 8;
 
@@ -67,11 +67,6 @@ private:
     float high;
     float low;
 };
-
-__device__ __forceinline__ unsigned pack_e4m3(float x0, float x1, float x2, float x3) {
-    return ptx::cvt_rn_satfinite_e4m3x2_f32(x0, x1) |
-           static_cast<unsigned>(ptx::cvt_rn_satfinite_e4m3x2_f32(x2, x3)) << 16;
-}
 
 // The largest x >= 0 of a block of THREADS threads, in all of them. Numbers that are not negative are ordered as their
 // bits are.
@@ -246,5 +241,56 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     if (threadIdx.x == 0) {
         float2* kv_scale = kv_scales + block.number();
         *block.of(q_scales + block.number(), &kv_scale->x, &kv_scale->y) = scale;
+    }
+}
+
+// max|x| of each block of rows.
+template <int ROWS>
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
+    head_maxima(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
+                const Element* __restrict__ k,  // [batch, kv_heads, seq_kv, HEAD_DIM]
+                const Element* __restrict__ v,  // [batch, kv_heads, seq_kv, HEAD_DIM]
+                float* __restrict__ q_maxima,   // [batch, heads, blocks of seq_q]
+                float* __restrict__ k_maxima,   // [batch, kv_heads, blocks of seq_kv]
+                float* __restrict__ v_maxima,   // [batch, kv_heads, blocks of seq_kv]
+                int seq_q, int seq_kv, int heads) {
+    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
+    if (block.rows_left() <= 0) {
+        return;
+    }
+    const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
+    const float largest = block_max<QUANTISE_THREADS<ROWS>>(patch.largest());
+    if (threadIdx.x == 0) {
+        block.of(q_maxima, k_maxima, v_maxima)[block.number()] = largest;
+    }
+}
+
+// Each head's rows with the scale of its largest maximum.
+template <int ROWS>
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
+    quantise_heads(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                   const float* __restrict__ q_maxima, const float* __restrict__ k_maxima,
+                   const float* __restrict__ v_maxima, unsigned char* __restrict__ q_bytes,
+                   unsigned char* __restrict__ k_bytes, unsigned char* __restrict__ v_bytes,
+                   float* __restrict__ q_scales,  // [batch, heads]
+                   float* __restrict__ k_scales,  // [batch, kv_heads]
+                   float* __restrict__ v_scales,  // [batch, kv_heads]
+                   int seq_q, int seq_kv, int heads) {
+    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
+    if (block.rows_left() <= 0) {
+        return;
+    }
+    QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
+    const float* maxima = block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;
+    float largest = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < block.blocks; i += QUANTISE_THREADS<ROWS>) {
+        largest = fmaxf(largest, maxima[i]);
+    }
+    const float scale = quantisation_scale(block_max<QUANTISE_THREADS<ROWS>>(largest));
+    patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(),
+                     patch.quotient(scale));
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        block.of(q_scales, k_scales, v_scales)[block.head] = scale;
     }
 }
