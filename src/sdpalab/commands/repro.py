@@ -108,17 +108,19 @@ def repro(
         subjects = [each for each in subjects if each.name not in refused]
 
         with BundleWriter(out, command=command_line()) as bundle:
-            _headline(console, "Pre-flight")
-            checks = examine()
-            print_checks(console, checks)
-            missing = [check.name for check in checks if check.health is Health.FAIL]
-            if missing:
-                raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
             request = JudgeRequest(device, gpu, large, bundle.arrays, case_seconds, sums, folders)
             attempts: list[KernelOutcome] = []
             left: list[str] = []
             interrupted = False
             with judged_in_lanes(subjects, request) as runs:
+                _headline(console, "Pre-flight")  # which takes seconds: the first kernels are built meanwhile
+                checks = examine()
+                print_checks(console, checks)
+                missing = [check.name for check in checks if check.health is Health.FAIL]
+                if missing:
+                    raise MachineError(
+                        f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above"
+                    )
                 for run in runs:
                     if not interrupted or run.outcome().verdict:
                         _show(console, run, case_seconds)
