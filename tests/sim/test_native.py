@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
@@ -9,8 +10,9 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -171,13 +173,76 @@ def kept(library: Library, name: str) -> tuple[bytes, int]:
         built.append(1)
         return b"machine code of " + name.encode()
 
-    return library.object_of(name, build), len(built)
+    content = library.object_of(name, build, 0.0)
+    assert content is not None
+    return content, len(built)
 
 
 def test_an_object_is_built_once_for_all_processes(tmp_path: Path) -> None:
     content = b"machine code of a"
     assert kept(Library(*target_name(), root=tmp_path), "a") == (content, 1)
     assert kept(Library(*target_name(), root=tmp_path), "a") == (content, 0)
+
+
+BUILDER = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+print("building", flush=True)
+sys.stdin.read()
+"""
+"""A process that builds an object, and ends when its standard input does."""
+
+
+@contextlib.contextmanager
+def built_elsewhere(path: Path) -> Iterator[Callable[[], None]]:
+    """In this block another process builds the object of this path, or until what it gives is called."""
+    path.parent.mkdir(exist_ok=True)
+    lock = [sys.executable, "-c", BUILDER, str(path.with_name("locks")), str(int(path.name[:12], 16))]
+    with subprocess.Popen(lock, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
+        assert builder.stdin is not None
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == b"building\n"
+        yield builder.stdin.close
+        builder.stdin.close()
+
+
+def test_what_another_process_builds_is_waited_for(tmp_path: Path) -> None:
+    library, other = (Library(*target_name(), root=tmp_path / name) for name in ("here", "there"))
+    here, there = library.path_of("a"), other.path_of("a")
+    kept(other, "a")
+
+    def build() -> bytes:
+        raise AssertionError
+
+    with built_elsewhere(here) as end:
+
+        def finish() -> None:
+            shutil.copy(there, here)
+            end()
+
+        assert library.object_of("a", build, 0.0) is None
+        assert kept(library, "b") == (b"machine code of b", 1), "meanwhile it builds another one"
+        timer = threading.Timer(0.2, finish)
+        timer.start()
+        assert library.object_of("a", build, 60.0) == b"machine code of a"
+        timer.join()
+
+
+def test_a_process_that_builds_for_ever_is_not_waited_for(tmp_path: Path) -> None:
+    library = Library(*target_name(), root=tmp_path)
+    with built_elsewhere(library.path_of("a")):
+        assert library.object_of("a", lambda: b"built here", 0.1) == b"built here"
+    assert kept(library, "a") == (b"built here", 0)
+
+
+def test_a_runtime_that_is_being_compiled_is_not_compiled_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(*target_name(), root=tmp_path)
+    with built_elsewhere(library.path_of("runtime")), monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", None)  # what would start a process
+        library.prepare()
 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:40], lambda old: old[:-1] + b"?", lambda old: b""])

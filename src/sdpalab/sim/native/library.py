@@ -3,7 +3,7 @@
 What is kept is one object for the loop and all else that is translated from Python (:mod:`.runtime`), and one for each
 operation; an operation's calls of translated functions are linked when it is loaded. So a kernel with operations that
 no kernel before had costs some milliseconds for each of those, once. Where the first object is missing, another process
-compiles it, while this one compiles the operations.
+compiles it, while this one compiles the operations. Of several processes that need the same object, one compiles it.
 
 An object's name is a digest of everything that it depends on: the simulator's sources, LLVM, the processor and its
 features. Its file begins with the digest of its content: a file that does not match is made again, never used. A
@@ -13,6 +13,8 @@ the digest says.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -20,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import llvmlite
@@ -32,6 +35,10 @@ from sdpalab.sim.native.translate import symbol
 from sdpalab.sim.sources import changed_since_import, sources_digest
 
 __all__ = ["Library", "compile_runtime", "library"]
+
+_OPERATION_SECONDS, _RUNTIME_SECONDS = 10.0, 60.0
+"""How long to wait for another process's object: many times what it takes, as that process may have been stopped."""
+_LOOK_SECONDS = 0.01
 
 _BESIDE = f"import sys; sys.path[:] = sys.argv[4:]; from {__name__} import compile_runtime; compile_runtime()"
 """The program of the process that compiles the runtime, with the arguments of a library and the import path."""
@@ -60,6 +67,7 @@ class Library:
         self._runtime = False
         self._beside: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
+        self._locks = -1
         machine = target_machine(cpu, features)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._version = _version()
@@ -85,8 +93,9 @@ class Library:
         with self._lock:
             if self._runtime or self._beside or not self._keeps or len(os.sched_getaffinity(0)) < 2:
                 return
-            if self._kept("runtime") is not None:
-                return
+            with self._building("runtime", 0.0) as alone:
+                if not alone or self._kept("runtime") is not None:
+                    return
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
                 if not os.access(self.root, os.W_OK):
@@ -106,7 +115,9 @@ class Library:
             _progress()
             return compile_functions(runtime_functions(), self.cpu, self.features)
 
-        return self.object_of("runtime", build)
+        content = self.object_of("runtime", build, _RUNTIME_SECONDS)
+        assert content is not None, "it waits, and then builds"
+        return content
 
     def _load_runtime(self) -> None:
         if not self._runtime:
@@ -121,10 +132,13 @@ class Library:
         """The addresses of operations, in their order; what is missing is compiled or read from the cache."""
         with self._lock:
             missing = {each.name: each for each in operations if each.name not in self._addresses}
-            objects = {
-                name: self.object_of(name, functools.partial(compile_operation, each, self.cpu, self.features))
-                for name, each in missing.items()
-            }
+            objects: dict[str, bytes] = {}
+            for seconds in (0.0, _OPERATION_SECONDS):  # what other processes compile is waited for at the end
+                for name in missing.keys() - objects.keys():
+                    build = functools.partial(compile_operation, missing[name], self.cpu, self.features)
+                    content = self.object_of(name, build, seconds)
+                    if content is not None:
+                        objects[name] = content
             self._load_runtime()
             if missing:
                 self.load(objects, list(missing))
@@ -143,22 +157,61 @@ class Library:
         digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, name)).encode()).hexdigest()
         return self.root / f"{digest}.o"
 
-    def object_of(self, name: str, build: Callable[[], bytes]) -> bytes:
-        """An object from the cache, or built and kept there; without room for it, only built."""
+    def object_of(self, name: str, build: Callable[[], bytes], seconds: float) -> bytes | None:
+        """An object from the cache, or built and kept there; without room for it, only built.
+
+        While another process builds it, this one waits for so many seconds, at most: then it builds it itself, or, with
+        no seconds to wait, returns None.
+        """
         if not self._keeps:
             return build()
         content = self._kept(name)
         if content is not None:
             return content
-        built = build()
+        with self._building(name, seconds) as alone:
+            if not alone and not seconds:
+                return None
+            content = self._kept(name)  # another process has built it
+            if content is None:
+                content = build()
+                self._keep(name, content)
+            return content
+
+    @contextlib.contextmanager
+    def _building(self, name: str, seconds: float) -> Iterator[bool]:
+        """Whether no other process builds an object meanwhile; waits until that is so, or the seconds are over.
+
+        A lock is one byte of a file, which need not be there; a process that ends has none any more. Where there is no
+        folder, or a file system without locks, each process is alone.
+        """
+        place, deadline = int(self.path_of(name).name[:12], 16), time.monotonic() + seconds
+        locks, alone = -1, True
+        with contextlib.suppress(OSError):
+            locks = self._open_locks()
+            while not (alone := _locked(locks, place)) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
         try:
+            yield alone
+        finally:
+            if alone and locks >= 0:
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
+
+    def _open_locks(self) -> int:
+        """The file of locks, which stays open: to close it would release them all."""
+        if self._locks < 0:
             self.root.mkdir(parents=True, exist_ok=True)
+            self._locks = os.open(self.root / "locks", os.O_RDWR | os.O_CREAT, 0o666)
+        return self._locks
+
+    def _keep(self, name: str, content: bytes) -> None:
+        """Keep an object in the cache."""
+        try:
             with tempfile.NamedTemporaryFile(dir=self.root, delete=False) as file:
-                file.write(hashlib.sha256(built).digest() + built)
+                file.write(hashlib.sha256(content).digest() + content)
             os.replace(file.name, self.path_of(name))
         except OSError:  # a full or read-only disk costs time, and nothing else
             pass
-        return built
 
     def _kept(self, name: str) -> bytes | None:
         """An object from the cache; None if it is not there, or not as it was written."""
@@ -173,6 +226,15 @@ def compile_runtime() -> None:
     """Compile the runtime into the cache; the arguments of the program are those of a :class:`Library`."""
     cpu, features, root = sys.argv[1:4]
     Library(cpu, features, Path(root)).runtime()
+
+
+def _locked(file: int, place: int) -> bool:
+    """Lock a byte of a file; False if another process has it."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _progress() -> None:
