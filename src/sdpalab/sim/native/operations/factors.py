@@ -14,7 +14,7 @@ from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
 
-__all__ = ["ELEMENTS", "Factor", "as_factor", "store_a", "store_b", "store_factors"]
+__all__ = ["ELEMENTS", "Factor", "as_factor", "store_factors", "store_fragments"]
 
 ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8}
 """Elements of a factor in one 32-bit register."""
@@ -26,7 +26,7 @@ _SHIFTS = {"s8": 24, "s4": 28}
 Factor = Callable[[Lanes, str], Lanes]
 """From the bits of elements of a kind, each in a u32, to factors, f32."""
 Registers = Callable[[Any], Lanes]
-"""A fragment's registers by their number, an ``i64``."""
+"""Registers of fragments by their number, an ``i64``."""
 
 
 def as_factor(bits: Lanes, kind: str) -> Lanes:
@@ -53,19 +53,26 @@ def store_factors(code: OperationCode, lines: Lanes, kind: str, factor: Factor, 
             b.store(part.value, code.at(target, place), align=32)
 
 
-def store_a(code: OperationCode, k_blocks: int, registers: Registers, kind: str, factor: Factor, target: Any) -> None:
-    """Write the factors of a fragment of A, of two registers for each block along K, as f32 [2, k, 8 rows]."""
-    b, deep = code.builder, 4 * ELEMENTS[kind]
-    with code.loop(WORD64(2 * k_blocks)) as number:
-        half, block = b.and_(number, WORD64(1)), b.lshr(number, WORD64(1))
-        place = b.add(b.mul(half, WORD64(32 * deep * k_blocks)), b.mul(block, WORD64(32 * deep)))
-        store_factors(code, registers(number), kind, factor, code.at(target, place))
+def store_fragments(
+    code: OperationCode,
+    numbers: range,
+    k_blocks: int,
+    registers: Registers,
+    kind: str,
+    factor: Factor,
+    target: Any,
+) -> None:
+    """Write the factors of some of a product's registers: two of A for each block along K, and behind them one of B.
 
-
-def store_b(code: OperationCode, k_blocks: int, registers: Registers, kind: str, factor: Factor, target: Any) -> None:
-    """Write the factors of a fragment of B, of a register for each block along K, as f32 [k, 8 columns]."""
-    with code.loop(WORD64(k_blocks)) as number:
-        place = code.builder.mul(number, WORD64(32 * 4 * ELEMENTS[kind]))
+    At ``target`` there is A, f32 [2, k, 8 rows], and behind it B, f32 [k, 8 columns].
+    """
+    b, block = code.builder, 32 * 4 * ELEMENTS[kind]
+    with code.loop(WORD64(len(numbers))) as turn:
+        number = b.add(turn, WORD64(numbers.start))
+        half, behind = b.and_(number, WORD64(1)), b.lshr(number, WORD64(1))
+        of_a = b.add(b.mul(half, WORD64(block * k_blocks)), b.mul(behind, WORD64(block)))
+        of_b = b.mul(number, WORD64(block))
+        place = b.select(b.icmp_signed("<", number, WORD64(2 * k_blocks)), of_a, of_b)
         store_factors(code, registers(number), kind, factor, code.at(target, place))
 
 

@@ -7,7 +7,7 @@ Sums are by the rule of the architecture (:mod:`sdpalab.sim.tensor_cores`), or i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -22,7 +22,7 @@ from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.factors import ELEMENTS, Factor, as_factor, store_a, store_b
+from sdpalab.sim.native.operations.factors import ELEMENTS, Factor, as_factor, store_fragments
 from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.stale import is_stale, lanes_that_differ, stale_record, through_python, write_out
 from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
@@ -164,18 +164,22 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def store_operands(
-    code: OperationCode, first: int, kinds: tuple[str, str], k_blocks: int, factor: Factor, left: Any, right: Any
+    code: OperationCode, first: int, kinds: tuple[str, str], k_blocks: int, factor: Factor, target: Any, *, again: bool
 ) -> None:
-    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; without ``left``, of B
-    alone."""
-    b = code.builder
+    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; ``again``, of B alone."""
+    of_a, of_b = range(2 * k_blocks), range(2 * k_blocks, 3 * k_blocks)
+    if again:
+        parts = [(of_b, kinds[1])]
+    elif kinds[0] == kinds[1]:
+        parts = [(range(3 * k_blocks), kinds[0])]
+    else:
+        parts = [(of_a, kinds[0]), (of_b, kinds[1])]
 
-    def registers(begin: int) -> Callable[[Any], Lanes]:
-        return lambda number: code.source(b.add(number, WORD64(begin)), "u32")
+    def register(number: Any) -> Lanes:
+        return code.source(code.builder.add(number, WORD64(first)), "u32")
 
-    if left is not None:
-        store_a(code, k_blocks, registers(first), kinds[0], factor, left)
-    store_b(code, k_blocks, registers(first + 2 * k_blocks), kinds[1], factor, right)
+    for numbers, kind in parts:
+        store_fragments(code, numbers, k_blocks, register, kind, factor, target)
 
 
 def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | IntegerSum, *, again: bool) -> None:
@@ -190,7 +194,7 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
     scratch = code.pointer(layout.SCRATCH)
     begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
     left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
-    store_operands(code, held, kinds, k_blocks, as_factor, None if again else left, right)
+    store_operands(code, held, kinds, k_blocks, as_factor, left, again=again)
     if not again:
         tile.spread_exponents(code, left, of_left)
     c_first = held + 3 * k_blocks

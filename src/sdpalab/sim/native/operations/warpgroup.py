@@ -16,7 +16,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, where
 from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.factors import Factor, as_factor, store_a, store_factors
+from sdpalab.sim.native.operations.factors import Factor, as_factor, store_factors, store_fragments
 from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
@@ -76,7 +76,7 @@ def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
         def register(number: Any) -> Lanes:
             return code.load(code.at(code.registers, b.mul(number, WORD64(128))), "u32", align=8)
 
-        store_a(code, 2, register, kind, numbers.factor, target)
+        store_fragments(code, range(4), 2, register, kind, numbers.factor, target)
 
     return NativeOperation(f"wgmma.fragment.{numbers.name}{kind}", build)
 

@@ -66,7 +66,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
         left, right, room = (code.at(scratch, WORD64(place)) for place in (0, 64 * deep, 96 * deep))
-        store_operands(code, held, kinds, k_blocks, _factors(words), left, right)
+        store_operands(code, held, kinds, k_blocks, _factors(words), left, again=False)
         _store_sums(words, code, left, right, deep, room)
         with code.loop(WORD64(held)) as number:
             addend = b.add(number, WORD64(held + 3 * k_blocks))
@@ -78,7 +78,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
                 column = _column(code, room, number)
                 b.store(words.add(column, code.source(addend, "u32")).value, code.row(number), align=64)
 
-    name = f"{words.ring.name}.mma.{k_blocks}.{'.'.join(kinds)}.{result}"
+    name = f"{words.ring.arithmetic}.mma.{k_blocks}.{'.'.join(kinds)}.{result}"
     return NativeOperation(name, build)
 
 
@@ -145,7 +145,7 @@ def warpgroup_numbers(words: RingWords) -> Numbers:
     def product(tile: TileSum | IntegerSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
 
-    return Numbers(f"{words.ring.name}.", _factors(words), product)
+    return Numbers(f"{words.ring.arithmetic}.", _factors(words), product)
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
@@ -168,4 +168,4 @@ def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
                 before = where(code.all_or_none(keep), code.load(row, "u32"), 0)
                 b.store(words.add(column, before).value, row, align=64)
 
-    return NativeOperation(f"{words.ring.name}.wgmma.product.{deep}", build)
+    return NativeOperation(f"{words.ring.arithmetic}.wgmma.product.{deep}", build)
