@@ -10,7 +10,8 @@ Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +120,8 @@ class TileSum:
     ) -> tuple[Lanes, Lanes]:
         """The sums of a tile, f32 of [8 rows, 8 columns] each: the upper and the lower half.
 
-        Each row's sums are one turn of a loop: LLVM takes much longer for 16 rows one behind the other.
+        Some rows are one turn of a loop: LLVM takes much longer for 16 rows one behind the other, and the processor's
+        registers hold what it works on. There are several, because each step of a row's sums waits for the last.
 
         Parameters
         ----------
@@ -151,41 +153,48 @@ class TileSum:
 
     @staticmethod
     def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
-        return values if negate is None else where(code.all_or_none(negate, values.count), -values, values)
+        """Numbers, or these with the other sign."""
+        if negate is None:
+            return values
+        float_ = llvm_type("f32").element
+        return values * code.spread(code.builder.select(negate, float_(-1.0), float_(1.0)), "f32", values.count)
 
     def _number(self, values: Lanes) -> Lanes:
         """f32 rounded to the result's type, to nearest even."""
         return widened(narrowed(values, "f16"), "f16") if self.result == "f16" else values
 
-    def _row_of_a(self, code: OperationCode, left: Any, row: Any) -> Any:
-        """Where a row of A begins, whose elements lie 32 bytes apart."""
+    @contextmanager
+    def _rows(self, code: OperationCode, left: Any, many: int) -> Iterator[tuple[Any, Any]]:
+        """A loop over ``many`` rows at a time, whose number divides 8: the number of the turn, and where these rows of
+        A begin. Elements of a row lie 32 bytes apart, and neighbouring rows 4."""
         b = code.builder
-        half, line = b.lshr(row, WORD64(3)), b.and_(row, WORD64(7))
-        return code.at(left, b.add(b.mul(half, WORD64(32 * self.depth)), b.mul(line, WORD64(4))))
+        with code.loop(WORD64(ROWS // many)) as turn:
+            row = b.mul(turn, WORD64(many))
+            half, line = b.lshr(row, WORD64(3)), b.and_(row, WORD64(7))
+            yield turn, code.at(left, b.add(b.mul(half, WORD64(32 * self.depth)), b.mul(line, WORD64(4))))
 
-    def _element(self, code: OperationCode, row: Any, k: int) -> Lanes:
-        """An element of a row of A, for all columns."""
-        place = code.at(row, WORD64(32 * k))
-        return code.spread(code.builder.load(place, typ=llvm_type("f32").element, align=4), "f32", COLUMNS)
+    def _elements(self, code: OperationCode, of_a: Any, k: int, many: int) -> Lanes:
+        """An element of each of ``many`` rows of A, for all columns."""
+        b, type_ = code.builder, llvm_type("f32").element
+        places = [code.at(of_a, WORD64(32 * k + 4 * row)) for row in range(many)]
+        return stacked([code.spread(b.load(place, typ=type_, align=4), "f32", COLUMNS) for place in places])
 
-    def _row_of_b(self, code: OperationCode, right: Any, k: int) -> Lanes:
-        return code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+    def _row_of_b(self, code: OperationCode, right: Any, k: int, many: int) -> Lanes:
+        """A row of B, for ``many`` rows of A."""
+        row = code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+        return row.shuffled(list(range(COLUMNS)) * many)
 
     def _plain(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
-        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule. Those of 4
-        rows are made together, because each addition waits for the last."""
-        b, by_rule = code.builder, self.result == "f16" or self.rule.addend_last
+        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule."""
+        b, many, by_rule = code.builder, 4, self.result == "f16" or self.rule.addend_last
         summed = [range(at, min(at + SUMMED, self.depth)) for at in range(0, self.depth, SUMMED)]
-        with code.loop(WORD64(ROWS // 4)) as group:
-            first, place = b.mul(group, WORD64(4)), b.mul(group, WORD64(4 * 32))
-            of_a = [self._row_of_a(code, left, b.add(first, WORD64(row))) for row in range(4)]
-            totals, before = code.load(code.at(start, place), "f32", 4 * COLUMNS), None
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            totals, before = code.load(code.at(start, place), "f32", many * COLUMNS), None
             for block in self.rule.blocks if by_rule else summed:
-                rows = [code.constant("f32", 0.0, COLUMNS)] * 4
+                part = totals.like(0)
                 for k in block:
-                    factors = self._row_of_b(code, right, k)
-                    rows = [self._element(code, of_a[row], k).call("fma", factors, rows[row]) for row in range(4)]
-                part = stacked(rows)
+                    part = self._elements(code, of_a, k, many).call("fma", self._row_of_b(code, right, k, many), part)
                 if by_rule:
                     totals = self._number(part + totals)
                 else:
@@ -195,22 +204,25 @@ class TileSum:
 
     def _hardware(self, code: OperationCode, left: Any, right: Any, of_left: Any, start: Any, results: Any) -> None:
         """Sums by the rule."""
-        b, tops = code.builder, self._greatest(code, right, of_left)
-        highest, lowest = (code.loop_value(code.constant("s32", 0, COLUMNS)) for _ in range(2))
-        with code.loop(WORD64(ROWS)) as row:
-            place, of_a = b.mul(row, WORD64(32)), self._row_of_a(code, left, row)
-            total = code.load(code.at(start, place), "f32", COLUMNS, align=32)
+        b, many, tops = code.builder, 2, self._greatest(code, right, of_left)
+        highest, lowest = (code.loop_value(code.constant("s32", 0, many * COLUMNS)) for _ in range(2))
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            total = code.load(code.at(start, place), "f32", many * COLUMNS)
             for number, block in enumerate(self.rule.blocks):
-                of_row = code.at(tops, b.add(b.mul(row, WORD64(16)), WORD64(256 * number)))
-                top = code.load(of_row, "s16", COLUMNS, align=16).to("s32")
+                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), WORD64(256 * number)))
+                top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
                 top = _greater(top, exponents(total, EMIN[self.result], special=False))
                 top = where(top < -FAR, top.like(0), top)  # where all terms are zero
                 highest.set(_greater(highest.get(), top))
                 lowest.set(where(top < lowest.get(), top, lowest.get()))
                 scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
-                terms = self._terms(code, of_a, right, block, scale)
+                terms = top.like(0)
+                for k in block:  # in units of the last digit
+                    product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
+                    terms = terms + (product * scale).to("s32")
                 total = self._sum(terms, total, scale).frozen()  # out of range, where the exact sums are taken
-            b.store(total.value, code.at(results, place), align=32)
+            b.store(total.value, code.at(results, place), align=64)
         beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
         with b.if_then(beyond.any(), likely=False):
             self._exact(code, left, right, start, results)
@@ -236,18 +248,8 @@ class TileSum:
             b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
         return tops
 
-    def _terms(self, code: OperationCode, of_a: Any, right: Any, block: Sequence[int], scale: Lanes) -> Lanes:
-        """The sums of a block's aligned products in a row, in units of the last digit of a term, s32; ``scale`` is that
-        unit's inverse."""
-        total: Lanes | None = None
-        for k in block:
-            term = (self._element(code, of_a, k) * self._row_of_b(code, right, k) * scale).to("s32")
-            total = term if total is None else total + term
-        assert total is not None
-        return total
-
     def _sum(self, products: Lanes, before: Lanes, scale: Lanes) -> Lanes:
-        """The products and C, rounded once; ``scale`` as in :meth:`_terms`."""
+        """The products and C, rounded once; ``scale`` is the inverse of the unit of the last digit."""
         unit = (scale.as_type("s32").like(254 << 23) - scale.as_type("s32")).as_type("f32")
         addend = (before * scale).to("s32")
         most = (4 * max(map(len, self.rule.blocks)) + 2) << self.rule.fraction
