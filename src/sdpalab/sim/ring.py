@@ -66,7 +66,12 @@ class Ring:
     def name(self) -> str:
         """As in the option ``numerics``."""
         order = "" if self.spacing == 1.0 else "-near" if self.spacing < 1.0 else "-far"
-        return f"ring-{self.prime}{order}"
+        return f"{self.arithmetic}{order}"
+
+    @property
+    def arithmetic(self) -> str:
+        """A name for all but the order of codes."""
+        return f"ring-{self.prime}"
 
     @property
     def order(self) -> int:

@@ -49,21 +49,25 @@ def compile_operation(operation: NativeOperation, cpu: str, features: str) -> by
     module = ir.Module("operation")
     module.has_halves = "+f16c" in features.split(",")
     operation.add_to(Translator(module, elsewhere=True))
-    return _object_of(module, cpu, features)
+    return _object_of(module, cpu, features, loops_change=False)
 
 
 def compile_functions(functions: Collection[Callable[..., Any]], cpu: str, features: str) -> bytes:
     """The object that has these functions of 64-bit integers, by their symbols, with all that they call."""
     module = ir.Module("functions")
     Translator(module, functions).finish()
-    return _object_of(module, cpu, features)
+    return _object_of(module, cpu, features, loops_change=True)
 
 
-def _object_of(module: Any, cpu: str, features: str) -> bytes:
+def _object_of(module: Any, cpu: str, features: str, *, loops_change: bool) -> bytes:
+    """The object of a module. Loops of operations work on vectors already: there is nothing to gain by unrolling them,
+    and they take longer to compile."""
     machine = target_machine(cpu, features)
     module.triple = llvm.get_default_triple()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=_OPTIMISE))
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMISE)
+    options.loop_unrolling = options.loop_vectorization = loops_change
+    builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(parsed, builder)
     return bytes(machine.emit_object(parsed))

@@ -42,6 +42,23 @@ class NativeOperation:
             builder.ret(WORD64(DONE))
 
 
+@dataclass(frozen=True)
+class LoopValue:
+    """A value that a loop changes. LLVM keeps it in registers."""
+
+    builder: Any
+    place: Any
+    type: str
+
+    def get(self) -> Lanes:
+        """What it is now."""
+        return Lanes(self.builder, self.builder.load(self.place, typ=self.place.allocated_type), self.type)
+
+    def set(self, value: Lanes) -> None:
+        """Change it."""
+        self.builder.store(value.value, self.place)
+
+
 class OperationCode:
     """The code of one operation while it is written down.
 
@@ -62,27 +79,27 @@ class OperationCode:
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
-    def operand(self, k: int) -> Any:
-        """The record's operand ``k`` as an ``i64``."""
-        word = self._load(self._record, OPERANDS + k, WORD32)
-        return self.builder.sext(word, WORD64)
+    def operand(self, k: Any) -> Any:
+        """The record's operand ``k``, an ``int`` or an ``i64``, as an ``i64``."""
+        b = self.builder
+        place = WORD64(OPERANDS + k) if isinstance(k, int) else b.add(k, WORD64(OPERANDS))
+        word = b.load(b.gep(self._record, [place], source_etype=WORD32), typ=WORD32)
+        return b.sext(word, WORD64)
 
     def context(self, k: int) -> Any:
         """A word of the context, an ``i64``."""
-        return self._load(self._context, k, WORD64)
+        b = self.builder
+        return b.load(b.gep(self._context, [WORD64(k)], source_etype=WORD64), typ=WORD64)
 
     def pointer(self, k: int) -> Any:
         """A word of the context that is an address."""
         return self.builder.inttoptr(self.context(k), POINTER)
 
-    def _load(self, base: Any, k: int, type_: Any) -> Any:
-        return self.builder.load(self.builder.gep(base, [WORD64(k)], source_etype=type_), typ=type_)
-
     def at(self, base: Any, offset: Any) -> Any:
         """A pointer moved by bytes."""
         return self.builder.gep(base, [offset], source_etype=BYTE)
 
-    def row(self, k: int) -> Any:
+    def row(self, k: Any) -> Any:
         """Where the row is that operand ``k`` names."""
         return self.at(self._registers, self.operand(k))
 
@@ -116,6 +133,14 @@ class OperationCode:
         b.cbranch(b.icmp_signed("<", following, many), turn, after)
         b.position_at_end(after)
 
+    def loop_value(self, value: Lanes) -> LoopValue:
+        """A value that a loop will change, as it is at first."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(value.value.type)
+        changing = LoopValue(self.builder, place, value.type)
+        changing.set(value)
+        return changing
+
     def all_or_none(self, condition: Any, count: int = WARP) -> Lanes:
         """An ``i1`` in every element."""
         return self.spread(condition, "pred", count)
@@ -147,7 +172,7 @@ class OperationCode:
         """A bit for each lane as a predicate."""
         return Lanes(self.builder, self.builder.bitcast(word, llvm_type("pred")), "pred")
 
-    def source(self, k: int, type_: str, count: int = WARP) -> Lanes:
+    def source(self, k: Any, type_: str, count: int = WARP) -> Lanes:
         """The row that operand ``k`` names."""
         return self.load(self.row(k), type_, count)
 

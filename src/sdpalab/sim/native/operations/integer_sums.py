@@ -14,18 +14,7 @@ from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import OperationCode
 from sdpalab.sim.native.operations.sums import COLUMNS, ROWS, stacked
 
-__all__ = ["INTEGERS", "IntegerSum", "integer_factors"]
-
-INTEGERS = {"s8": 8, "u8": 8, "s4": 4, "u4": 4}
-"""Factor types, and their bits."""
-
-
-def integer_factors(raw: Lanes, kind: str) -> Lanes:
-    """Bytes as elements of a type, in float32; of the halves of a byte the low one first."""
-    if INTEGERS[kind] == 8:
-        return raw.as_type(kind).to("f32")
-    parts = [(half.as_type(f"{kind[0]}8") >> 4).to("f32") for half in (raw.as_type("u8") << 4, raw.as_type("u8"))]
-    return parts[0].shuffled([k // 2 + raw.count * (k % 2) for k in range(2 * raw.count)], parts[1])
+__all__ = ["IntegerSum"]
 
 
 @dataclass(frozen=True)

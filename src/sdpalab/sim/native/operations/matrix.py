@@ -8,6 +8,7 @@ Sums are by the rule of the architecture (:mod:`sdpalab.sim.tensor_cores`), or i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 
@@ -21,16 +22,16 @@ from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.convert import decoded8
-from sdpalab.sim.native.operations.integer_sums import INTEGERS, IntegerSum, integer_factors
+from sdpalab.sim.native.operations.factors import ELEMENTS, Factor, as_factor, store_fragments
+from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.stale import is_stale, lanes_that_differ, stale_record, through_python, write_out
-from sdpalab.sim.native.operations.sums import ALTERNATING, COLUMNS, TileSum, stacked, store_half
+from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.stale import StaleAccess
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["ELEMENTS", "TF32_BITS", "product_operation", "product_records", "product_shape"]
+__all__ = ["product_operation", "product_records", "product_shape", "store_operands"]
 
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
@@ -161,24 +162,24 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 # ---- products --------------------------------------------------------------------------------------------------------
 
-ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8}
-"""Elements of a factor in one 32-bit register."""
 
+def store_operands(
+    code: OperationCode, first: int, kinds: tuple[str, str], k_blocks: int, factor: Factor, target: Any, *, again: bool
+) -> None:
+    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; ``again``, of B alone."""
+    of_a, of_b = range(2 * k_blocks), range(2 * k_blocks, 3 * k_blocks)
+    if again:
+        parts = [(of_b, kinds[1])]
+    elif kinds[0] == kinds[1]:
+        parts = [(range(3 * k_blocks), kinds[0])]
+    else:
+        parts = [(of_a, kinds[0]), (of_b, kinds[1])]
 
-def _block(code: OperationCode, k: int, kind: str) -> Lanes:
-    """The 8 lines of a fragment's register ``k``, 4 words each, as float32: [8, 4 x elements] in order of lines."""
-    if kind in INTEGERS:
-        return integer_factors(code.source(k, "u8", 128), kind)
-    if kind == "tf32":
-        return (code.source(k, "u32") & TF32_BITS).as_type("f32")
-    if kind in ("f16", "bf16"):
-        return widened(code.source(k, "u16", 64), kind)
-    return decoded8(code.source(k, "u8", 128).to("u32"), kind)
+    def register(number: Any) -> Lanes:
+        return code.source(code.builder.add(number, WORD64(first)), "u32")
 
-
-def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
-    """A B block [8 columns, deep] as ``deep`` rows of 8 columns."""
-    return [block.shuffled([column * deep + k for column in range(COLUMNS)]) for k in range(deep)]
+    for numbers, kind in parts:
+        store_fragments(code, numbers, k_blocks, register, kind, factor, target)
 
 
 def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | IntegerSum, *, again: bool) -> None:
@@ -187,26 +188,16 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
     ``again`` takes A as the record before this one has left it in the scratch.
     """
     needs_whole_warp(code)
-    b = code.builder
     deep = 4 * ELEMENTS[kinds[0]]
     k_blocks = tile.depth // deep
     held = 2 if tile.result == "f16" else 4
-    a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
     scratch = code.pointer(layout.SCRATCH)
     begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
     left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
-    # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
-    # keeps LLVM from turning those loads into shuffles of the stored vector.
-    for block in range(0 if again else 2 * k_blocks):
-        rows = stacked(_by_depth(_block(code, a_first + block, kinds[0]), deep))
-        place = 32 * (block % 2 * tile.depth + block // 2 * deep)
-        store = b.store(rows.value, code.at(left, WORD64(place)), align=64)
-        store.volatile = True
+    store_operands(code, held, kinds, k_blocks, as_factor, left, again=again)
     if not again:
         tile.spread_exponents(code, left, of_left)
-    for block in range(k_blocks):
-        rows = stacked(_by_depth(_block(code, b_first + block, kinds[1]), deep))
-        b.store(rows.value, code.at(right, WORD64(32 * block * deep)), align=64)
+    c_first = held + 3 * k_blocks
     if tile.result == "f16":
         before = [widened(code.source(c_first + half, "u16", 64), "f16") for half in range(2)]
     else:
@@ -216,8 +207,6 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
-TF32_BITS = 0xFFFFE000
-"""What counts of a float32 as tf32."""
 _PARTNERS = {
     ("f16",): ("f32", "f16"),
     ("bf16",): ("f32",),

@@ -10,7 +10,8 @@ Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,13 +97,13 @@ class TileSum:
         """Write the exponents of A [2, depth, 8] as s16 [depth, 16 rows, 8 columns], the same in all columns."""
         if self.numerics != "hardware":
             return
-        repeated = [row for row in range(8) for _ in range(COLUMNS)]
-        for k in range(self.depth):
-            halves = []
+        b, repeated = code.builder, [row for row in range(8) for _ in range(COLUMNS)]
+        with code.loop(WORD64(self.depth)) as k:
             for half in range(2):
-                row = code.load(code.at(left, WORD64(32 * (half * self.depth + k))), "f32", 8, align=32)
-                halves.append(exponents(row, self.rule.least).to("s16").shuffled(repeated))
-            code.builder.store(stacked(halves).value, code.at(target, WORD64(256 * k)), align=64)
+                line = code.at(left, b.mul(b.add(k, WORD64(half * self.depth)), WORD64(32)))
+                row = exponents(code.load(line, "f32", 8, align=32), self.rule.least).to("s16").shuffled(repeated)
+                place = b.add(b.mul(k, WORD64(256)), WORD64(128 * half))
+                b.store(row.value, code.at(target, place), align=64)
 
     # ---- sums -------------------------------------------------------------------------------------------------------
 
@@ -119,6 +120,9 @@ class TileSum:
     ) -> tuple[Lanes, Lanes]:
         """The sums of a tile, f32 of [8 rows, 8 columns] each: the upper and the lower half.
 
+        Some rows are one turn of a loop: LLVM takes much longer for 16 rows one behind the other, and the processor's
+        registers hold what it works on. There are several, because each step of a row's sums waits for the last.
+
         Parameters
         ----------
         left, right, of_left : llvmlite.ir.Value
@@ -130,125 +134,122 @@ class TileSum:
         negate : llvmlite.ir.Value, optional
             An ``i1``: whether the products are subtracted.
         """
-        start = [half.shuffled(range(at, at + COLUMNS)) for half in before for at in range(0, 8 * COLUMNS, COLUMNS)]
-        sums = [code.constant("f32", 0.0, COLUMNS)] * ROWS if self.rule.addend_last else start
+        b, results = code.builder, code.at(room, WORD64(512))
+        before = self._signed(code, before[0], negate), self._signed(code, before[1], negate)  # and again the sums
+        start = tuple(half.like(0) for half in before) if self.rule.addend_last else before
+        for half, values in enumerate(start):
+            b.store(values.value, code.at(room, WORD64(256 * half)), align=64)
         if self.numerics == "hardware":
-            sums = self._hardware(code, left, right, of_left, sums, room, negate)
+            self._hardware(code, left, right, of_left, room, results)
         else:
-            sums = [each for half in (0, 8) for each in self._plain(code, left, right, half, sums, negate)]
-        if self.rule.addend_last:
-            sums = [self._number(total + addend) for total, addend in zip(sums, start, strict=True)]
-        sums = [total + 0.0 for total in sums]  # no zero is negative
-        return stacked(sums[:8]), stacked(sums[8:])
+            self._plain(code, left, right, room, results)
+        sums = []
+        for half, addend in enumerate(before):
+            total = code.load(code.at(results, WORD64(256 * half)), "f32", 64)
+            if self.rule.addend_last:
+                total = self._number(total + addend)
+            sums.append(self._signed(code, total, negate) + 0.0)  # no zero is negative
+        return sums[0], sums[1]
+
+    @staticmethod
+    def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
+        """Numbers, or these with the other sign."""
+        if negate is None:
+            return values
+        float_ = llvm_type("f32").element
+        return values * code.spread(code.builder.select(negate, float_(-1.0), float_(1.0)), "f32", values.count)
 
     def _number(self, values: Lanes) -> Lanes:
         """f32 rounded to the result's type, to nearest even."""
         return widened(narrowed(values, "f16"), "f16") if self.result == "f16" else values
 
-    def _element(self, code: OperationCode, left: Any, row: int, k: int) -> Lanes:
-        """An element of A, for all columns."""
-        place = code.at(left, WORD64(32 * (row // 8 * self.depth + k) + 4 * (row % 8)))
-        return code.spread(code.builder.load(place, typ=llvm_type("f32").element, align=4), "f32", COLUMNS)
+    @contextmanager
+    def _rows(self, code: OperationCode, left: Any, many: int) -> Iterator[tuple[Any, Any]]:
+        """A loop over ``many`` rows at a time, whose number divides 8: the number of the turn, and where these rows of
+        A begin. Elements of a row lie 32 bytes apart, and neighbouring rows 4."""
+        b = code.builder
+        with code.loop(WORD64(ROWS // many)) as turn:
+            row = b.mul(turn, WORD64(many))
+            half, line = b.lshr(row, WORD64(3)), b.and_(row, WORD64(7))
+            yield turn, code.at(left, b.add(b.mul(half, WORD64(32 * self.depth)), b.mul(line, WORD64(4))))
 
-    def _row_of_b(self, code: OperationCode, right: Any, k: int) -> Lanes:
-        return code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+    def _elements(self, code: OperationCode, of_a: Any, k: int, many: int) -> Lanes:
+        """An element of each of ``many`` rows of A, for all columns."""
+        b, type_ = code.builder, llvm_type("f32").element
+        places = [code.at(of_a, WORD64(32 * k + 4 * row)) for row in range(many)]
+        return stacked([code.spread(b.load(place, typ=type_, align=4), "f32", COLUMNS) for place in places])
 
-    def _plain(
-        self, code: OperationCode, left: Any, right: Any, half: int, start: Sequence[Lanes], negate: Any
-    ) -> list[Lanes]:
-        """Sums in float32 of the 8 rows from ``half`` on, ascending along K from zero; of each 16 products, or of each
-        block of the rule."""
-        by_rule = self.result == "f16" or self.rule.addend_last
+    def _row_of_b(self, code: OperationCode, right: Any, k: int, many: int) -> Lanes:
+        """A row of B, for ``many`` rows of A."""
+        row = code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+        return row.shuffled(list(range(COLUMNS)) * many)
+
+    def _plain(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
+        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule."""
+        b, many, by_rule = code.builder, 4, self.result == "f16" or self.rule.addend_last
         summed = [range(at, min(at + SUMMED, self.depth)) for at in range(0, self.depth, SUMMED)]
-        sums, before = list(start[half : half + 8]), None
-        for block in self.rule.blocks if by_rule else summed:
-            rows = [code.constant("f32", 0.0, COLUMNS)] * 8
-            for k in block:
-                factors = self._row_of_b(code, right, k)
-                rows = [self._element(code, left, half + row, k).call("fma", factors, rows[row]) for row in range(8)]
-            if by_rule:
-                rows = [self._signed(code, row, negate) for row in rows]
-                sums = [self._number(row + total) for row, total in zip(rows, sums, strict=True)]
-            else:
-                before = rows if before is None else [x + y for x, y in zip(before, rows, strict=True)]
-        if before is None:
-            return sums
-        return [self._signed(code, row, negate) + addend for row, addend in zip(before, sums, strict=True)]
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            totals, before = code.load(code.at(start, place), "f32", many * COLUMNS), None
+            for block in self.rule.blocks if by_rule else summed:
+                part = totals.like(0)
+                for k in block:
+                    part = self._elements(code, of_a, k, many).call("fma", self._row_of_b(code, right, k, many), part)
+                if by_rule:
+                    totals = self._number(part + totals)
+                else:
+                    before = part if before is None else before + part
+            totals = totals if before is None else before + totals
+            b.store(totals.value, code.at(results, place), align=64)
 
-    @staticmethod
-    def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
-        return values if negate is None else where(code.all_or_none(negate, values.count), -values, values)
-
-    def _hardware(
-        self,
-        code: OperationCode,
-        left: Any,
-        right: Any,
-        of_left: Any,
-        start: Sequence[Lanes],
-        room: Any,
-        negate: Any,
-    ) -> list[Lanes]:
-        """Sums by the rule, row by row, so that the processor's registers hold what is worked on."""
-        b, out = code.builder, []
-        with b.goto_entry_block():
-            for _ in range(2):
-                out.append(b.alloca(llvm_type("f32", 64)))
-                out[-1].align = 64
-        tops = [self._greatest(code, right, of_left, block) for block in self.rule.blocks]
-        sums: list[Lanes] = []
-        highest = lowest = code.constant("s32", 0, COLUMNS)
-        for row in range(ROWS):
-            total = start[row]
-            for block, greatest in zip(self.rule.blocks, tops, strict=True):
-                top = greatest.shuffled(range(COLUMNS * row, COLUMNS * (row + 1))).to("s32")
+    def _hardware(self, code: OperationCode, left: Any, right: Any, of_left: Any, start: Any, results: Any) -> None:
+        """Sums by the rule."""
+        b, many, tops = code.builder, 2, self._greatest(code, right, of_left)
+        highest, lowest = (code.loop_value(code.constant("s32", 0, many * COLUMNS)) for _ in range(2))
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            total = code.load(code.at(start, place), "f32", many * COLUMNS)
+            for number, block in enumerate(self.rule.blocks):
+                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), WORD64(256 * number)))
+                top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
                 top = _greater(top, exponents(total, EMIN[self.result], special=False))
                 top = where(top < -FAR, top.like(0), top)  # where all terms are zero
-                highest, lowest = _greater(highest, top), where(top < lowest, top, lowest)
+                highest.set(_greater(highest.get(), top))
+                lowest.set(where(top < lowest.get(), top, lowest.get()))
                 scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
-                terms = self._signed(code, self._terms(code, left, right, row, block, scale), negate)
+                terms = top.like(0)
+                for k in block:  # in units of the last digit
+                    product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
+                    terms = terms + (product * scale).to("s32")
                 total = self._sum(terms, total, scale).frozen()  # out of range, where the exact sums are taken
-            sums.append(total)
-        exact, fast, after = (b.append_basic_block(name) for name in ("exact", "fast", "summed"))
-        b.cbranch(((highest > _GREATEST) | (lowest < _LEAST)).any(), exact, fast)
-        b.position_at_end(fast)
-        for half in range(2):
-            b.store(stacked(sums[8 * half : 8 * half + 8]).value, out[half], align=64)
-        b.branch(after)
-        b.position_at_end(exact)
-        self._exact(code, left, right, start, room, negate, out)
-        b.branch(after)
-        b.position_at_end(after)
-        return [
-            code.load(code.at(half, WORD64(4 * at)), "f32", COLUMNS, align=32)
-            for half in out
-            for at in range(0, 8 * COLUMNS, COLUMNS)
-        ]
+            b.store(total.value, code.at(results, place), align=64)
+        beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
+        with b.if_then(beyond.any(), likely=False):
+            self._exact(code, left, right, start, results)
 
-    def _greatest(self, code: OperationCode, right: Any, of_left: Any, block: Sequence[int]) -> Lanes:
-        """The greatest exponents of a block's products, s16 of [16 rows, 8 columns]."""
-        greatest: Lanes | None = None
-        for k in block:
-            row = exponents(self._row_of_b(code, right, k), self.rule.least).to("s16")
-            of_product = code.load(code.at(of_left, WORD64(256 * k)), "s16", 128) + row.shuffled(
-                list(range(COLUMNS)) * ROWS
-            )
-            greatest = of_product if greatest is None else _greater(greatest, of_product)
-        assert greatest is not None
-        return greatest
-
-    def _terms(self, code: OperationCode, left: Any, right: Any, row: int, block: Sequence[int], scale: Lanes) -> Lanes:
-        """The sums of a block's aligned products in a row, in units of the last digit of a term, s32; ``scale`` is that
-        unit's inverse."""
-        total: Lanes | None = None
-        for k in block:
-            term = (self._element(code, left, row, k) * self._row_of_b(code, right, k) * scale).to("s32")
-            total = term if total is None else total + term
-        assert total is not None
-        return total
+    def _greatest(self, code: OperationCode, right: Any, of_left: Any) -> Any:
+        """Where the greatest exponents of each block's products are: s16 of [16 rows, 8 columns] for each block."""
+        b, blocks = code.builder, self.rule.blocks
+        with b.goto_entry_block():
+            tops = b.alloca(llvm_type("s16", 128), size=len(blocks))
+            tops.align = 64
+        with code.loop(WORD64(len(blocks))) as number:
+            greatest = code.loop_value(code.constant("s16", 2 * ZERO_EXPONENT, 128))
+            with code.loop(WORD64(len(blocks[0]))) as each:
+                if self.rule.addend_last:  # blocks take two of each four
+                    among = b.add(b.mul(b.lshr(each, WORD64(1)), WORD64(4)), b.mul(number, WORD64(2)))
+                    k = b.add(among, b.and_(each, WORD64(1)))
+                else:
+                    k = b.add(b.mul(number, WORD64(len(blocks[0]))), each)
+                factors = code.load(code.at(right, b.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
+                row = exponents(factors, self.rule.least).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
+                of_product = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128) + row
+                greatest.set(_greater(greatest.get(), of_product))
+            b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
+        return tops
 
     def _sum(self, products: Lanes, before: Lanes, scale: Lanes) -> Lanes:
-        """The products and C, rounded once; ``scale`` as in :meth:`_terms`."""
+        """The products and C, rounded once; ``scale`` is the inverse of the unit of the last digit."""
         unit = (scale.as_type("s32").like(254 << 23) - scale.as_type("s32")).as_type("f32")
         addend = (before * scale).to("s32")
         most = (4 * max(map(len, self.rule.blocks)) + 2) << self.rule.fraction
@@ -269,29 +270,14 @@ class TileSum:
         signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
         return self._number(signed) + 0.0
 
-    def _exact(
-        self,
-        code: OperationCode,
-        left: Any,
-        right: Any,
-        start: Sequence[Lanes],
-        room: Any,
-        negate: Any,
-        out: Sequence[Any],
-    ) -> None:
+    def _exact(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
         """Make the sums of the whole tile in integers."""
-        b, rule = code.builder, self.rule
-        for row, before in enumerate(start):  # with the products' sign on C, and again on the sum
-            b.store(self._signed(code, before, negate).value, code.at(room, WORD64(32 * row)), align=32)
-        results = code.at(room, WORD64(512))
+        rule = self.rule
         stride = 4 if rule.addend_last else 0
         shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, rule.least)
         numbers = (*shape, *digits, self.result == "f16")
-        places = [b.ptrtoint(each, WORD64) for each in (left, right, room, results)]
+        places = [code.builder.ptrtoint(each, WORD64) for each in (left, right, start, results)]
         code.call(sum_tile, *places, *(WORD64(int(number)) for number in numbers))
-        for half in range(2):
-            values = code.load(code.at(results, WORD64(256 * half)), "f32", 64)
-            b.store(self._signed(code, values, negate).value, out[half], align=64)
 
 
 def store_half(code: OperationCode, whole: Lanes, result: str, rows: Sequence[Any]) -> None:

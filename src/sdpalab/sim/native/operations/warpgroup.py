@@ -6,18 +6,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
-from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
+from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, where
 from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.convert import decoded8
-from sdpalab.sim.native.operations.integer_sums import INTEGERS, IntegerSum, integer_factors
-from sdpalab.sim.native.operations.matrix import TF32_BITS
+from sdpalab.sim.native.operations.factors import Factor, as_factor, store_factors, store_fragments
+from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
 from sdpalab.sim.tensor_cores import rule_of
@@ -37,57 +37,46 @@ _RESULTS = {
 """Types of both factors of one product, and those of its sums."""
 
 
-def _elements(raw: Lanes, kind: str) -> Lanes:
-    """Bytes as the bits of elements of a kind, of which a product has 32 bytes along K."""
-    return raw.as_type(f"u{8 * (32 // _DEPTH[kind])}")
-
-
-def _as_float(elements: Lanes, kind: str) -> Lanes:
-    """Bits of elements in float32."""
-    if kind in INTEGERS:
-        return integer_factors(elements, kind)
-    if kind == "tf32":
-        return (elements & TF32_BITS).as_type("f32")
-    return decoded8(elements.to("u32"), kind) if kind in EIGHT_BITS else widened(elements, kind)
-
-
 def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
     """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
     target."""
     deep = _DEPTH[kind]
-    each = deep // 2
-    order = [(k // each * 8 + n) * each + k % each if k_major else 8 * k + n for k in range(deep) for n in range(8)]
 
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
         places = code.at(scratch, b.add(WORD64(layout.SCRATCH_CHUNKS), code.operand(1)))
         target = code.at(scratch, code.operand(2))
-        with code.loop(code.operand(0)) as outer:
-            chunks = []
-            for k in range(16):
-                word = code.at(places, b.add(b.mul(outer, WORD64(128)), WORD64(8 * k)))
-                pointer = b.inttoptr(b.load(word, typ=WORD64), POINTER)
-                chunks.append(Lanes(b, b.load(pointer, typ=llvm_type("u8", 16), align=16), "u8"))
-            factors = numbers.factors(_elements(stacked(chunks), kind).shuffled(order), kind)
-            b.store(factors.value, code.at(target, b.mul(outer, WORD64(32 * deep))), align=64)
+
+        def chunk(number: Any, type_: str, count: int) -> Lanes:
+            pointer = b.load(code.at(places, b.mul(number, WORD64(8))), typ=WORD64)
+            return code.load(b.inttoptr(pointer, POINTER), type_, count, align=16)
+
+        if k_major:  # of each half along K 8 lines
+            with code.loop(b.mul(code.operand(0), WORD64(2))) as half:
+                begin = b.mul(half, WORD64(8))
+                lines = stacked([chunk(b.add(begin, WORD64(line)), "u32", 4) for line in range(8)])
+                place = b.mul(half, WORD64(16 * deep))
+                store_factors(code, lines, kind, numbers.factor, code.at(target, place))
+        else:  # of each k the 8 elements
+            with code.loop(b.mul(code.operand(0), WORD64(16))) as k:
+                factors = numbers.factor(chunk(k, "u16", 8).to("u32"), kind)
+                b.store(factors.value, code.at(target, b.mul(k, WORD64(32))), align=32)
 
     return NativeOperation(f"wgmma.load.{numbers.name}{kind}{'.k' * k_major}", build)
 
 
 def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
     """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
-    each = _DEPTH[kind] // 2
-    order = [each * row + k for k in range(each) for row in range(8)]
 
     def build(code: OperationCode) -> None:
         b = code.builder
         target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
-        for k in range(4):
-            raw = code.load(code.at(code.registers, WORD64(128 * k)), "u8", 128, align=8)
-            factors = numbers.factors(_elements(raw, kind).shuffled(order), kind)
-            place = 64 * each * (k % 2) + 32 * each * (k // 2)
-            b.store(factors.value, code.at(target, WORD64(place)), align=64)
+
+        def register(number: Any) -> Lanes:
+            return code.load(code.at(code.registers, b.mul(number, WORD64(128))), "u32", align=8)
+
+        store_fragments(code, range(4), 2, register, kind, numbers.factor, target)
 
     return NativeOperation(f"wgmma.fragment.{numbers.name}{kind}", build)
 
@@ -132,18 +121,18 @@ class Numbers:
     ----------
     name : str
         In the names of operations.
-    factors : callable
-        From the bits of elements of a kind to factors, float32.
+    factor : Factor
+        From elements to factors.
     product : callable
         The operation that makes the sums of a tile.
     """
 
     name: str
-    factors: Callable[[Lanes, str], Lanes]
+    factor: Factor
     product: Callable[[TileSum | IntegerSum], NativeOperation]
 
 
-FLOATS = Numbers("", _as_float, _product)
+FLOATS = Numbers("", as_factor, _product)
 
 
 def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | None = None) -> list[int]:

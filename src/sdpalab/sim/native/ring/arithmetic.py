@@ -37,18 +37,17 @@ def _halved(asm: RingAssembler, compute: Compute, type_: PtxType) -> Compute:
 
 def _lanewise(asm: RingAssembler, instruction: Instruction, name: str, compute: Compute, type_: PtxType) -> None:
     """Append a computation of one result of the type of its sources."""
-    if is_half(type_):
-        compute, held = _halved(asm, compute, type_), type_.name
-    else:
-        held = "b32"
+    ordered = name in ("min", "max")
     target, *sources = instruction.operands
     if is_half(type_):
+        compute, held = _halved(asm, compute, type_), type_.name
+        name = asm.name(f"{name}.{held}", ordered=ordered)
         rows = [asm.source(each, held) for each in sources]
         place, finish = asm.target(target, held)
-        asm.lanewise(asm.name(f"{name}.{type_.name}"), compute, [place], rows, [held], [held] * len(rows))
+        asm.lanewise(name, compute, [place], rows, [held], [held] * len(rows))
         finish()
         return
-    asm.compute(asm.name(name), compute, [(target, held)], [(each, held) for each in sources])
+    asm.compute(asm.name(name, ordered=ordered), compute, [(target, "b32")], [(each, "b32") for each in sources])
 
 
 @algebraic("add", "sub", "mul", "fma", "mad", "div", "min", "max", "neg", "abs", "copysign", "rcp", "ex2", "lg2")
@@ -126,7 +125,7 @@ def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
         return tuple(combined(combination, each, *with_) for each in [result, ~result][: len(targets)])
 
     places = [asm.target(operand, "pred") for operand, _ in targets]
-    name = asm.name(f"setp{len(targets)}.{name}.{combination}.{type_.name}")
+    name = asm.name(f"setp{len(targets)}.{name}.{combination}.{type_.name}", ordered=spaced)
     asm.lanewise(name, function, [place for place, _ in places], rows, ["pred"] * len(targets), sources)
     for _, finish in places:
         finish()

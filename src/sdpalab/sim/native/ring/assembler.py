@@ -60,9 +60,10 @@ class RingAssembler(Assembler):
         self.words = RingWords(self.ring)
         self.flow: CodeFlow = flow_of(self.entry)
 
-    def name(self, operation: str) -> str:
-        """The name of an operation of this ring."""
-        return f"{self.ring.name}.{operation}"
+    def name(self, operation: str, *, ordered: bool = False) -> str:
+        """The name of an operation of this ring; unless it depends on the order of codes, that of rings that differ in
+        nothing else."""
+        return f"{self.ring.name if ordered else self.ring.arithmetic}.{operation}"
 
     def source(self, operand: Operand, type_: str) -> int:
         """As in the base class; literals of 16-bit floating-point types are codes."""
@@ -90,8 +91,8 @@ class RingAssembler(Assembler):
 
     @property
     def suffix(self) -> str:
-        """The name of the ring."""
-        return f".{self.ring.name}"
+        """The name of the ring; sums do not depend on the order of codes."""
+        return f".{self.ring.arithmetic}"
 
     def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
         """The ring's sum of two words, of 32 bits or of 16."""

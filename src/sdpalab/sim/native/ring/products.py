@@ -1,18 +1,21 @@
 """Matrix products in a ring: mma, wmma and wgmma.
 
-A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, and one
-remainder at the end makes codes of them. A factor that is large or NaN makes its sums NaN.
+A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, in a small
+ring also float32, and one remainder at the end makes codes of them. A factor that is large or NaN makes its sums NaN.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.factors import ELEMENTS, Factor
 from sdpalab.sim.native.operations.integer_sums import IntegerSum
-from sdpalab.sim.native.operations.matrix import ELEMENTS, product_shape
+from sdpalab.sim.native.operations.matrix import product_shape, store_operands
 from sdpalab.sim.native.operations.sums import TileSum, stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.warpgroup import EIGHT_BITS, Numbers
@@ -21,61 +24,70 @@ from sdpalab.sim.native.ring.words import RingWords
 
 __all__ = ["warpgroup_numbers"]
 
-_ROWS, _COLUMNS = 16, 8
+_GROUP, _COLUMNS = 4, 8
+"""Rows whose sums are made together, and columns of a tile."""
 
 
-def _factors(words: RingWords, bits: Lanes, kind: str) -> Lanes:
-    """The bits of elements as factors, f32."""
-    if kind in EIGHT_BITS:
-        return words.factor(words.widened8(bits))
-    return words.factor(bits if kind == "tf32" else words.widened(bits, kind))
+def _factors(words: RingWords) -> Factor:
+    def factor(bits: Lanes, kind: str) -> Lanes:
+        if kind in EIGHT_BITS:
+            return words.factor(words.widened8(bits))
+        return words.factor(bits if kind == "tf32" else words.widened(bits.to("u16"), kind))
+
+    return factor
 
 
-def _block(words: RingWords, code: OperationCode, k: int, kind: str) -> Lanes:
-    """A fragment's register: [8 lines, 4 x elements] factors in order of lines."""
-    type_, many = {1: ("u32", 32), 2: ("u16", 64), 4: ("u8", 128)}[ELEMENTS[kind]]
-    return _factors(words, code.source(k, type_, many), kind)
-
-
-def _sums(words: RingWords, code: OperationCode, a: list[Lanes], b: list[Lanes], deep: int) -> list[Lanes]:
-    """Words of A [16, k] times B [k, 8], as two vectors of 8 x 8, from the blocks of A and B in register order."""
-    builder, scratch, line = code.builder, code.pointer(layout.SCRATCH), llvm_type("f32", _COLUMNS)
-    # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
-    # keeps LLVM from turning those loads into shuffles of the stored vector.
-    for number, block in enumerate(a):
-        builder.store(block.value, code.at(scratch, WORD64(2048 * number)), align=64).volatile = True
-    totals = [code.constant("f64", 0.0, _COLUMNS)] * _ROWS
-    for j, block in enumerate(b):
-        for k in range(deep):
-            factors = block.shuffled([column * deep + k for column in range(_COLUMNS)]).to("f64")
-            for row in range(_ROWS):
-                place = 2048 * (2 * j + row // 8) + 4 * (row % 8 * deep + k)
-                element = builder.load(code.at(scratch, WORD64(place)), typ=line.element, align=4)
-                totals[row] = totals[row] + code.spread(element, "f32", _COLUMNS).to("f64") * factors
-    return [words.remainder(stacked(totals[8 * half : 8 * half + 8])) for half in range(2)]
+def _store_sums(words: RingWords, code: OperationCode, left: Any, right: Any, deep: int, room: Any) -> None:
+    """Write the words of A [2, deep, 8 rows] times B [deep, 8 columns] to ``room``, u32 [16, 8]."""
+    b, line = code.builder, llvm_type("f32", _COLUMNS)
+    type_ = "f32" if deep * (words.ring.modulus - 1) ** 2 < 1 << 24 else "f64"
+    with code.loop(WORD64(16 // _GROUP)) as group:
+        half, lower = b.lshr(group, WORD64(1)), b.and_(group, WORD64(1))
+        rows = code.at(left, b.add(b.mul(half, WORD64(32 * deep)), b.mul(lower, WORD64(4 * _GROUP))))
+        totals = [code.loop_value(code.constant(type_, 0.0, _COLUMNS)) for _ in range(_GROUP)]
+        with code.loop(WORD64(deep)) as k:
+            offset = b.mul(k, WORD64(32))
+            factors = code.load(code.at(right, offset), "f32", _COLUMNS, align=32).to(type_)
+            for row, total in enumerate(totals):
+                element = b.load(code.at(rows, b.add(offset, WORD64(4 * row))), typ=line.element, align=4)
+                if type_ == "f64":
+                    element = b.fpext(element, llvm_type("f64").element)
+                total.set(code.spread(element, type_, _COLUMNS).call("fma", factors, total.get()))  # exact
+        whole = words.remainder(stacked([total.get() for total in totals]).to("f64"))
+        b.store(whole.value, code.at(room, b.mul(group, WORD64(32 * _GROUP))), align=64)
 
 
 def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: str) -> NativeOperation:
     """One mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16)."""
-    held, deep = (2 if result == "f16" else 4), 4 * ELEMENTS[kinds[0]]
+    held, deep = (2 if result == "f16" else 4), k_blocks * 4 * ELEMENTS[kinds[0]]
 
     def build(code: OperationCode) -> None:
         needs_whole_warp(code)
         b = code.builder
-        left = [_block(words, code, held + k, kinds[0]) for k in range(2 * k_blocks)]
-        right = [_block(words, code, held + 2 * k_blocks + k, kinds[1]) for k in range(k_blocks)]
-        first = held + 3 * k_blocks
-        for half, whole in enumerate(_sums(words, code, left, right, deep)):
+        scratch = code.pointer(layout.SCRATCH)
+        left, right, room = (code.at(scratch, WORD64(place)) for place in (0, 64 * deep, 96 * deep))
+        store_operands(code, held, kinds, k_blocks, _factors(words), left, again=False)
+        _store_sums(words, code, left, right, deep, room)
+        with code.loop(WORD64(held)) as number:
+            addend = b.add(number, WORD64(held + 3 * k_blocks))
             if result == "f16":
-                total = words.add(whole, words.widened(code.source(first + half, "u16", 64), "f16"))
-                b.store(words.narrowed(total, "f16").value, code.row(half), align=64)
-                continue
-            for odd in range(2):
-                column = words.add(whole.shuffled(range(odd, 64, 2)), code.source(first + 2 * half + odd, "u32"))
-                b.store(column.value, code.row(2 * half + odd), align=64)
+                whole = code.load(code.at(room, b.mul(number, WORD64(256))), "u32", 64)
+                total = words.add(whole, words.widened(code.source(addend, "u16", 64), "f16"))
+                b.store(words.narrowed(total, "f16").value, code.row(number), align=64)
+            else:
+                column = _column(code, room, number)
+                b.store(words.add(column, code.source(addend, "u32")).value, code.row(number), align=64)
 
-    name = f"{words.ring.name}.mma.{k_blocks}.{'.'.join(kinds)}.{result}"
+    name = f"{words.ring.arithmetic}.mma.{k_blocks}.{'.'.join(kinds)}.{result}"
     return NativeOperation(name, build)
+
+
+def _column(code: OperationCode, room: Any, number: Any) -> Lanes:
+    """What register ``number`` of D holds of u32 [16, 8]: of 8 rows the even columns or the odd ones."""
+    b = code.builder
+    half, odd = b.lshr(number, WORD64(1)), b.and_(number, WORD64(1))
+    pairs = code.load(code.at(room, b.mul(half, WORD64(256))), "u64")
+    return (pairs >> code.spread(b.mul(odd, WORD64(32)), "u64")).to("u32")
 
 
 def _multiply(
@@ -133,7 +145,7 @@ def warpgroup_numbers(words: RingWords) -> Numbers:
     def product(tile: TileSum | IntegerSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
 
-    return Numbers(f"{words.ring.name}.", lambda elements, kind: _factors(words, elements, kind), product)
+    return Numbers(f"{words.ring.arithmetic}.", _factors(words), product)
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
@@ -143,26 +155,17 @@ def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
-        left, right = (code.at(scratch, WORD64(place)) for place in (layout.SCRATCH_A, layout.SCRATCH_B))
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_TILE)
+        left, right, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))
         keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
         with code.loop(code.operand(0)) as block:
-            begin = code.at(right, b.mul(block, WORD64(32 * deep)))
-            totals = [code.constant("f64", 0.0, 8)] * _ROWS
-            for k in range(deep):
-                factors = code.load(code.at(begin, WORD64(32 * k)), "f32", 8, align=32).to("f64")
-                for row in range(_ROWS):
-                    place = code.at(left, WORD64(32 * (row // 8 * deep + k) + 4 * (row % 8)))
-                    element = code.spread(b.load(place, typ=llvm_type("f32").element, align=4), "f32", 8).to("f64")
-                    totals[row] = totals[row] + element * factors
-            rows = code.at(sums, b.mul(block, WORD64(4 * 128)))
-            for half in range(2):
-                whole = words.remainder(stacked(totals[8 * half : 8 * half + 8]))
-                whole = where(code.all_or_none(negate, whole.count), words.neg(whole), whole)
-                for odd in range(2):
-                    row = code.at(rows, WORD64(128 * (2 * half + odd)))
-                    before = code.load(row, "u32")
-                    before = where(code.all_or_none(keep, before.count), before, 0)
-                    b.store(words.add(whole.shuffled(range(odd, 64, 2)), before).value, row, align=64)
+            _store_sums(words, code, left, code.at(right, b.mul(block, WORD64(32 * deep))), deep, room)
+            with code.loop(WORD64(4)) as number:
+                column = _column(code, room, number)
+                column = where(code.all_or_none(negate), words.neg(column), column)
+                row = code.at(sums, b.add(b.mul(block, WORD64(4 * 128)), b.mul(number, WORD64(128))))
+                before = where(code.all_or_none(keep), code.load(row, "u32"), 0)
+                b.store(words.add(column, before).value, row, align=64)
 
-    return NativeOperation(f"{words.ring.name}.wgmma.product.{deep}", build)
+    return NativeOperation(f"{words.ring.arithmetic}.wgmma.product.{deep}", build)

@@ -249,7 +249,7 @@ assert EXPONENTS.start == -150, "a float's exponent is the place in the table of
 def looked_up(ring: Ring, table: str, place: Lanes) -> Lanes:
     """Elements of one of a ring's tables, at places that are all in it."""
     b = place.builder
-    module, name = b.module, f"{ring.name}.{table}"
+    module, name = b.module, f"{ring.arithmetic}.{table}"
     if name not in module.globals:
         values = [ir.Constant(WORD32, int(value)) for value in _tables(ring)[table]()]
         array = ir.Constant(ir.ArrayType(WORD32, len(values)), values)
