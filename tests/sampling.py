@@ -3,6 +3,7 @@
 A test over several parameters has a case for each combination. Its sample has each value of each parameter at least
 once (the each-choice criterion of Ammann and Offutt, "Introduction to Software Testing", 4.2), taken greedily: 10
 kernels and 17 shapes are 17 cases, and not 170. ``MOST`` is a limit on their number, for a long list of one parameter.
+With ``first=True`` it has the cases that are listed first, where these share the builds of other tests.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def _sample(cases: list[Any]) -> set[pytest.Item]:
     most = marker.args[0] if marker.args else len(cases)
     # Among cases that add as many values, a digest of the parameters chooses: the same in each test that has them, so
     # that tests share their builds.
-    left = sorted(cases, key=lambda case: sha256(case.callspec.id.encode()).digest())
+    left = list(cases)
+    if not marker.kwargs.get("first"):
+        left.sort(key=lambda case: sha256(case.callspec.id.encode()).digest())
     values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
     uncovered = set[tuple[str, int]]().union(*values.values())
     chosen: set[pytest.Item] = set()

@@ -24,6 +24,11 @@ def test_matrix(arch, knob):
 def test_list(shape):
     print(f"list {shape}")
 
+@pytest.mark.sample(1, first=True)
+@pytest.mark.parametrize("width", range(9))
+def test_front(width):
+    print(f"front {width}")
+
 @pytest.mark.slow
 def test_campaign():
     print("campaign")
@@ -59,7 +64,7 @@ def printed(folder: Path, *options: str) -> tuple[list[str], list[str]]:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.lstrip(".") for line in done.stdout.splitlines()]
-    words = ("matrix", "list", "campaign", "gpu", "plain")
+    words = ("matrix", "list", "front", "campaign", "gpu", "plain")
     return [line for line in lines if line.startswith(words)], [line for line in lines if line.startswith("DESELECTED")]
 
 
@@ -71,9 +76,10 @@ def test_the_sample_has_each_value_of_each_parameter_and_full_has_every_case(fol
     assert {arch for arch, _ in cases} == set(range(3))
     assert {knob for _, knob in cases} == set(range(5))
     assert sum(line.startswith("list") for line in ran) == 2
+    assert [line for line in ran if line.startswith("front")] == ["front 0"]
     assert "campaign" not in ran
     assert "plain" in ran
-    assert f"DESELECTED [{10 + 7 + 1}] slow: --full runs them" in left_out
+    assert f"DESELECTED [{10 + 7 + 8 + 1}] slow: --full runs them" in left_out
 
     everything, left_out = printed(folder, "--full")
     assert sum(line.startswith("matrix") for line in everything) == 15

@@ -1,11 +1,13 @@
-"""Rules of the source that ``scripts/lint.sh`` does not check: imports, file names, paths in the docs, no raw asm."""
+"""Rules of the source that ``scripts/lint.sh`` does not check: imports, names, paths in the docs, no raw asm."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,10 +52,23 @@ def _file_of(module: str) -> Path | None:
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    """A file, parsed once for all tests."""
+    return ast.parse(path.read_text())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_trees() -> Iterator[None]:
+    yield
+    _tree.cache_clear()
+
+
+@cache
 def _imports(path: Path) -> set[str]:
     """Modules of the lab that a file imports, at any depth of it."""
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -85,6 +100,37 @@ def test_no_import_circle() -> None:
     # Also of imports in functions, and of those for types alone: each file can be read after those that it names.
     files = {path: {_file_of(name) for name in _imports(path)} for path in PACKAGE.rglob("*.py")}
     list(graphlib.TopologicalSorter(files).static_order())
+
+
+NAMED = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
+"""The files whose names are held to the glossary."""
+SAYS_NOTHING = re.compile(r"(^|_)(made|told|said|found|kept)(_|$)")
+"""A variable of such a name does not say what it holds."""
+
+
+def _variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of each variable, parameter and attribute that is set."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path in NAMED:
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert len(classes) > 100
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
+
+
+def test_a_variable_says_what_it_holds() -> None:
+    names = [(str(path.relative_to(ROOT)), line, name) for path in NAMED for line, name in _variables(_tree(path))]
+    assert len(names) > 1000
+    assert [place for place in names if SAYS_NOTHING.search(place[2])] == []
 
 
 def test_no_two_files_of_the_tests_have_one_name() -> None:

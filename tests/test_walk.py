@@ -25,8 +25,9 @@ def shown(page: str, title: str) -> str:
 
 
 def words(output: str) -> list[str]:
-    """The words of an output, below the table and without the numbers, which hidden seeds change."""
-    below = output[output.index("confinement:") :]
+    """The words below the table, without what hidden seeds change: numbers, and which case has the worst row."""
+    below = " ".join(output[output.index("confinement:") :].split())
+    below = re.sub(r"(worst row: \([^()]*\) of) [^:]+: relative L2", r"\1 CASE: relative L2", below)
     return re.sub(r"[\d.,]+(e[+-]\d+)?", "N", below).split()
 
 

@@ -122,7 +122,7 @@ def test_a_case_that_strict_modes_report_is_run_without_them(strict: bool, tmp_p
     buffer = {"dtype": "uint32", "values": [6, 0, 0, 0]}
     case = {"buffers": {"p": buffer}, "launches": [{"grid": 1, "block": 1, "args": ["p"]}]}
     (tmp_path / "copy.json").write_text(json.dumps(case))
-    record = case_deletions(tmp_path / "copy.ptx", Modes(schedules=("lockstep",), strict=True), [])
+    record = case_deletions(tmp_path / "copy.ptx", Modes(schedules=("lockstep",), strict=True, max_steps=20_000), [])
     assert record["strict"] is strict
     assert [mutant["opcode"].partition(".")[0] for mutant in record["mutants"] if mutant["killed_by"]] == (
         ["mbarrier", "fence", "mbarrier", "mbarrier"] if strict else ["mbarrier"] * 3

@@ -63,6 +63,7 @@ def close(left: dict[str, Any], right: dict[str, Any]) -> None:
             assert list(np.atleast_1d(value)) == list(np.atleast_1d(right[name])), name
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:

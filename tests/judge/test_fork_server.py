@@ -35,28 +35,24 @@ def on_interrupt(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("on_interrupt")
-@pytest.mark.parametrize("untrusted", [True, False])
-def test_a_copy_is_started_in_the_state_of_a_program(
-    untrusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_copy_is_started_in_the_state_of_a_program_and_a_server_that_ended_is_replaced_by_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fork_server():
         # After the server has begun: each copy has its judge's state of now.
-        state(untrusted)
+        state(untrusted=True)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("LANG", "C.UTF-8")
         monkeypatch.syspath_prepend(str(tmp_path))
-        copy = state(untrusted)
-        monkeypatch.setattr(guarded, "_server", None)
-        program = state(untrusted)
-    assert copy == program
-    assert copy["descriptors"].count("pipe") == 4  # wire and output
-    assert copy["folder"] == str(tmp_path)
-
-
-def test_a_server_that_ended_is_replaced_by_programs() -> None:
-    with fork_server():
-        state(untrusted=False)
+        for untrusted in (True, False):
+            copy = state(untrusted)
+            with monkeypatch.context() as patch:
+                patch.setattr(guarded, "_server", None)
+                program = state(untrusted)
+            assert copy == program
+            assert copy["descriptors"].count("pipe") == 4  # wire and output
+            assert copy["folder"] == str(tmp_path)
         server = guarded._server
         assert server is not None
         assert server._process is not None

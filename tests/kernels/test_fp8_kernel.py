@@ -53,7 +53,7 @@ WITH_FLOAT16 = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("problem", WITH_FLOAT16, ids=lambda problem: problem.label)
 def test_computes_attention_with_weights_in_float16(problem: Problem) -> None:
     assert_computes(FP8, problem, FP16)
@@ -152,7 +152,7 @@ def test_log_sum_exp(problem: Problem, config: Config) -> None:
     assert_log_sum_exp(FP8, problem, config)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("block_m", "stages", "p_dtype"),
     [

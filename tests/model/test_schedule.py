@@ -72,7 +72,7 @@ def test_a_part_of_the_turns_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_counts_that_fit_no_path_leave_the_floor_and_say_so(plans: dict[tuple[str, str], CountedPlan]) -> None:
-    plan = plans["flash", "L4"]
+    plan = plans["wmma", "L4"]  # of which that is soon seen
     launch = plan.main
     no_counts = replace(launch.counters, by_warp=[[0] * len(warp) for warp in launch.counters.by_warp])
     broken = replace(plan, steps=(replace(launch, counters=no_counts),))

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import numpy as np
 import pytest
@@ -40,13 +40,18 @@ class Calls:
     """Functions of the simulator in the order of their first calls."""
 
     def __init__(self) -> None:
-        self.names: dict[tuple[str, str], None] = {}
+        self._called: dict[CodeType, None] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE):
-            module = path.relative_to(PACKAGE).with_suffix("").as_posix()
-            self.names.setdefault((module, frame.f_code.co_qualname))
+        if event == "call":
+            self._called.setdefault(frame.f_code)
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Modules and names, without calls of other packages."""
+        called = [(Path(code.co_filename), code.co_qualname) for code in self._called]
+        own = [(path.relative_to(PACKAGE), name) for path, name in called if path.is_relative_to(PACKAGE)]
+        return [(path.with_suffix("").as_posix(), name) for path, name in own]
 
 
 def test_the_page_names_the_way_of_an_mma_and_of_its_race_check(
@@ -71,7 +76,7 @@ def test_the_page_names_the_way_of_an_mma_and_of_its_race_check(
     native = {
         (each.__module__.removeprefix("sdpalab.sim.").replace(".", "/"), each.__name__) for each in runtime_functions()
     }
-    called = list(calls.names)
+    called = calls.names
     places = []
     for file, name, translated in steps:
         if translated:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -102,10 +103,15 @@ class StandIn:
         )
 
     def start(self, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
-        """``sdpalab ARGUMENTS``, going on in a session of its own."""
+        """``sdpalab ARGUMENTS``, going on in a session of its own. An interrupt ends it even if the tests are a shell's
+        background job, which ignores interrupts with all that it starts."""
         command = [sys.executable, "-m", "sdpalab", *map(str, arguments)]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=ROOT, env=self.env(**env), text=True, start_new_session=True, **pipes)
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            return subprocess.Popen(command, cwd=ROOT, env=self.env(**env), text=True, start_new_session=True, **pipes)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def log(self) -> list[dict[str, Any]]:
         """What all processes did with this GPU, in order."""
