@@ -229,7 +229,7 @@ def test_what_another_process_builds_is_waited_for(tmp_path: Path) -> None:
         timer.join()
 
 
-def test_a_process_that_builds_for_ever_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     library = Library(*target_name(), root=tmp_path)
     with built_elsewhere(library.path_of("a")):
         assert library.object_of("a", lambda: b"built here", 0.1) == b"built here"

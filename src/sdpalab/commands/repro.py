@@ -15,7 +15,6 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.lanes import CaseStarted, JudgeRequest, KernelOutcome, KernelRun, judged_in_lanes
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
@@ -27,6 +26,7 @@ from sdpalab.commands.options import (
 from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
+from sdpalab.commands.side_by_side import CaseStarted, JudgeRequest, KernelOutcome, KernelRun, judged_side_by_side
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.userfile import is_user_file
@@ -112,7 +112,7 @@ def repro(
             attempts: list[KernelOutcome] = []
             left: list[str] = []
             interrupted = False
-            with judged_in_lanes(subjects, request) as runs:
+            with judged_side_by_side(subjects, request) as runs:
                 _headline(console, "Pre-flight")  # which takes seconds: the first kernels are built meanwhile
                 checks = examine()
                 print_checks(console, checks)

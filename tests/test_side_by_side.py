@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sdpalab.cli import main
-from sdpalab.commands import lanes, progress
-from sdpalab.commands.lanes import CaseStarted, JudgeRequest, judged_in_lanes
+from sdpalab.commands import progress, side_by_side
 from sdpalab.commands.preparing import JudgedKernel, PreparedKernel
+from sdpalab.commands.side_by_side import CaseStarted, JudgeRequest, judged_side_by_side
 from sdpalab.errors import UserError
 from sdpalab.evidence import verify_bundle
 from sdpalab.judge.interrupt import Interrupt
@@ -55,7 +55,7 @@ def judge(name: str, specs: Sequence[CaseSpec], **options: Any) -> Verdict:
 def judge_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
     """Two cores, nothing to build, and a judge of the test's own."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(lanes, "prepare", lambda *_: PreparedKernel("sm_89", SPECS))
+    monkeypatch.setattr(side_by_side, "prepare", lambda *_: PreparedKernel("sm_89", SPECS))
     return lambda by: monkeypatch.setattr("sdpalab.judge.session.judge_candidate", by)
 
 
@@ -95,7 +95,7 @@ def test_kernels_are_judged_at_the_same_time_and_told_in_their_order(judge_by: C
         return judged
 
     judge_by(by)
-    with judged_in_lanes(subjects("scalar", "flash"), asked()) as runs:
+    with judged_side_by_side(subjects("scalar", "flash"), asked()) as runs:
         events = [(run.subject.name, list(run)) for run in runs]
         outcomes = [run.outcome() for run in runs]
     assert [name for name, _ in events] == [each.kernel for each in outcomes] == ["scalar", "flash"]
@@ -112,7 +112,7 @@ def test_the_labs_kernels_share_hidden_seeds_and_a_users_does_not(judge_by: Call
         return verdict(name, specs)
 
     judge_by(by)
-    with judged_in_lanes(subjects("scalar", "flash", "mine.py"), asked()) as runs:
+    with judged_side_by_side(subjects("scalar", "flash", "mine.py"), asked()) as runs:
         assert all(run.outcome().verdict for run in runs)
     assert seeds["scalar"] == seeds["flash"]
     assert seeds["flash"][0] == 0
@@ -140,8 +140,8 @@ def test_on_a_gpu_one_kernel_is_judged_while_the_next_is_built(
         return verdict(name, specs)
 
     judge_by(by)
-    monkeypatch.setattr(lanes, "prepare", prepare)
-    with judged_in_lanes(subjects("scalar", "flash"), asked(gpu=object())) as runs:
+    monkeypatch.setattr(side_by_side, "prepare", prepare)
+    with judged_side_by_side(subjects("scalar", "flash"), asked(gpu=object())) as runs:
         assert all(run.outcome().verdict for run in runs)
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_verdict_is_told_and_the_others_are_judged(judge_by: Callable
         return judge(name, specs, **options)
 
     judge_by(by)
-    with judged_in_lanes(subjects("scalar", "flash"), asked()) as runs:
+    with judged_side_by_side(subjects("scalar", "flash"), asked()) as runs:
         first, second = (run.outcome() for run in runs)
     assert (first.verdict, first.failure, first.interrupted) == (None, "line 3 does not compile", False)
     assert second.verdict
@@ -179,7 +179,7 @@ def test_all_kernels_end_early(judge_by: Callable[[Judge], None], ending: str) -
     judge_by(by)
     with (
         contextlib.suppress(NoMoreOutputError),
-        judged_in_lanes(subjects("scalar", "flash", "wmma"), asked()) as runs,
+        judged_side_by_side(subjects("scalar", "flash", "wmma"), asked()) as runs,
     ):
         started.wait()
         if ending == "exception":

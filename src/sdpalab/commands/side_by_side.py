@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sdpalab.judge.judgement import Store
     from sdpalab.run import GpuExecutor
 
-__all__ = ["CaseStarted", "Event", "JudgeRequest", "KernelOutcome", "KernelRun", "judged_in_lanes"]
+__all__ = ["CaseStarted", "Event", "JudgeRequest", "KernelOutcome", "KernelRun", "judged_side_by_side"]
 
 
 @dataclass(frozen=True)
@@ -156,22 +156,22 @@ class KernelRun:
 
 
 @contextmanager
-def judged_in_lanes(subjects: Sequence[JudgedKernel], request: JudgeRequest) -> Iterator[list[KernelRun]]:
+def judged_side_by_side(subjects: Sequence[JudgedKernel], request: JudgeRequest) -> Iterator[list[KernelRun]]:
     """Build and judge kernels, in their order: on the simulator as many at a time as there are cores; on a GPU one,
     while the next is built.
 
     Ctrl-C in this block ends all of them early, and so does an exception.
     """
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    lanes = 2 if request.gpu else max(1, min(len(subjects), cpus))
-    turn, interrupt = threading.Semaphore(1 if request.gpu else lanes), Interrupt()
-    workers = None if request.gpu or 2 * lanes <= cpus else 1
+    threads = 2 if request.gpu else max(1, min(len(subjects), cpus))
+    turn, interrupt = threading.Semaphore(1 if request.gpu else threads), Interrupt()
+    workers = None if request.gpu or 2 * threads <= cpus else 1
     seeds: dict[str, int] = {}
 
     def work(subject: JudgedKernel, put: Put) -> KernelOutcome:
         return _judged(subject, request, put, turn=turn, interrupt=interrupt, workers=workers, seeds=seeds)
 
-    with interrupt.heard(), ThreadPoolExecutor(lanes) as pool:
+    with interrupt.heard(), ThreadPoolExecutor(threads) as pool:
         try:
             yield [KernelRun(subject, work, pool) for subject in subjects]
         except BaseException:
