@@ -8,7 +8,7 @@ fast-math flag, and nothing is contracted, so that the bits do not depend on the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from sdpalab.sim.types import TYPES
 
-__all__ = ["BYTE", "POINTER", "WORD32", "WORD64", "Lanes", "llvm_type", "where"]
+__all__ = ["BYTE", "POINTER", "WORD32", "WORD64", "Lanes", "llvm_type", "where", "where_any"]
 
 BYTE, WORD32, WORD64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -266,6 +266,20 @@ def _declared(builder: Any, name: str, arguments: Sequence[Any], result: Any = N
         return module.globals[name]
     signature = ir.FunctionType(result or arguments[0].type, [argument.type for argument in arguments])
     return ir.Function(module, signature, name)
+
+
+def where_any(condition: Lanes, otherwise: Sequence[Lanes], compute: Callable[[], Sequence[Lanes]]) -> list[Lanes]:
+    """What ``compute`` gives if a condition holds in any lane, else other values, and none of that is computed."""
+    b, before = condition.builder, condition.builder.block
+    with b.if_then(condition.any()):
+        computed, after = list(compute()), b.block
+    values = []
+    for other, value in zip(otherwise, computed, strict=True):
+        phi = b.phi(value.value.type)
+        phi.add_incoming(other.value, before)
+        phi.add_incoming(value.value, after)
+        values.append(Lanes(b, phi, value.type))
+    return values
 
 
 def where(condition: Lanes, yes: Lanes, no: Lanes | float | int) -> Lanes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where, where_any
 from sdpalab.sim.native.numeric import copysign, magnitude, widened
 from sdpalab.sim.ring import EXPONENTS, LARGE, LN_2, Ring
 from sdpalab.sim.selection import Array
@@ -64,10 +64,21 @@ class RingWords:
 
     def value(self, word: Lanes) -> Value:
         """What words stand for."""
+        constant, number = word >= self.ring.modulus, word.as_type("f32")
+        large = constant & ~(magnitude(number) < LARGE)
+
+        def compute() -> tuple[Lanes, Lanes]:
+            size = magnitude(number)
+            code = where(large, word.like(0), where(constant, self._code_of_constant(word, large), word))
+            extreme = where(size < float("inf"), copysign(number.like(_LARGEST), number), number)
+            return code, where(constant, where(large, extreme, number), 1)
+
+        code, shadow = where_any(constant, (word, number.like(1)), compute)
+        return Value(code, constant, large, shadow)
+
+    def _code_of_constant(self, word: Lanes, large: Lanes) -> Lanes:
+        """The code that a constant stands for; where it is large it means nothing."""
         ring = self.ring
-        constant, number = word >= ring.modulus, word.as_type("f32")
-        size = magnitude(number)
-        large = constant & ~(size < LARGE)
         exponent, mantissa = (word >> 23) & 0xFF, (word & 0x7FFFFF) | 0x800000
         # The power of 2 in the mantissa, from the exponent of its lowest bit as a float.
         twos = ((mantissa & -mantissa).to("f32").as_type("u32") >> 23) - 127
@@ -76,11 +87,7 @@ class RingWords:
         code = (mantissa >> twos) % ring.modulus * power % ring.modulus
         code = where((word & (_SIGN - 1)) == int(LN_2.view(np.uint32)), word.like(ring.ln_2), code)
         code = where(exponent == 0, (word & (_SIGN - 1)) % ring.modulus, code)
-        code = where((word & _SIGN) != 0, self.negated(code), code)
-        code = where(large, word.like(0), where(constant, code, word))
-        extreme = where(size < float("inf"), copysign(number.like(_LARGEST), number), number)
-        shadow = where(constant, where(large, extreme, number), 1)
-        return Value(code, constant, large, shadow)
+        return where((word & _SIGN) != 0, self.negated(code), code)
 
     def negated(self, code: Lanes) -> Lanes:
         """-x of a code."""
@@ -176,17 +183,24 @@ class RingWords:
     def _with_large(self, code: Lanes, sources: Sequence[Value], number: Lanes) -> Lanes:
         """A code as a word; where a source is large or NaN, the number to which floating point comes."""
         large = sources[0].large
-        infinite = magnitude(sources[0].shadow) == float("inf")
         for source in sources[1:]:
-            large, infinite = large | source.large, infinite | (magnitude(source.shadow) == float("inf"))
-        size = magnitude(number)
-        # Only what is infinite makes infinities: the size of a mask's number means nothing.
-        extreme = copysign(number.like(_LARGEST), number)
-        number = where((size < float("inf")) | infinite | number.nan, number, extreme)
-        number = where((size >= LARGE) & (size < float("inf")), extreme, number)
-        number = where(size < _LEAST, number.like(0), number)
-        word = where(number.nan, code.like(_NAN), number.as_type("u32"))
-        return where(large, word, code)
+            large = large | source.large
+
+        def compute() -> tuple[Lanes]:
+            infinite = magnitude(sources[0].shadow) == float("inf")
+            for source in sources[1:]:
+                infinite = infinite | (magnitude(source.shadow) == float("inf"))
+            size = magnitude(number)
+            # Only what is infinite makes infinities: the size of a mask's number means nothing.
+            extreme = copysign(number.like(_LARGEST), number)
+            held = where((size < float("inf")) | infinite | number.nan, number, extreme)
+            held = where((size >= LARGE) & (size < float("inf")), extreme, held)
+            held = where(size < _LEAST, held.like(0), held)
+            word = where(held.nan, code.like(_NAN), held.as_type("u32"))
+            return (where(large, word, code),)
+
+        (result,) = where_any(large, (code,), compute)
+        return result
 
     # ---- narrower words ----------------------------------------------------------------------------------------------
 
