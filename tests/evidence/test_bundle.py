@@ -22,6 +22,7 @@ from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify_bundle
 from sdpalab.evidence.bundle import mission_floors, without_paths
+from sdpalab.evidence.packing import pack
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.plan import Module
 
@@ -75,7 +76,7 @@ def test_packing_is_deterministic_and_opens_with_other_tools(sample: Sample, tmp
     blob = sample.written.tarball.read_bytes()
     top, members, findings = verify.unpack(blob)
     assert findings == []
-    assert verify.pack(top, dict(reversed(members.items()))) == blob
+    assert pack(top, dict(reversed(members.items()))) == blob
     assert shutil.which("tar")
     listed = subprocess.run(["tar", "tzf", str(sample.written.tarball)], capture_output=True, text=True, check=True)
     assert listed.stdout.split() == [f"{top}/{name}" for name in sorted(members)]
@@ -97,7 +98,7 @@ def test_a_stopped_job_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_is_the_machines_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sdpalab.evidence import bundle as module
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, *, lasting: bool = True) -> None:
         raise OSError(28, "No space left on device")
 
     with BundleWriter(tmp_path, command=["x"]) as bundle:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import io
 import json
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,9 @@ from standalone import verify
 
 from sdpalab.errors import UserError
 from sdpalab.evidence import ReportData, render_report, verify_bundle
+from sdpalab.evidence.packing import pack
 from sdpalab.evidence.verifier import assemble, facts
+from sdpalab.evidence.verifier.archive import MAGIC
 from sdpalab.evidence.verifier.assemble import assembled
 from sdpalab.evidence.verifier.main import main
 
@@ -294,24 +300,14 @@ def test_of_equal_errors_any_place_is_the_worst() -> None:
         assert not verify.is_at(values, place, 3.0, 1.0)
 
 
-def packed(members: dict[str, bytes], spoil: Callable[[tarfile.TarFile], None] | None = None) -> bytes:
+def packed(members: dict[str, bytes], spoil: Callable[[tarfile.TarFile], None]) -> bytes:
     """An archive with a fitting digest in its header, into which ``spoil`` has put something more."""
-    original = verify._tar
-
-    def with_more(top: str, inside: Any) -> bytes:
-        import io
-
-        buffer = io.BytesIO(original(top, inside))
-        with tarfile.open(fileobj=buffer, mode="a", format=tarfile.USTAR_FORMAT) as archive:
-            if spoil:
-                spoil(archive)
-        return buffer.getvalue()
-
-    verify._tar = with_more
-    try:
-        return verify.pack("sdpalab-x", members)
-    finally:
-        verify._tar = original
+    with_more = io.BytesIO(zlib.decompress(pack("sdpalab-x", members), 31))
+    with tarfile.open(fileobj=with_more, mode="a", format=tarfile.USTAR_FORMAT) as archive:
+        spoil(archive)
+    tar, packer = with_more.getvalue(), zlib.compressobj(wbits=-15)
+    body = packer.compress(tar) + packer.flush() + struct.pack("<II", zlib.crc32(tar), len(tar))
+    return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def test_what_is_hidden_in_the_archive_is_found() -> None:
@@ -329,7 +325,10 @@ def test_what_is_hidden_in_the_archive_is_found() -> None:
     def twice(archive: tarfile.TarFile) -> None:
         archive.addfile(tarfile.TarInfo("sdpalab-x/a"))
 
-    assert verify.unpack(packed({"a": b"1"}))[1:] == ({"a": b"1"}, [])
+    def nothing(archive: tarfile.TarFile) -> None:
+        pass
+
+    assert verify.unpack(packed({"a": b"1"}, nothing))[1:] == ({"a": b"1"}, [])
     for spoil, expected in ((link, "plain file"), (outside, "leaves"), (absolute, "leaves"), (twice, "canonical")):
         assert expected in verify.unpack(packed({"a": b"1"}, spoil))[2][0]
 

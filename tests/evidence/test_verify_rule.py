@@ -45,11 +45,12 @@ def decoded(array: Any, dtype: str) -> Any:
     return verify.decode(array.tobytes(), array.shape, dtype)
 
 
-def with_arrays(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+def given(problem: Problem, inputs: Inputs) -> Any:
     """The verifier's view of a problem with its inputs."""
     forms = problem.array_shapes
     arrays = {name: decoded(array, forms[name][1]) for name, array in inputs.arrays.items() if name in forms}
-    return {**problem.to_dict(), "arrays": arrays}
+    q, k, v = (decoded(array, problem.dtype) for array in inputs.qkv)
+    return verify.Operands(q, k, v, {**problem.to_dict(), "arrays": arrays})
 
 
 def close(left: dict[str, Any], right: dict[str, Any]) -> None:
@@ -73,12 +74,11 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     qkv = (inputs.q, inputs.k, inputs.v)
     common: dict[str, Any] = {**problem.scoring_with(inputs.arrays)}
     reference = attention_float64(*qkv, **common)
-    q, k, v = (decoded(array, problem.dtype) for array in qkv)
-    fields = with_arrays(problem, inputs)
-    exact = verify.reference_of(q, k, v, fields)
-    np.testing.assert_allclose(exact, reference, rtol=1e-12, atol=1e-300)
+    own_inputs = given(problem, inputs)
+    exact = verify.Exact(verify.reference_of(own_inputs), problem.dtype)
+    np.testing.assert_allclose(exact.values, reference, rtol=1e-12, atol=1e-300)
     outputs = [intended_output(*qkv, **common, numerics=order) for order in orders_of(UNDECLARED)]
-    intended_own = [verify.intended_of(q, k, v, fields, asdict(order)) for order in orders_of(UNDECLARED)]
+    intended_own = [verify.intended_of(own_inputs, asdict(order)) for order in orders_of(UNDECLARED)]
     for own, theirs in zip(intended_own, outputs, strict=True):
         np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -87,17 +87,17 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     statuses = set()
     for declared in (outputs[:1], outputs):
         fixed = exact_elements(*qkv, **common, any_count=len(declared) == 1)
-        own_fixed = verify.fixed_elements(q, k, v, fields, any_count=len(declared) == 1)
+        own_fixed = verify.fixed_elements(own_inputs, any_count=len(declared) == 1)
         np.testing.assert_array_equal(own_fixed[1], fixed.mask)
         np.testing.assert_array_equal(own_fixed[0], decoded(fixed.expected, problem.dtype))
         limits = limits_for(reference, outputs[1], declared, problem.dtype)
-        measured = [verify.errors_of(own, exact, problem.dtype) for own in intended_own]
+        measured = [verify.errors_of(own, exact) for own in intended_own]
         intended = {n: max(m[n] for m in measured[: len(declared)]) for n in verify.LIMITED}
         derived = verify.limits_of(exact, measured[1], intended, problem.dtype)
         close(asdict(limits), derived)
         for out in (*outputs, *wrong):
             errors = measure(out, reference, problem.dtype, fixed)
-            own_errors = verify.errors_of(decoded(out, problem.dtype), exact, problem.dtype, own_fixed)
+            own_errors = verify.errors_of(decoded(out, problem.dtype), exact, own_fixed)
             if errors.max_abs > 1e-12 * np.nanmax(np.abs(reference)):  # else the place of the largest is arbitrary
                 close({name: value for name, value in asdict(errors).items() if name != "lse"}, own_errors)
             broken = broken_rules(errors, limits)
@@ -117,12 +117,12 @@ def test_what_is_exact_of_a_kernel_that_quantises_agrees(kind: str) -> None:
             inputs = make_inputs(problem, kind, 11)
         except UserError:
             continue
-        q, k, v = (decoded(array, problem.dtype) for array in inputs.qkv)
+        own_inputs = given(problem, inputs)
         for rows in (0, 7):
             fixed = exact_elements(
                 *inputs.qkv, **problem.scoring_with(inputs.arrays), any_count=True, quantised=Quantisation(rows=rows)
             )
-            own = verify.fixed_elements(q, k, v, with_arrays(problem, inputs), any_count=True, block=rows)
+            own = verify.fixed_elements(own_inputs, any_count=True, block=rows)
             np.testing.assert_array_equal(own[1], fixed.mask)
             np.testing.assert_array_equal(own[0], decoded(fixed.expected, problem.dtype))
             counts.append(fixed.count)
@@ -144,12 +144,12 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             inputs = make_inputs(problem, kind, 11)
         except UserError:
             continue
-        q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
+        own_inputs = given(problem, inputs)
         for declared in numerics:
             reference, limit = log_sum_exp_float64(
                 *inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=declared
             )
-            own = verify.lse_of(q, k, v, with_arrays(problem, inputs), asdict(declared))
+            own = verify.lse_of(own_inputs, asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
             right = (reference + 0.3 * limit).astype(np.float32)
@@ -197,8 +197,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
             theirs = intended_output(*qkv, **problem.scoring_with(inputs.arrays), numerics=numerics)
-            fields = with_arrays(problem, inputs)
-            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), fields, declared)
+            own = verify.intended_of(given(problem, inputs), declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
+from sdpalab.evidence.packing import Packing
 from sdpalab.evidence.records import (
     SOURCES,
     AttemptRecord,
@@ -26,7 +27,7 @@ from sdpalab.evidence.records import (
     Record,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
-from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack
+from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest
 from sdpalab.evidence.verifier.assemble import assembled
 from sdpalab.evidence.verifier.findings import Outcome
 from sdpalab.evidence.verifier.main import verify
@@ -171,9 +172,14 @@ class BundleWriter:
             if self._diff:
                 self._put("harness.diff", self._diff.encode())
             name, created = self._free_name()
-            data = ReportData.from_members(name, self._members(), self._command)
-            self._put("report.html", render_report(data).encode())
-            return self._pack(name, created)
+            members = self._members()
+            with Packing(name) as packing:
+                packing.add(members)
+                data = ReportData.from_members(name, members, self._command)
+                report = {"report.html": render_report(data).encode()}
+                members |= report
+                packing.add(report | {"manifest.yaml": self._manifest(name, created, members)})
+                return self._put_in_place(name, packing.blob(), report["report.html"])
         except OSError as error:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
 
@@ -187,8 +193,7 @@ class BundleWriter:
             if path.stem not in named:
                 path.unlink()
 
-    def _pack(self, name: str, created: str) -> WrittenBundle:
-        members = self._members()
+    def _manifest(self, name: str, created: str, members: Mapping[str, bytes]) -> bytes:
         manifest: dict[str, Any] = {
             "format": FORMAT,
             "name": name,
@@ -201,11 +206,13 @@ class BundleWriter:
             },
         }
         manifest["digest"] = manifest_digest(manifest)
-        blob = pack(name, {**members, "manifest.yaml": canonical(manifest)})
+        return canonical(manifest)
+
+    def _put_in_place(self, name: str, blob: bytes, page: bytes) -> WrittenBundle:
         tarball = self._out / f"{name}.tar.gz"
         side_car = self._out / f"{name}.tar.gz.sha256"
         report = self._out / f"{name}.html"
-        write_atomically(report, members["report.html"])
+        write_atomically(report, page)
         write_atomically(tarball, blob)
         write_atomically(side_car, f"{hashlib.sha256(blob).hexdigest()}  {tarball.name}\n".encode())
         return WrittenBundle(name, tarball, side_car, report)
@@ -223,7 +230,7 @@ class BundleWriter:
     def _put(self, name: str, content: bytes) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        write_atomically(path, content, lasting=False)
 
     def _members(self) -> dict[str, bytes]:
         files = sorted(path for path in self._folder.rglob("*") if path.is_file())

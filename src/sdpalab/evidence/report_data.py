@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.records import CUBIN, LOG, PTX, SOURCES, AttemptRecord, Environment, FloorRecord
+from sdpalab.evidence.verifier import weights
 from sdpalab.evidence.verifier.archive import read
 from sdpalab.evidence.verifier.arrays import array_form, decode, input_names
 from sdpalab.evidence.verifier.attention import reference_of
+from sdpalab.evidence.verifier.rule import Exact
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
@@ -38,7 +40,7 @@ class CaseArrays:
 
     case: Case
     out: Any
-    exact: Any
+    exact: Exact
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,12 @@ class ReportData:
         key = json.dumps([problem, [case.digests[name] for name in names]])
         if key not in self._references:
             of_arrays = {**problem, "arrays": arrays}
-            self._references[key] = reference_of(arrays["q"], arrays["k"], arrays["v"], of_arrays)
+            given = weights.Operands(arrays["q"], arrays["k"], arrays["v"], of_arrays)
+            self._references[key] = Exact(reference_of(given), problem["dtype"])
         return CaseArrays(case, arrays["o"], self._references[key])
 
     @cached_property
-    def _references(self) -> dict[str, Any]:
+    def _references(self) -> dict[str, Exact]:
         """float64 references by problem and inputs: kernels share them."""
         return {}
 

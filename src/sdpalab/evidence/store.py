@@ -14,14 +14,18 @@ import numpy.typing as npt
 __all__ = ["ArrayStore", "write_atomically"]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` beside ``path``, sync it and rename it into place: ``path`` exists complete or not at all."""
+def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
+    """Write ``content`` beside ``path``, sync it and rename it into place: ``path`` exists complete or not at all.
+
+    ``lasting=False``: it is not synced, for a file that no one reads after a crash of the machine.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -32,7 +36,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 class ArrayStore:
     """Content-addressed raw arrays in one folder: little-endian, C order, no header.
 
-    Shape and dtype are not kept here: the problem of the record that names the digest fixes both.
+    Shape and dtype are not kept here: the problem of the record that names the digest fixes both. The folder is a
+    bundle's while it is made, and is lost if the machine crashes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,5 +50,5 @@ class ArrayStore:
         digest = hashlib.sha256(data).hexdigest()
         path = self.folder / f"{digest}.raw"
         if not path.exists():
-            write_atomically(path, data)
+            write_atomically(path, data, lasting=False)
         return digest

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.arrays import Problem, array_form
-from sdpalab.evidence.verifier.attention import seen_of
 from sdpalab.evidence.verifier.facts import ALGEBRA_LN_2, ALGEBRA_PRIMES, ALGEBRA_STATUSES
 from sdpalab.evidence.verifier.findings import Findings
+from sdpalab.evidence.verifier.weights import seen_of
 
 __all__ = ["check_algebra", "drawn_codes", "ring_outputs"]
 

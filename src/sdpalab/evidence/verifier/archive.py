@@ -1,9 +1,8 @@
-"""A bundle as files: packed in one canonical form, unpacked and held against its manifest."""
+"""A bundle as files: unpacked from its one canonical form, and held against its manifest."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import stat
@@ -11,20 +10,24 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 __all__ = [
     "FORMAT",
+    "MAGIC",
     "Members",
     "NotABundleError",
     "canonical",
     "check_manifest",
     "manifest_digest",
-    "pack",
     "parse",
     "read",
     "read_directory",
+    "tar_end",
+    "tar_member",
     "unpack",
 ]
 
@@ -54,40 +57,41 @@ def canonical(value: Any) -> bytes:
 
 def parse(members: Members, name: str, findings: list[str]) -> dict[str, Any]:
     """A JSON member in canonical form; anything else is a finding and gives {}."""
-    try:
-        value = json.loads(members[name].decode("ascii"))
-        if isinstance(value, dict) and canonical(value) == members[name]:
+    value = _canonical_value(members.get(name, b""))
+    if value is None:
+        findings.append(f"{name}: missing, or not JSON in canonical form")
+    return value or {}
+
+
+@lru_cache(maxsize=1)
+def _canonical_value(text: bytes) -> dict[str, Any] | None:
+    """The object that ``text`` is the canonical form of; the manifest is read several times in a row."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text.decode("ascii"))
+        if isinstance(value, dict) and canonical(value) == text:
             return value
-    except (KeyError, ValueError, RecursionError):
-        pass
-    findings.append(f"{name}: missing, or not JSON in canonical form")
-    return {}
+    return None
 
 
-def pack(top: str, members: Mapping[str, bytes]) -> bytes:
-    """The canonical ``.tar.gz`` of ``members`` under the directory ``top``.
+def tar_member(top: str, name: str, content: bytes) -> tuple[bytes, bytes, bytes]:
+    """What the canonical tar has of a file: header, content, padding."""
+    info = tarfile.TarInfo(f"{top}/{name}")
+    info.size, info.mode = len(content), 0o644
+    return (
+        info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape"),
+        content,
+        bytes(-len(content) % tarfile.BLOCKSIZE),
+    )
 
-    The tar has its members sorted, no times, no owners. A gzip stream may be changed in ways that its checksum does not
-    see, so the header's extra field holds the sha256 of all that follows it; other tools ignore that field.
-    """
-    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-    tar = _tar(top, members)
-    body = packer.compress(tar) + packer.flush() + struct.pack("<II", zlib.crc32(tar), len(tar) & 0xFFFFFFFF)
-    return MAGIC + hashlib.sha256(body).digest() + body
 
-
-def _tar(top: str, members: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name in sorted(members):
-            info = tarfile.TarInfo(f"{top}/{name}")
-            info.size, info.mode = len(members[name]), 0o644
-            archive.addfile(info, io.BytesIO(members[name]))
-    return buffer.getvalue()
+def tar_end(size: int) -> bytes:
+    """What ends a tar of so many bytes: two blocks of zeros, and the rest of the record."""
+    blocks = 2 * tarfile.BLOCKSIZE
+    return bytes(blocks + -(size + blocks) % tarfile.RECORDSIZE)
 
 
 def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
-    """Top directory, members and findings of a ``.tar.gz`` made by :func:`pack`.
+    """Top directory, members and findings of a ``.tar.gz`` made by :mod:`sdpalab.evidence.packing`.
 
     Raises
     ------
@@ -114,19 +118,32 @@ def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
 
 def _untar(tar: bytes) -> tuple[str, Members, list[str]]:
     members: Members = {}
-    top = ""
-    with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
-        for info in archive:
-            top, _, name = info.name.partition("/")
-            if not info.isreg():
-                return top, {}, [f"archive: {info.name} is not a plain file"]
-            if not _plain(info.name) or not name:
-                return top, {}, [f"archive: the path {info.name} leaves the bundle"]
-            content = archive.extractfile(info)
-            members[name] = content.read() if content else b""
-    if _tar(top, members) != tar:
+    top, at = "", 0
+    while at < len(tar) and any(header := tar[at : at + tarfile.BLOCKSIZE]):
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        top, _, name = info.name.partition("/")
+        if not info.isreg():
+            return top, {}, [f"archive: {info.name} is not a plain file"]
+        if not _plain(info.name) or not name:
+            return top, {}, [f"archive: the path {info.name} leaves the bundle"]
+        at += tarfile.BLOCKSIZE
+        members[name] = tar[at : at + max(info.size, 0)]
+        at += len(members[name]) + -len(members[name]) % tarfile.BLOCKSIZE
+    if not _is_canonical(tar, top, members):
         return top, members, ["archive: it is not in the canonical form, and has hidden content"]
     return top, members, []
+
+
+def _is_canonical(tar: bytes, top: str, members: Members) -> bool:
+    """True if a tar is, byte for byte, the one that its members make."""
+    at = 0
+    for name in sorted(members):
+        with suppress(ValueError):  # no such header can be made
+            for piece in tar_member(top, name, members[name]):
+                if not tar.startswith(piece, at):
+                    return False
+                at += len(piece)
+    return tar[at:] == tar_end(at)
 
 
 def _plain(name: str) -> bool:

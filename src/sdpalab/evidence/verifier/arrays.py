@@ -58,14 +58,21 @@ def rounded(values: Any, dtype: str) -> Any:
         if dtype == "float32":
             return single
         if dtype == "float16":
-            return single.astype(np.float16).astype(np.float32)
-    if dtype == FLOAT8:
-        # Four significant bits down to 2**-6, and below it multiples of 2**-9.
-        quantum = np.exp2(np.maximum(np.frexp(single)[1] - 1, -6) - 3).astype(np.float32)
-        return np.clip(np.rint(single / quantum) * quantum, -FLOAT8_MAX, FLOAT8_MAX)
+            # Up from the middle of 65504 and 65536 the result is infinite, which no quantum says.
+            regular = bool((np.abs(single) < 65520).all())
+            return _on_grid(single, 11, -14) if regular else single.astype(np.float16).astype(np.float32)
+        if dtype == FLOAT8:
+            return _on_grid(np.clip(single, -FLOAT8_MAX, FLOAT8_MAX), 4, -6)
     bits = single.view(np.uint32)
     nearest = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(single), nearest.view(np.float32), single)
+
+
+def _on_grid(single: Any, bits: int, least: int) -> Any:
+    """float32 values with so many significant bits; below 2**least the step is that of 2**least."""
+    powers = (single.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
+    quantum = np.maximum(powers, np.float32(2.0**least)) * np.float32(2.0 ** (1 - bits))
+    return np.rint(single / quantum) * quantum
 
 
 def input_names(problem: Problem) -> list[str]:

@@ -14,7 +14,10 @@ from sdpalab.evidence.verifier import facts
 
 __all__ = ["assembled"]
 
-PARTS = ("archive", "facts", "arrays", "attention", "rule", "findings", "builds", "cases", "algebra", "checker", "main")
+PARTS = (
+    *("archive", "facts", "arrays", "weights", "attention", "rule"),
+    *("findings", "builds", "cases", "algebra", "checker", "main"),
+)
 """In an order in which each uses at import only what is above it; the docstring of the last is that of the file."""
 _FOLDER = Path(__file__).parent
 _LAB = __package__.partition(".")[0]

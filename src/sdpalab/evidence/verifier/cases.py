@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
-from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, is_at, near, normal_inputs
-from sdpalab.evidence.verifier.attention import KnownWeights, intended_of, reference_of
+from sdpalab.evidence.verifier.archive import Members
+from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, near, normal_inputs
+from sdpalab.evidence.verifier.attention import intended_of, reference_of
 from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
-from sdpalab.evidence.verifier.findings import Findings
+from sdpalab.evidence.verifier.findings import MALFORMED, Findings
 from sdpalab.evidence.verifier.rule import (
+    Exact,
     errors_of,
     fixed_elements,
     has_rule_for,
@@ -20,23 +26,58 @@ from sdpalab.evidence.verifier.rule import (
     limits_of,
     lse_errors_of,
     lse_of,
-    row_errors,
     status_of,
 )
+from sdpalab.evidence.verifier.weights import Operands
 
 __all__ = ["Cases"]
 
+DERIVED = ("PASSED", "INCORRECT", "NOT_FINITE")
+"""Statuses that follow from arrays."""
+MOST_THREADS = 8
+Case = Mapping[str, Any]
+
 
 class Cases:
-    """Checks the cases of one bundle; what the cases on the same inputs have in common is derived once."""
+    """Checks the cases of one bundle."""
 
     def __init__(self, bundle: Findings) -> None:
         self.bundle = bundle
-        self.references: dict[str, Any] = {}
-        self.oracles: dict[str, tuple[Any, Any, dict[str, float]]] = {}
-        self.lse_oracles: dict[str, tuple[Any, Any]] = {}
+        self.derived: dict[int, list[str] | Exception] = {}
 
-    def check(self, where: str, case: Mapping[str, Any], built: set[str]) -> bool:
+    def derive(self, cases: Iterable[Case]) -> None:
+        """Derives what :meth:`check` compares: cases on the same inputs together, in as many threads as there are CPUs.
+
+        The outcome depends on neither: a case has its findings, or the exception that its record causes. A case with
+        which nothing can be done here is left to :meth:`check`.
+        """
+        members = self.bundle.members
+        groups: dict[str, list[Case]] = {}
+        for case in cases:
+            with suppress(*MALFORMED):
+                if case["status"] in DERIVED and not missing_of(case, members):
+                    inputs = [case["digests"][name] for name in input_names(case["problem"])]
+                    groups.setdefault(json.dumps([inputs, case["problem"]], sort_keys=True), []).append(case)
+        left = deque(sorted(groups.values(), key=lambda group: -size_of(group[0], members)))
+
+        def work() -> None:
+            while left:
+                with suppress(IndexError):  # another thread has taken the last
+                    self.derived.update(derived_together(left.popleft(), members))
+
+        threads = [Thread(target=work, daemon=True) for _ in range(min(cpus(), MOST_THREADS, len(left)) - 1)]
+        try:
+            with suppress(RuntimeError):  # no thread can be started
+                for thread in threads:
+                    thread.start()
+            work()
+        finally:
+            left.clear()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    def check(self, where: str, case: Case, built: set[str]) -> bool:
         """Checks one case; True if it was re-derived from raw arrays."""
         self.bundle.same_keys(where, "case", case)
         self.bundle.same_keys(where, "problem", case["problem"])
@@ -53,103 +94,168 @@ class Cases:
         simulated = built or str(case["run"].get("device", "")).startswith("simulator")
         if set(ran) - built or (case["status"] == "PASSED" and simulated and not ran):
             self.bundle.find(where, "it does not say that it ran the PTX in this bundle")
-        paths = {name: f"arrays/{digest}.raw" for name, digest in case["digests"].items()}
-        self.bundle.used.update(paths.values())
-        problem = case["problem"]
-        needed = [*input_names(problem), "o", "yardstick"]
-        missing = [name for name in needed if paths.get(name, "") not in self.bundle.members]
+        self.bundle.used.update(paths_of(case).values())
+        missing = missing_of(case, self.bundle.members)
         if "o_second" in case["digests"] and case["status"] == "PASSED":
             self.bundle.find(where, "PASSED, and its two runs gave different outputs")
-        if case["status"] not in ("PASSED", "INCORRECT", "NOT_FINITE"):
+        if case["status"] not in DERIVED:
             return False
         if missing:
             self.bundle.find(where, f"{case['status']} without the array {missing[0]} that shows it")
             return False
-        arrays = {name: decode(self.bundle.members[path], *array_form(name, problem)) for name, path in paths.items()}
-        if problem.get("kv_lengths") and arrays["kv_lengths"].tolist() != list(problem["kv_lengths"]):
-            self.bundle.find(where, "its array of lengths is not that of its problem")
-        exact, fixed, limits = self.oracle_of(where, case, arrays)
-        errors = errors_of(arrays["o"], exact, problem["dtype"], fixed)
-        scale = float(np.nanmax(np.abs(exact)))
-        difference = np.abs(arrays["o"] - exact)
-        rows = row_errors(arrays["o"], exact, problem["dtype"])
-        for name, place, values in (("max_abs", "max_abs_index", difference), ("worst_row_rel_l2", "worst_row", rows)):
-            if is_at(values, case["errors"][place], errors[name], scale):
-                errors[place] = case["errors"][place]
-        recorded = dict(case["errors"])
-        lse = self.check_lse(where, case, arrays, recorded.pop("lse", None))
-        self.compare(where, "errors", recorded, errors, scale)
-        self.compare(where, "limits", case["limits"], limits, scale)
-        status = status_of(errors, limits, lse)
-        if case["status"] != status:
-            self.bundle.find(where, f"the record says {case['status']}, and its arrays say {status}")
+        derived = self.derived.pop(id(case), None)
+        if derived is None:
+            (derived,) = derived_together([case], self.bundle.members).values()
+        if isinstance(derived, Exception):
+            raise derived
+        for what in derived:
+            self.bundle.find(where, what)
         return True
 
-    def check_lse(
-        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any], recorded: Mapping[str, Any] | None
-    ) -> dict[str, Any] | None:
-        """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
-        if (recorded is None) is not ("lse" not in arrays):
-            self.bundle.find(where, "a log-sum-exp without figures, or figures without one")
-        if recorded is None or "lse" not in arrays:
-            return None
-        numerics, problem = case["run"]["numerics"], case["problem"]
-        inputs = {name: case["digests"][name] for name in input_names(problem)}
-        key = json.dumps([inputs, problem, numerics], sort_keys=True)
-        if key not in self.lse_oracles:
-            of_arrays = {**problem, "arrays": arrays}
-            self.lse_oracles[key] = lse_of(arrays["q"], arrays["k"], arrays["v"], of_arrays, numerics)
-        reference, limit = self.lse_oracles[key]
-        derived = lse_errors_of(arrays["lse"], reference, limit, list(recorded["row"]))
-        # The sums behind the reference are larger than the limit by as much as float32 is coarse.
-        self.compare(where, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
-        return derived
 
-    def oracle_of(
-        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any]
-    ) -> tuple[Any, Any, dict[str, float]]:
-        """Float64 reference of a case, the elements that are fixed, and the limits; kept for reuse."""
+def paths_of(case: Case) -> dict[str, str]:
+    """The files of a case's arrays, by what they are."""
+    return {name: f"arrays/{digest}.raw" for name, digest in case["digests"].items()}
+
+
+def missing_of(case: Case, members: Members) -> list[str]:
+    """The arrays that a case needs and the bundle lacks."""
+    paths = paths_of(case)
+    return [name for name in (*input_names(case["problem"]), "o", "yardstick") if paths.get(name, "") not in members]
+
+
+def size_of(case: Case, members: Members) -> int:
+    """A figure that grows with the number of scores of a case."""
+    paths = paths_of(case)
+    return len(members[paths["q"]]) * len(members[paths["k"]])
+
+
+def cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def derived_together(cases: list[Case], members: Members) -> dict[int, list[str] | Exception]:
+    """What is wrong with the arrays or figures of each case, by its ``id``; they have the same problem and inputs."""
+    results: dict[int, list[str] | Exception] = {}
+    group: SameInputs | None = None
+    for case in cases:
+        try:
+            group = group or SameInputs(case, members)
+            results[id(case)] = group.findings_of(case)
+        except MALFORMED as error:
+            results[id(case)] = error
+    return results
+
+
+class SameInputs:
+    """Derives cases with the same problem and the same inputs: what they have in common is derived once."""
+
+    def __init__(self, case: Case, members: Members) -> None:
+        self.members = members
+        self.problem = case["problem"]
+        self.arrays = self.decoded(case, input_names(self.problem))
+        q, k, v = (self.arrays[name] for name in "qkv")
+        self.inputs = Operands(q, k, v, {**self.problem, "arrays": self.arrays})
+        self.exact: Exact | None = None
+        self.normal: dict[int, list[str]] = {}
+        self.fixed: dict[Any, tuple[Any, Any]] = {}
+        self.limits: dict[str, dict[str, float]] = {}
+        self.log_sums: dict[str, tuple[Any, Any]] = {}
+
+    def decoded(self, case: Case, names: Iterable[str]) -> dict[str, Any]:
+        """Arrays of a case by name."""
+        paths, problem = paths_of(case), case["problem"]
+        return {name: decode(self.members[paths[name]], *array_form(name, problem)) for name in names}
+
+    def findings_of(self, case: Case) -> list[str]:
+        """What is wrong with the arrays or the figures of a case."""
+        findings: list[str] = []
         problem, numerics = case["problem"], case["run"]["numerics"]
-        inputs = [case["digests"][name] for name in input_names(problem)]
-        of_inputs = json.dumps([inputs, problem, case["inputs"], case["seed"]], sort_keys=True)
-        key = json.dumps([of_inputs, case["digests"]["yardstick"], numerics], sort_keys=True)
-        if key in self.oracles:
-            return self.oracles[key]
-        q, k, v = (arrays[name] for name in "qkv")
-        if case["inputs"] == "normal" and of_inputs not in self.references:
-            for name, generated in normal_inputs(problem, case["seed"]):
-                # another math library may round one element in 10**12 the other way
-                if np.count_nonzero(arrays[name] != generated) > 1 + generated.size // 10**6:
-                    self.bundle.find(where, f"{name} is not what normal inputs of seed {case['seed']} are")
+        arrays = self.decoded(case, [name for name in case["digests"] if name not in self.arrays])
+        if problem.get("kv_lengths") and self.arrays["kv_lengths"].tolist() != list(problem["kv_lengths"]):
+            findings.append("its array of lengths is not that of its problem")
+        if case["inputs"] == "normal":
+            findings += self.normal_findings(case["seed"])
         declares = case["run"].get("ptx_sha256")
         if not (has_rule_for(numerics) if declares else numerics == UNDECLARED):
-            self.bundle.find(where, f"there is no rule for the numerics that it declares, {numerics}")
-        problem = {**problem, "arrays": arrays}
-        dtype, order = problem["dtype"], numerics["normalise"]
-        weights = KnownWeights(q, k, problem)
-        if of_inputs not in self.references:
-            self.references[of_inputs] = reference_of(q, k, v, problem, weights)
-        exact = self.references[of_inputs]
-        open_orders = ("after", "before") if order == "either" else (order,)
-        declared = [{**numerics, "normalise": each} for each in open_orders]
-        own = [errors_of(intended_of(q, k, v, problem, each, weights), exact, dtype) for each in declared]
-        worst = {name: max(errors[name] for errors in own) for name in LIMITED}
-        limits = limits_of(exact, errors_of(arrays["yardstick"], exact, dtype), worst, dtype)
-        asked, narrow = numerics["accumulate"] == "float32", numerics["quantised"]
-        cap_error = 2.0**-11 * problem.get("softcap", 0.0) if numerics.get("tanh") == "approx" else 0.0
-        block = narrow and narrow["rows"]
-        fixed = fixed_elements(q, k, v, problem, order == "after", cap_error, block, weights) if asked else None
-        self.oracles[key] = exact, fixed, limits
-        return self.oracles[key]
+            findings.append(f"there is no rule for the numerics that it declares, {numerics}")
+        if self.exact is None:
+            self.exact = Exact(reference_of(self.inputs), problem["dtype"])
+        limits = self.limits_for(case, arrays["yardstick"], self.exact)
+        errors = errors_of(arrays["o"], self.exact, self.fixed_for(numerics), case["errors"])
+        recorded, scale = dict(case["errors"]), self.exact.largest
+        lse = self.lse_for(case, arrays.get("lse"), recorded.pop("lse", None), findings)
+        compare(findings, "errors", recorded, errors, scale)
+        compare(findings, "limits", case["limits"], limits, scale)
+        status = status_of(errors, limits, lse)
+        if case["status"] != status:
+            findings.append(f"the record says {case['status']}, and its arrays say {status}")
+        return findings
 
-    def compare(
-        self, where: str, what: str, recorded: Mapping[str, Any], derived: Mapping[str, Any], scale: float
-    ) -> None:
-        """Compares the figures of a record with those re-derived; ``scale`` is the largest element of the reference."""
-        if set(recorded) != set(derived):
-            self.bundle.find(where, f"the fields of its {what} are not those of the format")
-            return
-        for name, value in derived.items():
-            unit = scale if name.endswith("max_abs") or name == "error" else 1.0
-            if recorded[name] != value and not (isinstance(value, float) and near(recorded[name], value, unit)):
-                self.bundle.find(where, f"{what} {name} is {recorded[name]} in the record and {value} from the arrays")
+    def normal_findings(self, seed: int) -> list[str]:
+        """Which inputs are not the normal ones of a seed."""
+        if seed not in self.normal:
+            self.normal[seed] = [
+                f"{name} is not what normal inputs of seed {seed} are"
+                for name, generated in normal_inputs(self.problem, seed)
+                # another math library may round one element in 10**12 the other way
+                if np.count_nonzero(self.arrays[name] != generated) > 1 + generated.size // 10**6
+            ]
+        return self.normal[seed]
+
+    def limits_for(self, case: Case, yardstick: Any, exact: Exact) -> dict[str, float]:
+        """The limits of a case: they follow from its yardstick and its numerics."""
+        numerics = case["run"]["numerics"]
+        key = json.dumps([case["digests"]["yardstick"], numerics], sort_keys=True)
+        if key not in self.limits:
+            order = numerics["normalise"]
+            open_orders = ("after", "before") if order == "either" else (order,)
+            declared = [{**numerics, "normalise": each} for each in open_orders]
+            own = [errors_of(intended_of(self.inputs, each), exact) for each in declared]
+            worst = {name: max(errors[name] for errors in own) for name in LIMITED}
+            dtype = self.problem["dtype"]
+            self.limits[key] = limits_of(exact, errors_of(yardstick, exact), worst, dtype)
+        return self.limits[key]
+
+    def fixed_for(self, numerics: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        """The elements that the inputs fix for these numerics, if any are asked for."""
+        if numerics["accumulate"] != "float32":
+            return None
+        narrow = numerics["quantised"]
+        softcap = self.problem.get("softcap", 0.0)
+        cap_error = 2.0**-11 * softcap if numerics.get("tanh") == "approx" else 0.0
+        key = numerics["normalise"] == "after", cap_error, narrow and narrow["rows"]
+        if key not in self.fixed:
+            self.fixed[key] = fixed_elements(self.inputs, *key)
+        return self.fixed[key]
+
+    def lse_for(
+        self, case: Case, lse: Any, recorded: Mapping[str, Any] | None, findings: list[str]
+    ) -> dict[str, Any] | None:
+        """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
+        if (recorded is None) is not (lse is None):
+            findings.append("a log-sum-exp without figures, or figures without one")
+        if recorded is None or lse is None:
+            return None
+        key = json.dumps(case["run"]["numerics"], sort_keys=True)
+        if key not in self.log_sums:
+            self.log_sums[key] = lse_of(self.inputs, case["run"]["numerics"])
+        reference, limit = self.log_sums[key]
+        derived = lse_errors_of(lse, reference, limit, list(recorded["row"]))
+        # The sums behind the reference are larger than the limit by as much as float32 is coarse.
+        compare(findings, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
+        return derived
+
+
+def compare(
+    findings: list[str], what: str, recorded: Mapping[str, Any], derived: Mapping[str, Any], scale: float
+) -> None:
+    """Compares the figures of a record with those re-derived; ``scale`` is the largest element of the reference."""
+    if set(recorded) != set(derived):
+        findings.append(f"the fields of its {what} are not those of the format")
+        return
+    for name, value in derived.items():
+        unit = scale if name.endswith("max_abs") or name == "error" else 1.0
+        if recorded[name] != value and not (isinstance(value, float) and near(recorded[name], value, unit)):
+            findings.append(f"{what} {name} is {recorded[name]} in the record and {value} from the arrays")

@@ -29,9 +29,11 @@ class Checker(Findings):
         names = sorted(name for name in self.members if name.startswith("records/"))
         if not names:
             self.find("records", "there is none")
-        for name in ("environment.json", *names):
+        records = [(name, *self.parsed(name)) for name in names]
+        self.cases.derive(case for _, record, _ in records for case in cases_of(record))
+        for name, record, findings in (("environment.json", *self.parsed("environment.json")), *records):
             self.used.add(name)
-            record = self.parse(name)
+            self.outcome.findings += findings
             check = self.check_attempt if name in names else self.check_environment
             try:
                 check(name, record)
@@ -43,15 +45,15 @@ class Checker(Findings):
 
     def check_environment(self, where: str, record: Mapping[str, Any]) -> None:
         harness = record["harness"]
-        manifest = self.parse("manifest.yaml")
-        floors = self.parse("floors.json")["gpus"]
+        floors, findings = self.parsed("floors.json")
+        self.outcome.findings += findings
         commit, dirty = harness["commit"], harness["dirty"]
         start = f"sdpalab-{(commit or 'nogit')[:12]}{'-dirty' if dirty else ''}-"
-        if not str(manifest.get("name")).startswith(start):
+        if not str(self.manifest.get("name")).startswith(start):
             self.find(where, f"the bundle's name does not begin with {start}")
         if dirty != ("harness.diff" in self.members):
             self.find("harness.diff", "must be there if, and only if, the harness was dirty")
-        for floor in floors:
+        for floor in floors["gpus"]:
             self.check_figures("floors.json", [*floor["floors"], *floor["peers"]], passed=True)
 
     def check_attempt(self, where: str, record: Mapping[str, Any]) -> None:
@@ -123,6 +125,14 @@ class Checker(Findings):
                 self.find(where, f"figure {name}: a speed without PASSED")
             if not (figure["gpu"] if kind == "measured" else kind == "simulated" or figure["source"]):
                 self.find(where, f"figure {name}: it names neither its GPU nor its source")
+
+
+def cases_of(record: Mapping[str, Any]) -> list[Any]:
+    """The cases of a record; none of one that is malformed."""
+    try:
+        return list(record["verdict"]["cases"])
+    except MALFORMED:
+        return []
 
 
 def covers_of(cases: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -37,7 +37,8 @@ class Findings:
         self.members = members
         self.outcome = Outcome()
         self.used = set(FIXED_FILES)
-        self.format = int(parse(members, "manifest.yaml", []).get("format", 0))
+        self.manifest = parse(members, "manifest.yaml", [])
+        self.format = int(self.manifest.get("format", 0))
 
     def find(self, where: str, what: str) -> None:
         """Add a reason to reject."""
@@ -50,6 +51,7 @@ class Findings:
         if set(record) | sparse != set(KEYS[kind]) or empty:
             self.find(where, f"the fields of its {kind} are not those of the format")
 
-    def parse(self, name: str) -> dict[str, Any]:
-        """A JSON member in canonical form; anything else is a finding and gives {}."""
-        return parse(self.members, name, self.outcome.findings)
+    def parsed(self, name: str) -> tuple[dict[str, Any], list[str]]:
+        """A JSON member in canonical form, and nothing found; anything else gives {}, and is the finding."""
+        findings: list[str] = []
+        return parse(self.members, name, findings), findings
