@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from evidence_sample import Sample, forge, seal
 from standalone import verify
 
 from sdpalab.evidence import verify_bundle
+from sdpalab.evidence.verifier import cases
 
 
 def case(record: dict[str, Any], number: int = 0) -> dict[str, Any]:
@@ -269,6 +271,37 @@ def test_a_forgery_with_fitting_digests_is_rejected(unpacked: Path, name: str) -
     forge(unpacked, edit, f"records/{record}.json")
     findings = verify_bundle(unpacked).findings
     assert any(expected in finding for finding in findings), findings
+
+
+def test_the_number_of_threads_changes_no_finding(
+    sample: Sample, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a machine on which none can be started; each of two cases on the same wrong inputs has its finding."""
+
+    def forged(record: dict[str, Any]) -> None:
+        FORGERIES["another seed"][1](record)
+        case(record, 1)["errors"].update(rel_l2=1e-9)
+        case(record, 2)["digests"].update(o=case(record, 0)["digests"]["o"])  # malformed: what follows is not read
+
+    forge(unpacked, forged)
+    forge(unpacked, FORGERIES["another seed"][1], "records/01-wrong-scale.json")
+    outcomes = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr(cases, "thread_count", lambda count=count: count)
+        outcomes += [verify_bundle(unpacked), verify_bundle(sample.written.tarball)]
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+    outcomes += [verify_bundle(unpacked), verify_bundle(sample.written.tarball)]
+    first, good = outcomes[:2]
+    assert outcomes == [first, good] * 4
+    assert good.accepted
+    for name in ("00-honest", "01-wrong-scale"):
+        assert any(name in each and "q is not what normal inputs of seed 7 are" in each for each in first.findings)
+    assert any("errors rel_l2 is 1e-09" in finding for finding in first.findings)
+    assert any("malformed" in finding for finding in first.findings)
+
+
+def cannot_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_an_output_exchanged_for_a_better_one_is_rejected(unpacked: Path) -> None:

@@ -242,6 +242,21 @@ def test_float8_is_rounded_as_ml_dtypes_does() -> None:
     assert verify.rounded(np.float32(1e9), FLOAT8) == 448
 
 
+def test_float16_is_rounded_as_numpy_does() -> None:
+    """Every finite float16 number, the middle between each two, and its neighbours; what is too large; no number."""
+    numbers = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    inside = np.concatenate(
+        (numbers, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(9e9)))
+    )
+    for values in (inside, np.append(inside, np.float32([65519.99, 65520, 1e9, np.inf, np.nan]))):
+        for signed in (values, -values):
+            with np.errstate(over="ignore"):
+                expected = signed.astype(np.float16).astype(np.float32)
+            np.testing.assert_array_equal(verify.rounded(signed, "float16"), expected)
+            np.testing.assert_array_equal(np.signbit(verify.rounded(signed, "float16")), np.signbit(expected))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("mask", ["", "bool:B,1", "float:1,H"])
 def test_normal_inputs_are_made_again(dtype: str, mask: str) -> None:

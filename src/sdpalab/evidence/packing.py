@@ -19,7 +19,7 @@ from sdpalab.evidence.verifier.archive import MAGIC, tar_end, tar_member
 
 __all__ = ["Packing", "pack"]
 
-LEVEL = 5
+LEVEL = 4
 SAMPLE = 2048
 """Bytes of an array of which the way to compress it is chosen."""
 MOST_IN_CHUNK = 1 << 20

@@ -98,11 +98,16 @@ def ring_outputs(q: Any, k: Any, v: Any, problem: Problem, prime: int, factor: i
     inverse = np.array([0] + [pow(n, -1, prime) for n in range(1, prime)])
     group = problem["heads"] // problem["kv_heads"]
     k, v = (np.repeat(each, group, axis=1) for each in (k, v))
-    scores = np.matmul(q % order, (k % order).swapaxes(2, 3)) * factor % order
+    scores = _product(q % order, (k % order).swapaxes(2, 3)) % order * factor % order
     weights = powers[scores] * _seen(problem)
     sums = weights.sum(axis=3) % prime
-    out = np.matmul(weights, v % prime) % prime * inverse[sums][..., None] % prime
+    out = _product(weights, v % prime) % prime * inverse[sums][..., None] % prime
     return out, sums, logarithm[sums]
+
+
+def _product(left: Any, right: Any) -> Any:
+    """left @ right of integers: float64 has all sums exactly, up to 2**53."""
+    return np.matmul(left.astype(np.float64), right.astype(np.float64)).astype(np.int64)
 
 
 def _seen(problem: Problem) -> Any:

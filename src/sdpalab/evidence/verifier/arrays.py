@@ -59,7 +59,7 @@ def rounded(values: Any, dtype: str) -> Any:
             return single
         if dtype == "float16":
             # Up from the middle of 65504 and 65536 the result is infinite, which no quantum says.
-            regular = bool((np.abs(single) < 65520).all())
+            regular = single.min(initial=0) > -65520 and single.max(initial=0) < 65520
             return _on_grid(single, 11, -14) if regular else single.astype(np.float16).astype(np.float32)
         if dtype == FLOAT8:
             return _on_grid(np.clip(single, -FLOAT8_MAX, FLOAT8_MAX), 4, -6)
@@ -70,9 +70,13 @@ def rounded(values: Any, dtype: str) -> Any:
 
 def _on_grid(single: Any, bits: int, least: int) -> Any:
     """float32 values with so many significant bits; below 2**least the step is that of 2**least."""
-    powers = (single.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
-    quantum = np.maximum(powers, np.float32(2.0**least)) * np.float32(2.0 ** (1 - bits))
-    return np.rint(single / quantum) * quantum
+    powers = np.asarray(single.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
+    quantum = np.asarray(np.maximum(powers, np.float32(2.0**least)))
+    quantum *= np.float32(2.0 ** (1 - bits))
+    steps = np.asarray(single / quantum)
+    np.rint(steps, out=steps)
+    steps *= quantum
+    return steps
 
 
 def input_names(problem: Problem) -> list[str]:
@@ -106,13 +110,19 @@ def normal_inputs(problem: Problem, seed: int) -> Iterator[tuple[str, Any]]:
     def uniform(name: str, count: int) -> Any:
         key = hashlib.sha256(f"{name}:{label}".encode()).digest()[:16]
         raw = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
-        return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        raw >>= np.uint64(11)
+        numbers = raw.astype(np.float64)
+        numbers += 0.5
+        numbers *= 2.0**-53
+        return numbers
 
     def normal(name: str, shape: tuple[int, ...]) -> Any:
         half = (math.prod(shape) + 1) // 2
-        first, second = uniform(name, 2 * half).reshape(2, half)
-        radius, angle = np.sqrt(-2 * np.log(first)), 2 * math.pi * second
-        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[: math.prod(shape)].reshape(shape)
+        first, angle = uniform(name, 2 * half).reshape(2, half)
+        angle *= 2 * math.pi
+        pair = np.stack((np.cos(angle), np.sin(angle)))
+        pair *= np.sqrt(-2 * np.log(first))
+        return pair.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     for name in input_names(problem):
         shape, dtype = array_form(name, problem)

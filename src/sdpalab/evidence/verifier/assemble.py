@@ -19,6 +19,11 @@ PARTS = (
     *("findings", "builds", "cases", "algebra", "checker", "main"),
 )
 """In an order in which each uses at import only what is above it; the docstring of the last is that of the file."""
+ONE_THREAD = """\
+if __name__ == "__main__":
+    # NumPy reads it when it is loaded. The threads that derive cases take all CPUs.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""
 _FOLDER = Path(__file__).parent
 _LAB = __package__.partition(".")[0]
 
@@ -77,7 +82,9 @@ def _merged(imports: set[tuple[str, str]]) -> str:
         names.setdefault(module, []).extend([name] if name else [])
     lines = [f"import {module}" for module in modules if not module.startswith("numpy")]
     lines += [f"from {module} import {', '.join(listed)}" for module, listed in names.items() if listed]
-    return "\n".join([*lines, "", *(f"import {module}" for module in modules if module.startswith("numpy"))])
+    return "\n".join(
+        [*lines, "", ONE_THREAD, *(f"import {module}" for module in modules if module.startswith("numpy"))]
+    )
 
 
 def _names(node: ast.stmt) -> set[str]:

@@ -46,7 +46,7 @@ class Cases:
         self.derived: dict[int, list[str] | Exception] = {}
 
     def derive(self, cases: Iterable[Case]) -> None:
-        """Derives what :meth:`check` compares: cases on the same inputs together, in as many threads as there are CPUs.
+        """Derives what :meth:`check` compares: cases on the same inputs together, in several threads.
 
         The outcome depends on neither: a case has its findings, or the exception that its record causes. A case with
         which nothing can be done here is left to :meth:`check`.
@@ -65,7 +65,7 @@ class Cases:
                 with suppress(IndexError):  # another thread has taken the last
                     self.derived.update(derived_together(left.popleft(), members))
 
-        threads = [Thread(target=work, daemon=True) for _ in range(min(cpus(), MOST_THREADS, len(left)) - 1)]
+        threads = [Thread(target=work, daemon=True) for _ in range(min(thread_count(), len(left)) - 1)]
         try:
             with suppress(RuntimeError):  # no thread can be started
                 for thread in threads:
@@ -130,9 +130,11 @@ def size_of(case: Case, members: Members) -> int:
     return len(members[paths["q"]]) * len(members[paths["k"]])
 
 
-def cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def thread_count() -> int:
+    """As many as this process has CPUs; one where OpenBLAS has threads of its own, which would wait for each other."""
+    if os.environ.get("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS")) != "1":
+        return 1
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS)
 
 
 def derived_together(cases: list[Case], members: Members) -> dict[int, list[str] | Exception]:

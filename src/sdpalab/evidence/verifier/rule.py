@@ -85,18 +85,20 @@ def errors_of(
     raw = out - exact.values
     clean = raw if finite.all() else np.where(finite, raw, exact.values - exact.values)
     rows = np.sqrt(np.sum(clean**2, axis=-1)) / exact.sizes
-    difference = np.abs(clean if exact.judged is True else np.where(exact.judged, clean, 0.0))
+    difference, shares = np.abs(clean), rows
+    if exact.judged is not True:
+        difference, shares = np.where(exact.judged, difference, 0.0), rows[~np.isnan(rows)]
     figures: dict[str, Any] = {
         "max_abs": float(difference.max()),
         "max_abs_index": [int(n) for n in np.unravel_index(int(difference.argmax()), difference.shape)],
         "rel_l2": float(np.sqrt(np.sum(difference**2))) / exact.whole,
-        "rms_row_rel_l2": float(np.sqrt(np.nanmean(rows**2))),
-        "worst_row_rel_l2": float(np.nanmax(rows)),
+        "rms_row_rel_l2": float(np.sqrt(np.mean(shares**2))),
+        "worst_row_rel_l2": float(shares.max()),
         "worst_row": [int(n) for n in np.unravel_index(int(np.nanargmax(rows)), rows.shape)],
         "not_finite": int(np.count_nonzero(exact.judged & ~finite)),
         "exact": int(np.count_nonzero(fixed[1])) if fixed else 0,
         "exact_wrong": int(np.count_nonzero(fixed[1] & (out != fixed[0]))) if fixed else 0,
-        "ignored_rows": int(np.count_nonzero(np.isnan(rows))),
+        "ignored_rows": rows.size - shares.size,
     }
     if recorded is not None:
         # What is not finite is no place of the largest.
