@@ -6,6 +6,7 @@ import io
 import re
 from typing import Any
 
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 __all__ = ["BAD", "INK", "MUTED", "RULE", "SERIES", "STYLE", "to_svg"]
@@ -45,6 +46,12 @@ STYLE: dict[Any, Any] = {
 
 def to_svg(figure: Figure, name: str, label: str) -> str:
     """The drawing as an ``<svg>`` element: colours as variables, ids made unique by ``name``, nothing that varies."""
+    FigureCanvasSVG(figure)
+    figure.dpi = 72  # that of SVG
+    if (engine := figure.get_layout_engine()) is not None:
+        # savefig would draw everything once more for the layout.
+        engine.execute(figure)
+        figure.set_layout_engine(None)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue().decode("utf-8")
