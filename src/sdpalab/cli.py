@@ -35,7 +35,7 @@ COMMANDS = {
     "tune": CommandEntry("Search a kernel's configurations; never a wrong one.", one_thread=True),
     "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts.", one_thread=True),
     "torch-matrix": CommandEntry("Judge one kernel with several versions of torch."),
-    "report": CommandEntry("The HTML report of a bundle, or of a search."),
+    "report": CommandEntry("The HTML report of a bundle, or of a search.", one_thread=True),
     "compare": CommandEntry("Two bundles side by side.", one_thread=True),
     "verify": CommandEntry("Check a bundle: every digest and every verdict again.", one_thread=True),
     "campaign": CommandEntry("Long runs that leave a record in evidence/.", one_thread=True),

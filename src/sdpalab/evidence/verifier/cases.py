@@ -162,6 +162,7 @@ class SameInputs:
         self.exact: Exact | None = None
         self.normal: dict[int, list[str]] = {}
         self.fixed: dict[Any, tuple[Any, Any]] = {}
+        self.yardsticks: dict[str, dict[str, Any]] = {}
         self.limits: dict[str, dict[str, float]] = {}
         self.log_sums: dict[str, tuple[Any, Any]] = {}
 
@@ -208,16 +209,17 @@ class SameInputs:
 
     def limits_for(self, case: Case, yardstick: Any, exact: Exact) -> dict[str, float]:
         """The limits of a case: they follow from its yardstick and its numerics."""
-        numerics = case["run"]["numerics"]
-        key = json.dumps([case["digests"]["yardstick"], numerics], sort_keys=True)
+        numerics, digest = case["run"]["numerics"], case["digests"]["yardstick"]
+        key = json.dumps([digest, numerics], sort_keys=True)
         if key not in self.limits:
             order = numerics["normalise"]
             open_orders = ("after", "before") if order == "either" else (order,)
             declared = [{**numerics, "normalise": each} for each in open_orders]
             own = [errors_of(intended_of(self.inputs, each), exact) for each in declared]
             worst = {name: max(errors[name] for errors in own) for name in LIMITED}
-            dtype = self.problem["dtype"]
-            self.limits[key] = limits_of(exact, errors_of(yardstick, exact), worst, dtype)
+            if digest not in self.yardsticks:
+                self.yardsticks[digest] = errors_of(yardstick, exact)
+            self.limits[key] = limits_of(exact, self.yardsticks[digest], worst, self.problem["dtype"])
         return self.limits[key]
 
     def fixed_for(self, numerics: Mapping[str, Any]) -> tuple[Any, Any] | None:
