@@ -46,6 +46,7 @@ ROOMS = (
 )
 
 
+@cache
 def _file_of(module: str) -> Path | None:
     """The file of a module of the lab, or None where there is none."""
     path = PACKAGE.parent.joinpath(*module.split("."))
@@ -53,26 +54,28 @@ def _file_of(module: str) -> Path | None:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    """A file, parsed once for all tests."""
-    return ast.parse(path.read_text())
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file, parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_trees() -> Iterator[None]:
+def _forget_nodes() -> Iterator[None]:
     yield
-    _tree.cache_clear()
+    _nodes.cache_clear()
 
 
 @cache
 def _imports(path: Path) -> set[str]:
     """Modules of the lab that a file imports, at any depth of it."""
     modules: set[str] = set()
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
+            if node.module.partition(".")[0] != "sdpalab":
+                continue
             below = {f"{node.module}.{alias.name}" for alias in node.names}
             files = {name for name in below if _file_of(name)}
             modules |= files | ({node.module} if files < below else set())
@@ -108,9 +111,9 @@ SAYS_NOTHING = re.compile(r"(^|_)(made|told|said|found|kept)(_|$)")
 """A variable of such a name does not say what it holds."""
 
 
-def _variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _variables(path: Path) -> Iterator[tuple[int, str]]:
     """The line and the name of each variable, parameter and attribute that is set."""
-    for node in ast.walk(tree):
+    for node in _nodes(path):
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
         elif isinstance(node, ast.arg):
@@ -120,7 +123,7 @@ def _variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_a_class_name_has_one_meaning() -> None:
     classes: dict[str, list[str]] = defaultdict(list)
     for path in NAMED:
-        for node in ast.walk(_tree(path)):
+        for node in _nodes(path):
             if isinstance(node, ast.ClassDef):
                 classes[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert len(classes) > 100
@@ -128,7 +131,7 @@ def test_a_class_name_has_one_meaning() -> None:
 
 
 def test_a_variable_says_what_it_holds() -> None:
-    names = [(str(path.relative_to(ROOT)), line, name) for path in NAMED for line, name in _variables(_tree(path))]
+    names = [(str(path.relative_to(ROOT)), line, name) for path in NAMED for line, name in _variables(path)]
     assert len(names) > 1000
     assert [place for place in names if SAYS_NOTHING.search(place[2])] == []
 

@@ -200,7 +200,7 @@ def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: P
     assert not {"LDSM", "LDL", "STL"} & set(count)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("problem", "config"), HOPPER_CODES, ids=label)
 def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
     count, macros = count_of(HOPPER, problem, config), macros_of(HOPPER, problem, config)
@@ -215,7 +215,7 @@ def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Co
     assert count["STS"] == (partial if groups > 1 else 0)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("problem", "config"), FP8_CODES, ids=label)
 def test_what_hopper_fp8_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
     count, macros = count_of(HOPPER_FP8, problem, config), macros_of(HOPPER_FP8, problem, config)

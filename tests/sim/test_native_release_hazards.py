@@ -81,6 +81,7 @@ AFTER ld.global.u32 %r6, [%rd1]; add.u32 %r6, %r6, 1; st.global.u32 [%rd1], %r6;
 atom.global.exch.b32 %r7, [%rd2], 0; M: @%p1 bra L;"""
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("after", "before"), [("membar.gl;", "membar.gl;"), ("", "membar.gl;"), ("membar.gl;", "")])
 def test_a_lock_of_lanes_with_and_without_its_fences(after: str, before: str, schedule: str) -> None:
