@@ -11,12 +11,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, prepare
 from sdpalab.errors import UserError
-from sdpalab.judge.interrupt import Interrupt
+from sdpalab.judge.interrupt import SLEEP_SECONDS, Interrupt, wait_for
 from sdpalab.judge.small_cases import hidden_seed
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.kernels.userfile import is_user_file
@@ -148,10 +148,18 @@ class KernelRun:
         self._outcome = pool.submit(until_none)
 
     def __iter__(self) -> Iterator[Event]:
-        return iter(self._events.get, None)
+        while True:
+            try:
+                event = self._events.get(timeout=SLEEP_SECONDS)
+            except Empty:
+                continue
+            if event is None:
+                return
+            yield event
 
     def outcome(self) -> KernelOutcome:
-        """The outcome, when there are no more events; raises what building or judging raised."""
+        """The outcome, when it is there; raises what building or judging raised."""
+        wait_for(self._outcome)
         return self._outcome.result()
 
 

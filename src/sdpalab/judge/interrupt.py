@@ -6,9 +6,19 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from typing import Any
 
-__all__ = ["Interrupt"]
+__all__ = ["SLEEP_SECONDS", "Interrupt", "wait_for"]
+
+SLEEP_SECONDS = 0.5
+"""How long a thread that hears Ctrl-C sleeps at a time: a signal that comes just before it sleeps does not wake it."""
+
+
+def wait_for(work: Future[Any]) -> None:
+    """Wait until ``work`` is done; Ctrl-C is heard meanwhile."""
+    while not work.done():
+        wait([work], timeout=SLEEP_SECONDS)
 
 
 class Interrupt:

@@ -24,7 +24,7 @@ from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
 from sdpalab.judge.claims import claimed_by
-from sdpalab.judge.interrupt import Interrupt
+from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.pace import Behind, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
@@ -153,6 +153,7 @@ class JudgeRun:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
                 try:
                     for server in servers:  # which may get another
+                        wait_for(server)
                         server.result()
                 except BaseException:
                     self._abandon()
