@@ -97,6 +97,24 @@ def test_exponentials_logarithms_and_inverses(ring: Ring) -> None:
     np.testing.assert_array_equal(d[unit], e[unit] * i[unit] % ring.modulus)
 
 
+@pytest.mark.parametrize("ring", [BIG, SMALL], ids=["p = 251", "p = 13"])
+def test_lanes_with_constants_and_large_words_change_nothing_for_others(ring: Ring) -> None:
+    """What a warp of codes alone need not compute is computed for each word the same as for a warp of it alone."""
+    halves = [int(np.float32(value).view(np.uint32)) for value in (0.5, -3.0, 1e-3, float(LN_2))]
+    kinds = np.array([0, 5, ring.modulus - 1, *halves, LOWEST, INFINITY, MINUS_INFINITY, NAN])
+    x, y = (each.ravel() for each in np.meshgrid(kinds, kinds, indexing="ij"))
+    body = (
+        "{ .reg .b16 %h; add.f32 %d0, %a, %b; fma.rn.f32 %d1, %a, %b, %a; div.full.f32 %d2, %a, %b; "
+        "ex2.approx.f32 %d3, %a; lg2.approx.f32 %d4, %b; max.f32 %d5, %a, %b; "
+        "cvt.rn.f16.f32 %h, %a; cvt.f32.f16 %d6, %h; }"
+    )
+    results = {f"d{number}": "b32" for number in range(7)}
+    mixed = run(ring, body, results, a=("b32", x), b=("b32", y))
+    alone = run(ring, body, results, a=("b32", np.repeat(x, 64)), b=("b32", np.repeat(y, 64)))
+    for together, each in zip(mixed, alone, strict=True):
+        np.testing.assert_array_equal(np.repeat(together, 64), each)
+
+
 def test_ex2_is_a_homomorphism_and_lg2_its_inverse() -> None:
     x, y = codes(BIG, seed=4), codes(BIG, seed=5)
     body = """add.f32 %s, %a, %b; ex2.approx.f32 %s, %s; ex2.approx.f32 %x, %a; ex2.approx.f32 %u, %b;
