@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from sdpalab.kernels.kernel import CudaKernel, Knob
-from sdpalab.kernels.plan import INCLUDE_DIR
+from sdpalab.kernels.kernel import Config, CudaKernel, Knob, PlanFunction
+from sdpalab.kernels.plan import INCLUDE_DIR, Launch, LaunchPlan, Module
+from sdpalab.kernels.quantisation import SOURCE, SOURCE_NAME
 from sdpalab.kernels.registry import CUDA_KERNELS
+from sdpalab.problem import Problem
 
-__all__ = ["SourceEdit", "replace_once"]
+__all__ = ["QUANTISE", "SourceEdit", "replace_once"]
+
+QUANTISE = "quantise"
+"""What :attr:`SourceEdit.of` calls the source of the steps that quantise."""
 
 
 def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") -> str:
@@ -44,7 +49,8 @@ class SourceEdit:
     knobs : mapping of str to knob
         The mutant has one configuration: the kernel's default one with these knobs.
     of : str
-        Which of the kernel's sources is edited: ``source``, or ``variant`` for the problems with extras.
+        Which of the kernel's sources is edited: ``source``, ``variant`` for the problems with extras, or ``quantise``
+        for the steps that quantise (:mod:`sdpalab.kernels.quantisation`).
     """
 
     kernel: str
@@ -64,8 +70,23 @@ class SourceEdit:
         where = f"the {self.of} of {self.kernel}"
         edited = replace_once(_flattened(self.kernel, self.of), *self.replacements, where=where)
         changes: dict[str, Any] = {self.of: edited}
+        if self.of == QUANTISE:
+            changes = {"plan": partial(_planned, kernel.plan, edited)}
         config = kernel.default_config.but(**self.knobs)
         return replace(kernel, name=f"{self.kernel}-mutant", configs=(config,), **changes)
+
+
+def _planned(plan: PlanFunction, quantise: str, problem: Problem, config: Config) -> LaunchPlan:
+    """A kernel's plan with another source of the steps that quantise."""
+    planned = plan(problem, config)
+    assert isinstance(planned, LaunchPlan), "a kernel with one launch has no such steps"
+    steps = tuple(
+        replace(step, module=replace(step.module, source=quantise))
+        if isinstance(step, Launch) and isinstance(step.module, Module) and step.module.name == SOURCE_NAME
+        else step
+        for step in planned.steps
+    )
+    return replace(planned, steps=steps)
 
 
 @cache
@@ -82,6 +103,8 @@ def _flattened(name: str, of: str) -> str:
 
         return re.sub(r'^#include "(.*)"$', header, text, flags=re.MULTILINE)
 
+    if of == QUANTISE:
+        return flat(SOURCE)
     source = getattr(CUDA_KERNELS[name], of)
     assert isinstance(source, Path)
     return flat(source.read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from sdpalab.bugs.bug import WRONG, Bug, Family
+from sdpalab.bugs.edit import QUANTISE
 from sdpalab.bugs.source import EVEN, RAGGED, SEVERAL_TILES, in_source
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
@@ -17,6 +18,8 @@ __all__ = ["BUGS", "SHOWN_BY_EXACT_PROBES"]
 _BOTH = "fp8_simulated fp8"
 _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
 """Plants where the weights of ``fp8`` are float16, and V is widened for them."""
+_in_quantiser = partial(in_source, of=QUANTISE)
+"""Plants in the step that quantises, before the kernel itself."""
 _MMA_ORDER = ("QuantisePatch<RowOrder::mma> patch", "QuantisePatch<RowOrder::natural> patch")
 _TILE_MAXIMUM = ("return softmax_weight(tile_max[row], rows[row].max, scale_log2)", "return 1.0f")
 _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
@@ -44,8 +47,8 @@ _CUT_NORMALISER = (
 _SHORT_RANGE = ("constexpr float E4M3_MAX = 448.0f;", "constexpr float E4M3_MAX = 240.0f;")
 
 SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
-    *in_source(_BOTH, "240 for the largest number of e4m3", _SHORT_RANGE),
-    *_in_hopper("240 for the largest number of e4m3", _SHORT_RANGE),
+    *_in_quantiser(_BOTH, "240 for the largest number of e4m3", _SHORT_RANGE),
+    *_in_hopper("240 for the largest number of e4m3", _SHORT_RANGE, of=QUANTISE),
     *in_source(_BOTH, "the normaliser in bfloat16", _CUT_NORMALISER, problem=RAGGED, harmless=EVEN),
     *_in_hopper("the normaliser in bfloat16", _CUT_NORMALISER, harmless=_BLOCKS.with_(seq_kv=256)),
     *in_source(
@@ -81,7 +84,7 @@ BUGS: tuple[Bug, ...] = (
         problem=SEVERAL_TILES,
         harmless=_ONE_BLOCK,
     ),
-    *in_source(
+    *_in_quantiser(
         "fp8_simulated",
         "the scale of the first head for all",
         (
@@ -91,14 +94,14 @@ BUGS: tuple[Bug, ...] = (
         problem=_HEADS,
         harmless=EVEN,
     ),
-    *in_source(
+    *_in_quantiser(
         "fp8_simulated",
         "the scale of a head's first rows for all of it",
         ("i < block.blocks;", "i < 1;"),
         problem=SEVERAL_TILES,
         harmless=_ONE_BLOCK,
     ),
-    *in_source(
+    *_in_quantiser(
         _BOTH,
         "a scale eight times too small, and what is above it cut off",
         ("const float scale = block_max / E4M3_MAX;", "const float scale = block_max / (8.0f * E4M3_MAX);"),
@@ -111,7 +114,7 @@ BUGS: tuple[Bug, ...] = (
         harmless=EVEN,
         family=Family.HISTORICAL,
     ),
-    *in_source(
+    *_in_quantiser(
         _BOTH,
         "rows of the next head share the last scale",
         ("if (row(i) < rows_left) {\n                chunk = ", "if (true) {\n                chunk = "),
@@ -119,7 +122,7 @@ BUGS: tuple[Bug, ...] = (
         harmless=_HEADS,
         statuses=WRONG | {Status.HAZARD},
     ),
-    *in_source(
+    *_in_quantiser(
         "fp8", "keys in their own order, where the weights have another", _MMA_ORDER, harmless=EVEN.with_(scale=0.0)
     ),
     *in_source(
@@ -155,6 +158,7 @@ BUGS: tuple[Bug, ...] = (
         "keys in their own order, where the weights have another",
         _MMA_ORDER,
         harmless=_BLOCKS.with_(scale=0.0, seq_kv=256),
+        of=QUANTISE,
     ),
     *_in_hopper("no maximum but the tile's", _TILE_MAXIMUM, harmless=_BLOCKS.with_(scale=0.0)),
     *_in_hopper(

@@ -12,7 +12,18 @@ from sdpalab.kernels.ladder import GRID_YZ_LIMIT, HEAD_DIMS, ladder_supports
 from sdpalab.kernels.plan import Buffer, Launch, Module
 from sdpalab.problem import HALF_DTYPES, Problem
 
-__all__ = ["over_row_blocks", "quantisation_buffers", "quantise_rows", "quantised_supports", "row_blocks"]
+__all__ = [
+    "SOURCE",
+    "SOURCE_NAME",
+    "over_row_blocks",
+    "quantisation_buffers",
+    "quantise_rows",
+    "quantised_supports",
+    "row_blocks",
+]
+
+SOURCE_NAME, SOURCE = "quantise.cu", '#include "tile/quantise.cuh"\n'
+"""The translation unit of the steps."""
 
 
 def quantised_supports(problem: Problem, kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS) -> str | None:
@@ -73,7 +84,7 @@ def over_row_blocks(
     """
     macros = {"HEAD_DIM": str(problem.head_dim), "DTYPE_BF16": str(int(problem.dtype == "bfloat16"))}
     return Launch(
-        module=Module("quantise.cu", '#include "tile/quantise.cuh"\n', entry, macros),
+        module=Module(SOURCE_NAME, SOURCE, entry, macros),
         grid=(max(row_blocks(problem, rows)), problem.heads + 2 * problem.kv_heads, problem.batch),
         block=(rows * problem.head_dim // 32, 1, 1),  # a thread has 4 rows x 8 columns
         args=("q", "k", "v", *workspaces, problem.seq_q, problem.seq_kv, problem.heads, *layout),
