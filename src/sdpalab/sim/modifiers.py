@@ -6,14 +6,14 @@ ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority"); they are acc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.types import TYPES, PtxType
 
-__all__ = ["Mods", "find_handler", "require", "take_memory_mods", "take_space", "unknown_register"]
+__all__ = ["Mods", "find_handler", "registering", "require", "take_memory_mods", "take_space", "unknown_register"]
 
 _Entry = TypeVar("_Entry")
 
@@ -39,6 +39,22 @@ def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry |
     while key and key not in table:
         key = key.rpartition(".")[0]
     return table.get(key)
+
+
+def registering(table: dict[str, _Entry]) -> Callable[..., Callable[[_Entry], _Entry]]:
+    """A decorator that puts a handler into a table, for opcodes, or for those of their forms that begin with these
+    modifiers: its arguments."""
+
+    def register(*names: str) -> Callable[[_Entry], _Entry]:
+        def add(handler: _Entry) -> _Entry:
+            for name in names:
+                assert name not in table, f"two handlers for {name}"
+                table[name] = handler
+            return handler
+
+        return add
+
+    return register
 
 
 class Mods:

@@ -18,7 +18,7 @@ from sdpalab.sim.checks.provenance import Origins
 from sdpalab.sim.definedness import Region
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
-from sdpalab.sim.modifiers import Mods, find_handler, unknown_register
+from sdpalab.sim.modifiers import Mods, find_handler, registering, unknown_register
 from sdpalab.sim.native.host import HostCall, WatchedAccess
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
@@ -51,16 +51,7 @@ class NotNative(Exception):
     """The native engine does not have what a kernel uses."""
 
 
-def native(*names: str) -> Callable[[Handler], Handler]:
-    """Register a handler for opcodes, or for those of their forms that begin with these modifiers."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            assert name not in HANDLERS, f"two handlers for {name}"
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+native = registering(HANDLERS)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction, Negated, Operand, Register, Symbol, Vector
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.modifiers import Mods, unknown_register
+from sdpalab.sim.modifiers import Mods, registering, unknown_register
 from sdpalab.sim.selection import Array, Mask, Selection
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
@@ -26,17 +26,7 @@ Handler = Callable[["Decoder", Instruction], Step]
 HANDLERS: dict[str, Handler] = {}
 """Handlers by the beginning of an instruction's text: ``cp.async.bulk`` goes before ``cp.async``."""
 
-
-def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Register a handler for opcodes, or for those of their forms that begin with these modifiers."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            assert name not in HANDLERS, f"two handlers for {name}"
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+opcode = registering(HANDLERS)
 
 
 class Decoder:

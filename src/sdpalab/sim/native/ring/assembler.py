@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
-from sdpalab.sim.modifiers import Mods, find_handler
+from sdpalab.sim.modifiers import Mods, find_handler, registering
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler
 from sdpalab.sim.native.lanes import WORD64, Lanes
@@ -28,17 +28,7 @@ RING_HANDLERS: dict[str, RingHandler] = {}
 """Handlers by the beginning of an instruction's text. One that returns False leaves the instruction to the native
 engine's: it computes no floating-point number."""
 
-
-def algebraic(*names: str) -> Callable[[RingHandler], RingHandler]:
-    """Register a handler for opcodes, or for those of their forms that begin with these modifiers."""
-
-    def add(handler: RingHandler) -> RingHandler:
-        for name in names:
-            assert name not in RING_HANDLERS, f"two handlers for {name}"
-            RING_HANDLERS[name] = handler
-        return handler
-
-    return add
+algebraic = registering(RING_HANDLERS)
 
 
 @dataclass
