@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -176,6 +177,14 @@ def _copied_processes(pytestconfig: pytest.Config) -> Iterator[None]:
 
     with fork_server():
         yield
+
+
+@pytest.fixture
+def _in_the_foreground() -> Iterator[None]:
+    """Ctrl-C interrupts, as at a prompt: what a shell started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

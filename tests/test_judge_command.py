@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,14 +59,6 @@ def failed(name: str, status: Status = Status.INCORRECT, reason: str = "wrong") 
 
 def verdict(*cases: Case, unjudged: tuple[str, ...] = ()) -> Verdict:
     return Verdict("mine", "BLOCK=64", "simulator sm_89", "quick", 0, cases, unjudged)
-
-
-@pytest.fixture
-def _in_the_foreground() -> Iterator[None]:
-    """Ctrl-C interrupts, as at a prompt: what a shell started in the background ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("_in_the_foreground")

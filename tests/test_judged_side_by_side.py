@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,7 @@ class NoStore:
 
 
 def asked(gpu: Any = None) -> JudgeRequest:
-    return JudgeRequest("auto", gpu, (), NoStore(), None, "exact", ())
-
-
-@pytest.fixture
-def _in_the_foreground() -> Iterator[None]:
-    """Ctrl-C interrupts, as at a prompt: what a shell started in the background ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    return JudgeRequest("auto", gpu, (), NoStore(), None, "hardware", ())
 
 
 def subjects(*names: str) -> list[JudgedKernel]:

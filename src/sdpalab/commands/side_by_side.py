@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,8 +169,8 @@ def judged_side_by_side(subjects: Sequence[JudgedKernel], request: JudgeRequest)
 
     Ctrl-C in this block ends all of them early, and so does an exception.
     """
-    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    threads = 2 if request.gpu else max(1, min(len(subjects), cpus))
+    cpus = len(os.sched_getaffinity(0))
+    threads = 2 if request.gpu else min(max(1, len(subjects)), cpus)
     turn, interrupt = threading.Semaphore(1 if request.gpu else threads), Interrupt()
     workers = None if request.gpu or 2 * threads <= cpus else 1
     seeds: dict[str, int] = {}
