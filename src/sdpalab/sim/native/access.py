@@ -212,6 +212,45 @@ def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
     return Lanes(code.builder, code.builder.call(function, [pointers, WORD32(align), everyone, nothing]), type_)
 
 
+def gather_words(code: OperationCode, place: Lanes, many: int) -> list[Lanes]:
+    """Consecutive words of 32 bits for every lane, 1, 2 or 4, from addresses that may all be read.
+
+    Each lane's are one load, and every ``many`` lanes' words are transposed: that takes half as long as a gather for
+    each word.
+    """
+    if many == 1:
+        return [gather(code, place, "u32", 4)]
+    b, pointers = code.builder, _pointers(place)
+    columns: list[list[Lanes]] = [[] for _ in range(many)]
+    for first in range(0, WARP, many):
+        block = [
+            Lanes(b, b.load(b.extract_element(pointers, WORD32(lane)), typ=llvm_type("u32", many), align=4), "u32")
+            for lane in range(first, first + many)
+        ]
+        half = many // 2
+        while half:  # of each pair of lanes, the elements that belong to the other
+            low = [
+                k for j in range(0, many, 2 * half) for k in (*range(j, j + half), *range(many + j, many + j + half))
+            ]
+            high = [k + half for k in low]
+            for k in range(many):
+                if k & half == 0:
+                    one, other = block[k], block[k + half]
+                    block[k], block[k + half] = one.shuffled(low, other), one.shuffled(high, other)
+            half //= 2
+        for column, words in zip(columns, block, strict=True):
+            column.append(words)
+    return [_joined(column) for column in columns]
+
+
+def _joined(parts: list[Lanes]) -> Lanes:
+    """All elements of values of as many elements, in their order."""
+    while len(parts) > 1:
+        order = range(2 * parts[0].count)
+        parts = [one.shuffled(order, other) for one, other in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
 def scatter(code: OperationCode, place: Lanes, value: Lanes, align: int) -> None:
     """Write a value of every lane; where two lanes name one address, the last one wins."""
     pointers = _pointers(place)

@@ -7,7 +7,7 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Param, Regi
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
 from sdpalab.sim.modifiers import Mods, require, take_memory_mods, take_space
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.access import addresses, gather, located, scatter
+from sdpalab.sim.native.access import addresses, gather, gather_words, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -265,7 +265,10 @@ def load_operation(
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
         place = through_python(code, place, reads=True) if stale else place
-        values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
+        if element == 32 and aligned:
+            values = gather_words(code, place, vector)
+        else:
+            values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
         code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)

@@ -18,9 +18,10 @@ from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler
+from sdpalab.sim.native.clocks import lanes_there
 from sdpalab.sim.native.communication import orders_blocks, orders_threads
 from sdpalab.sim.native.host import WatchedAccess, call_back
-from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.homes import keep_in_buffer
@@ -39,7 +40,7 @@ from sdpalab.sim.native.watch.undefined_global import (
 __all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "shared::cluster", "global")
-_SHARED = {
+_SHARED: dict[str, Callable[..., int]] = {
     "load": watch.read_shared,
     "load.followed": watch.read_followed,
     "store": watch.write_shared,
@@ -284,10 +285,12 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         active = code.active
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
-        status = code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
         if does in ("load", "load.followed"):
+            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
             _mark_read(code, places, width, shift)
-        return status
+            _note_partial_read(code, present, width, shift)
+            return status
+        return code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
 
     def build(code: OperationCode) -> None:
         # A lane that names no place executes the instruction all the same.
@@ -343,6 +346,41 @@ def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> No
     for lane in range(WARP):
         pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
         b.store(now.value, pointer, align=4)
+
+
+def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
+    """Note the reads of the places in the scratch if some lanes of the current warp were elsewhere, as
+    :func:`~..watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
+    b, many = code.builder, max(width >> shift, 1)
+    there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
+    with b.if_then(b.icmp_signed("!=", there, WORD64(layout.EVERY_LANE))):
+        b.store(WORD64(1), code.at(code.base, WORD64(8 * layout.PARTIAL_READS)))
+        warp, actors = code.context(layout.CURRENT), code.context(layout.ACTORS)
+        now = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+        place = b.mul(b.add(actors, WORD64(1)), warp)
+        met = b.load(b.gep(code.pointer(layout.VECTORS), [place], source_etype=WORD64), typ=WORD64)
+        tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", many)
+        last, own = (
+            code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many),
+            code.spread(warp, "s64", many),
+        )
+        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
+        first = b.mul(code.context(layout.GRANULES), cta)
+        alone = b.icmp_signed("==", there, WORD64(0))
+        offsets = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+        with code.loop(WORD64(WARP)) as lane:
+            bit = b.shl(WORD32(1), b.trunc(lane, WORD32))
+            with b.if_then(b.icmp_signed("!=", b.and_(code.mask, bit), WORD32(0))):
+                offset = b.load(b.gep(offsets, [lane], source_etype=WORD64), typ=WORD64)
+                granule = b.add(first, b.ashr(offset, WORD64(shift)))
+                tags = b.gep(code.pointer(layout.PARTIAL_TAGS), [granule], source_etype=WORD64)
+                masks = b.gep(code.pointer(layout.PARTIAL_MASKS), [granule], source_etype=WORD32)
+                before = Lanes(b, b.load(tags, typ=llvm_type("s64", many), align=8), "s64")
+                noted = Lanes(b, b.load(masks, typ=llvm_type("u32", many), align=4), "u32")
+                after = code.spread(b.select(alone, bit, b.trunc(there, WORD32)), "u32", many)
+                again = ((before & 0xFFFF) == own) & (before > last)
+                b.store(where(again, after & noted, after).value, masks, align=4)
+                b.store(tag.value, tags, align=8)
 
 
 def _least(values: Lanes) -> Any:

@@ -6,23 +6,30 @@ them must come after the access before it exits (:func:`~sdpalab.sim.native.flig
 
 from __future__ import annotations
 
+from sdpalab.sim.native.clocks import lanes_there, lanes_with
 from sdpalab.sim.native.flights import touch_remote
 from sdpalab.sim.native.layout import (
+    ACTORS,
     CLOCKS,
     CTA_COUNT,
     CURRENT,
     CURRENT_STATE,
+    EVERY_LANE,
     GRANULE_SHIFT,
     GRANULES,
+    PARTIAL_MASKS,
+    PARTIAL_READS,
+    PARTIAL_TAGS,
     PLANES,
     READERS,
     SCRATCH,
     SCRATCH_PLACES,
+    VECTORS,
     WARP_CTA,
 )
 from sdpalab.sim.native.mbarriers import cta_of, offset_of
 from sdpalab.sim.native.watch.shared_memory import read_followed, read_shared, update_shared, write_shared
-from sdpalab.sim.native.words import copy, load64, store32, store64
+from sdpalab.sim.native.words import copy, load32, load64, store32, store64
 
 __all__ = ["FOLLOWED", "READS", "UPDATES", "WRITES", "watch_cluster"]
 
@@ -68,10 +75,11 @@ def watch_one(context: int, lanes: int, present: int, low: int, high: int, width
     if does == UPDATES:
         return update_shared(context, lanes, present, low, high, width)
     if does == FOLLOWED:
-        status = read_followed(context, lanes, present, low, high, width)
+        status = read_followed(context, lanes, low, high, width)
     else:
-        status = read_shared(context, lanes, present, low, high, width)
+        status = read_shared(context, lanes, low, high, width)
     mark_read(context, lanes, width, cta)
+    note_partial_read(context, lanes, lanes_there(context, present), width, cta)
     return status
 
 
@@ -86,3 +94,25 @@ def mark_read(context: int, lanes: int, width: int, cta: int) -> None:
             first = load64(places + 8 * lane) >> shift
             for k in range(first, first + max(width >> shift, 1)):
                 store32(readers + 4 * k, now)
+
+
+def note_partial_read(context: int, lanes: int, there: int, width: int, cta: int) -> None:
+    """Note reads of granules of a CTA while some lanes of the current warp were elsewhere."""
+    if there == EVERY_LANE:
+        return
+    warp = load64(context + 8 * CURRENT)
+    tag = load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
+    tags, masks = load64(context + 8 * PARTIAL_TAGS) + 8 * first, load64(context + 8 * PARTIAL_MASKS) + 4 * first
+    store64(context + 8 * PARTIAL_READS, 1)
+    for lane in range(32):
+        if lanes >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                before, after = load64(tags + 8 * k), lanes_with(there, lane)
+                if before & 0xFFFF == warp and before >> 16 > met:
+                    after = after & load32(masks + 4 * k)
+                store64(tags + 8 * k, tag)
+                store32(masks + 4 * k, after)

@@ -65,11 +65,10 @@ __all__ = [
 ]
 
 
-def read_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read; their offsets are in the scratch, the least and the greatest here. A status.
 
-    ``present`` are all lanes that execute the instruction. The operation that calls this marks the granules that are
-    read.
+    The operation that calls this marks the granules that are read.
     """
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
@@ -79,10 +78,10 @@ def read_shared(context: int, mask: int, present: int, low: int, high: int, widt
             if status != 0:
                 return status
             break
-    return read_followed(context, mask, present, low, high, width)
+    return read_followed(context, mask, low, high, width)
 
 
-def read_followed(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+def read_followed(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes read what need not have been written: undefined bytes are followed. Else as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
@@ -91,9 +90,6 @@ def read_followed(context: int, mask: int, present: int, low: int, high: int, wi
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
     flying = load64(context + 8 * PAGE_FLYING) + first
-    there = lanes_there(context, present)
-    if there != EVERY_LANE:
-        note_partial_read(context, mask, there, width)
     suspect = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
@@ -135,28 +131,6 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                 if status != 0:
                     return status
     return 0
-
-
-def note_partial_read(context: int, mask: int, there: int, width: int) -> None:
-    """Lanes read while others of their warp were elsewhere."""
-    warp = load64(context + 8 * CURRENT)
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    tag = load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp
-    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
-    tags, masks = load64(context + 8 * PARTIAL_TAGS) + 8 * first, load64(context + 8 * PARTIAL_MASKS) + 4 * first
-    store64(context + 8 * PARTIAL_READS, 1)
-    for lane in range(32):
-        if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
-            for k in range(granule, granule + max(width >> shift, 1)):
-                before = load64(tags + 8 * k)
-                lanes = lanes_with(there, lane)
-                if before & 0xFFFF == warp and before >> 16 > met:
-                    lanes = lanes & load32(masks + 4 * k)
-                store64(tags + 8 * k, tag)
-                store32(masks + 4 * k, lanes)
 
 
 def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
@@ -216,7 +190,7 @@ def comes_from_global(context: int, cta: int, offset: int, width: int) -> int:
 
 
 def write_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Lanes write; as :func:`read_shared`."""
+    """Lanes write; as :func:`read_shared`. ``present`` are all lanes that execute the instruction."""
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = updates_before(context, mask, low, high, width)
