@@ -24,6 +24,8 @@ NEIGHBOURS = "".join(
     for k, by in enumerate((1, 5, 32))
 )
 LANES = (*sim.CHECKS, "lanes")
+FIRST_WARP = "bar.sync 0; setp.ge.u32 %p4, %r0, 32; @%p4 ret;"
+READ_16 = "ld.shared.v4.u32 {%r11, %r12, %r13, %r14}, [s]"
 
 
 def launched(body: str, checks: tuple[str, ...] = LANES) -> list[sim.Hazard]:
@@ -44,6 +46,10 @@ def launched(body: str, checks: tuple[str, ...] = LANES) -> list[sim.Hazard]:
         ("st.global.u32 [%rd2], %r0; ld.global.u32 %r11, [%rd3];", True),
         ("st.global.u32 [%rd2], %r0; bar.warp.sync -1; ld.global.u32 %r11, [%rd3];", False),
         ("bar.sync 0; ld.shared.u32 %r11, [s]; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s], %r0;", True),
+        *(  # the last lane of a warp that reads a word, and writes it: the others' reads are not before that
+            (f"{FIRST_WARP} {READ_16}; {sync} setp.eq.u32 %p1, %r0, 31; @%p1 st.shared.u32 [s+{at}], %r0;", race)
+            for at, sync, race in ((0, "", True), (8, "", True), (16, "", False), (8, "bar.warp.sync -1;", False))
+        ),
     ],
 )
 def test_lanes_come_after_each_other_where_they_meet(body: str, lanes_race: bool) -> None:
@@ -52,6 +58,17 @@ def test_lanes_come_after_each_other_where_they_meet(body: str, lanes_race: bool
     assert kinds == set() or lanes_race
     if lanes_race and "%p1" not in body:
         assert launched(body, sim.CHECKS) == []
+
+
+@pytest.mark.usefixtures("recorded_launches")
+@pytest.mark.parametrize("writer", [3, 20])
+@pytest.mark.parametrize("checks", [sim.CHECKS, LANES])
+@pytest.mark.parametrize("sync", ["", "bar.warp.sync -1;"])
+def test_lanes_that_read_apart_do_not_come_before_a_write(writer: int, checks: tuple[str, ...], sync: str) -> None:
+    """Each half of a warp reads in a branch of its own, and a lane of one half writes what both have read."""
+    body = f"""{FIRST_WARP} setp.ge.u32 %p1, %r9, 16; @%p1 bra A; {READ_16}; bra B; A: {READ_16}; B: {sync}
+    setp.eq.u32 %p2, %r0, {writer}; @%p2 st.shared.u32 [s+4], %r0;"""
+    assert {hazard.kind for hazard in launched(body, checks)} == (set() if sync else {"lane-race"})
 
 
 MBARRIER = """.version 8.0
