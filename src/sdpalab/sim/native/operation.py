@@ -193,8 +193,8 @@ class OperationCode:
             return
         if value.floating or value.count != WARP:  # packed: two elements a lane
             value = value.as_type(f"u{value.bits * value.count // WARP}")
-        old = b.load(pointer, typ=value.value.type, align=_ALIGN)
-        b.store(b.select(self.active.value, value.value, old), pointer, align=_ALIGN)
+        old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
+        b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
 
     def one_by_one(self, parts: tuple[Any, Any], status: int) -> None:
         """If both of these words of lanes, an ``i32`` each, have any, do all for one after the other, and return; or

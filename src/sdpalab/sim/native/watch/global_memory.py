@@ -247,11 +247,13 @@ def write_pieces(context: int, mask: int, present: int, width: int, issuer: int)
         if mask >> number & 1:
             offset, lane = load64(places + 8 * number), number if issuer < 0 else issuer
             near = offset >> READ_SHIFT
-            read = conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near))
+            before = load64(readers + 8 * near)
+            read = 1 if before != 0 and conflicts(context, before, lane, load32(read_masks + 4 * near)) else 0
             granule = offset >> shift
             for k in range(granule, granule + many):
                 race = read
-                if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
+                before = load64(writers + 8 * k)
+                if before != 0 and conflicts(context, before, lane, load32(write_masks + 4 * k)):
                     race = 1
                 if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
                     race = 1

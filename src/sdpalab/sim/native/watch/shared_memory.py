@@ -113,6 +113,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
     writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
     masks = load64(context + 8 * WRITE_MASKS) + 4 * first
     vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    fine = 0  # the last tag that was found to be of a write that comes before
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
@@ -122,7 +123,10 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                     if status != 0:
                         return status
                 tag = load64(writers + 8 * k)
+                if tag == fine:
+                    continue
                 if tag >> 16 <= load64(vector + 8 * (tag & 0xFFFF)):
+                    fine = tag
                     continue
                 lanes = load32(masks + 4 * k)
                 if tag & 0xFFFF == warp and (lanes >> lane & 1 or lanes_before(context, warp, lanes, tag >> 16)):
@@ -144,7 +148,7 @@ def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: in
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
                 tag = load64(tags + 8 * k)
-                if tag & 0xFFFF == warp and tag >> 16 > met and load32(masks + 4 * k) >> lane & 1 == 0:
+                if tag >> 16 > met and tag & 0xFFFF == warp and load32(masks + 4 * k) >> lane & 1 == 0:
                     status = suspect(context, IN_SHARED, first + k, RACE)
                     if status != 0:
                         return status
