@@ -19,7 +19,7 @@ from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import OperationCode
 from sdpalab.sim.native.suspects import note_fault
 
-__all__ = ["addresses", "gather", "located", "note_lanes", "scatter"]
+__all__ = ["addresses", "gather", "gather_all", "located", "note_lanes", "scatter", "scatter_all"]
 
 
 def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
@@ -86,13 +86,13 @@ class _Bounds:
 
     def leave_out(self, bad: Lanes, offsets: Lanes, kind: int, space: int) -> None:
         """Lanes make an illegal access of a kind, and are active no more."""
-        code, b = self.code, self.code.builder
+        code = self.code
         if self.reports:
             widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
             if self.lengths is not None and kind == layout.OUT_OF_BOUNDS:
                 widths = self.lengths
-            note_lanes(code, bad & code.active, offsets, widths, kind, space)
-        code.mask = b.and_(code.mask, b.not_(b.bitcast(bad.value, WORD32)))
+            note_lanes(code, code.those(bad), offsets, widths, kind, space)
+        code.mask = code.those(~bad)
 
     def aligned(self, offset: Lanes, space: int) -> None:
         """Leave out lanes whose offset is not a multiple of what it must be."""
@@ -187,9 +187,9 @@ def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
     return Lanes(b, b.load(result, typ=llvm_type("s64"), align=64), "s64")
 
 
-def note_lanes(code: OperationCode, bad: Lanes, first: Lanes, second: Lanes, kind: int, space: int) -> None:
-    """Where any lane is ``bad``, note that with two values of each lane, s64, or end the run."""
-    b, lanes = code.builder, code.builder.bitcast(bad.value, WORD32)
+def note_lanes(code: OperationCode, lanes: Any, first: Lanes, second: Lanes, kind: int, space: int) -> None:
+    """Where any of these lanes, an ``i32``, is bad, note that with two values of each lane, s64, or end the run."""
+    b = code.builder
     with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
         for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
             b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
@@ -212,35 +212,33 @@ def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
     return Lanes(code.builder, code.builder.call(function, [pointers, WORD32(align), everyone, nothing]), type_)
 
 
-def gather_words(code: OperationCode, place: Lanes, many: int) -> list[Lanes]:
-    """Consecutive words of 32 bits for every lane, 1, 2 or 4, from addresses that may all be read.
+def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int) -> list[Lanes]:
+    """``many`` consecutive values for every lane, from addresses that may all be read."""
+    size = place.constant(type_, 0).bits // 8
+    if size != 4 or many == 1 or align != 4:
+        return [gather(code, place + size * k, type_, align) for k in range(many)]
+    # A load for each lane, whose words are transposed, takes half as long as a gather for each word.
+    b, pointers, vector = code.builder, _pointers(place), llvm_type(type_, many)
+    rows = [
+        Lanes(b, b.load(b.extract_element(pointers, WORD32(lane)), typ=vector, align=align), type_)
+        for lane in range(WARP)
+    ]
+    blocks = [_transposed(rows[first : first + many]) for first in range(0, WARP, many)]
+    return [_joined([block[k] for block in blocks]) for k in range(many)]
 
-    Each lane's are one load, and every ``many`` lanes' words are transposed: that takes half as long as a gather for
-    each word.
-    """
-    if many == 1:
-        return [gather(code, place, "u32", 4)]
-    b, pointers = code.builder, _pointers(place)
-    columns: list[list[Lanes]] = [[] for _ in range(many)]
-    for first in range(0, WARP, many):
-        block = [
-            Lanes(b, b.load(b.extract_element(pointers, WORD32(lane)), typ=llvm_type("u32", many), align=4), "u32")
-            for lane in range(first, first + many)
-        ]
-        half = many // 2
-        while half:  # of each pair of lanes, the elements that belong to the other
-            low = [
-                k for j in range(0, many, 2 * half) for k in (*range(j, j + half), *range(many + j, many + j + half))
-            ]
-            high = [k + half for k in low]
-            for k in range(many):
-                if k & half == 0:
-                    one, other = block[k], block[k + half]
-                    block[k], block[k + half] = one.shuffled(low, other), one.shuffled(high, other)
-            half //= 2
-        for column, words in zip(columns, block, strict=True):
-            column.append(words)
-    return [_joined(column) for column in columns]
+
+def _transposed(rows: list[Lanes]) -> list[Lanes]:
+    """Element ``k`` of value ``j`` as element ``j`` of value ``k``, of as many values as each has elements."""
+    many, half = len(rows), len(rows) // 2
+    while half:
+        low = [k for j in range(0, many, 2 * half) for k in (*range(j, j + half), *range(many + j, many + j + half))]
+        high = [k + half for k in low]
+        for k in range(many):
+            if k & half == 0:
+                one, other = rows[k], rows[k + half]
+                rows[k], rows[k + half] = one.shuffled(low, other), one.shuffled(high, other)
+        half //= 2
+    return rows
 
 
 def _joined(parts: list[Lanes]) -> Lanes:
@@ -249,6 +247,20 @@ def _joined(parts: list[Lanes]) -> Lanes:
         order = range(2 * parts[0].count)
         parts = [one.shuffled(order, other) for one, other in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
+
+
+def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: int) -> None:
+    """Write consecutive values of every lane, as :func:`scatter`; the addresses are multiples of all of their bytes."""
+    b, many, size = code.builder, len(values), values[0].bits // 8
+    if size != 4 or many == 1 or align != 4:
+        for k, value in enumerate(values):
+            scatter(code, place + size * k, value, align)
+        return
+    pointers = _pointers(place)
+    for first in range(0, WARP, many):
+        order = range(first, first + many)
+        for lane, row in zip(order, _transposed([value.shuffled(order) for value in values]), strict=True):
+            b.store(row.value, b.extract_element(pointers, WORD32(lane)), align=align)
 
 
 def scatter(code: OperationCode, place: Lanes, value: Lanes, align: int) -> None:

@@ -170,7 +170,18 @@ class OperationCode:
 
     def lanes_of(self, word: Any) -> Lanes:
         """A bit for each lane as a predicate."""
-        return Lanes(self.builder, self.builder.bitcast(word, llvm_type("pred")), "pred")
+        words = self.spread(word, "u32")
+        bits = words & words.each("u32", [1 << lane for lane in range(WARP)])
+        return bits != bits.like(0)
+
+    def those(self, condition: Lanes) -> Any:
+        """The active lanes where a predicate holds, a bit for each, an ``i32``."""
+        b = self.builder
+        return b.and_(b.bitcast(condition.value, WORD32), self.mask)
+
+    def any_of(self, condition: Lanes) -> Any:
+        """Whether a predicate holds in any active lane, an ``i1``."""
+        return self.builder.icmp_signed("!=", self.those(condition), WORD32(0))
 
     def source(self, k: Any, type_: str, count: int = WARP) -> Lanes:
         """The row that operand ``k`` names."""

@@ -15,7 +15,7 @@ from sdpalab.sim.definedness import Undefined
 from sdpalab.sim.ir import Immediate, Register
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, bits_of
-from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.lanes import WORD64, Lanes, where
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.suspects import note_fault, note_reached
@@ -188,7 +188,7 @@ def use_registers(
 def _used(code: OperationCode, *, type_: str, many: int, tracking: bool, fault: int) -> None:
     b = code.builder
     for k in range(many):
-        lanes = b.bitcast((_bad(code.source(k, type_)) & code.active).value, WORD32)
+        lanes = code.those(_bad(code.source(k, type_)))
         if tracking:
             code.note(lanes, note_reached, WORD64(k), b.ptrtoint(code.row(many + k), WORD64))
         else:
@@ -204,8 +204,8 @@ def never_set(asm: Assembler, name: str, role: str, width: int = 0, *, forget: b
     operands = [row, origin_row(asm, name), asm.source(Register(SHADOW + name), looked_at)]
 
     def build(code: OperationCode) -> None:
-        bad = _bad(code.source(2, looked_at)) & (code.source(1, "u32") == 0) & code.active
-        code.note(code.builder.bitcast(bad.value, WORD32), note_fault, WORD64(layout.NEVER_SET), WORD64(0))
+        bad = _bad(code.source(2, looked_at)) & (code.source(1, "u32") == 0)
+        code.note(code.those(bad), note_fault, WORD64(layout.NEVER_SET), WORD64(0))
         if forget:
             shadow = code.source(0, type_)
             code.store(0, shadow & ~bad if type_ == "pred" else where(bad, shadow.like(0), shadow))

@@ -264,7 +264,7 @@ def _product(asm: Assembler, instruction: Instruction, reads: frozenset[str]) ->
 
 
 def _any_lane(code: OperationCode) -> None:
-    code.store(0, code.all_or_none((code.source(0, "pred") & code.active).any()))
+    code.store(0, code.all_or_none(code.any_of(code.source(0, "pred"))))
 
 
 # ---- stores to shared memory -----------------------------------------------------------------------------------------

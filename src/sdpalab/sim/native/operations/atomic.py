@@ -152,7 +152,7 @@ def _update(
     scratch = code.at(code.pointer(layout.SCRATCH), WORD64(places))
     if not located_by_python:
         b.store(addresses(code, address, space, type_.bytes).value, scratch, align=64)
-    in_shared = ((address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS) & code.active).any()
+    in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
 
     def flushes(without: Lanes, plain: Lanes) -> Lanes:
         if space == "generic":  # all lanes are in one space

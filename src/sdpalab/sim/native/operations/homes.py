@@ -25,11 +25,11 @@ def keep_in_buffer(
     def build(code: OperationCode) -> None:
         address = located(code, 0, space, bits)
         begin, end = (code.source(2 + k, "s64") for k in range(2))
-        strays = ((address < begin + GLOBAL_BASE) | (address > end + (GLOBAL_BASE - width))) & code.active
+        strays = (address < begin + GLOBAL_BASE) | (address > end + (GLOBAL_BASE - width))
         if space == "generic":
             window = address >> WINDOW_BITS
             strays = strays & (window != SHARED_BASE >> WINDOW_BITS) & (window != LOCAL_BASE >> WINDOW_BITS)
         offsets = address - GLOBAL_BASE
-        note_lanes(code, strays, offsets, offsets.like(width), layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+        note_lanes(code, code.those(strays), offsets, offsets.like(width), layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
 
     asm.record(NativeOperation(f"home.{space}.{bits}.{width}", build), [row, offset, *bounds])

@@ -132,7 +132,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         if stale:
             write_out(code, place)
             if asm.checked:
-                code.leave_if(lanes_that_differ(code).any(), layout.RACE)
+                code.leave_if(b.icmp_signed("!=", lanes_that_differ(code), WORD32(0)), layout.RACE)
             return
         for lane, part in enumerate(parts if asm.checked else ()):
             left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")

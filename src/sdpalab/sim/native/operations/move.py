@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 from sdpalab.sim.forms import CLOCKS, of_kernel
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
 from sdpalab.sim.modifiers import Mods, require, take_memory_mods, take_space
 from sdpalab.sim.native import layout
-from sdpalab.sim.native.access import addresses, gather, gather_words, located, scatter
+from sdpalab.sim.native.access import addresses, gather_all, located, scatter_all
 from sdpalab.sim.native.assembler import Assembler, Constant, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -265,10 +268,7 @@ def load_operation(
         everyone = code.mask
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
         place = through_python(code, place, reads=True) if stale else place
-        if element == 32 and aligned:
-            values = gather_words(code, place, vector)
-        else:
-            values = [gather(code, place + element // 8 * k, f"u{element}", align) for k in range(vector)]
+        values = gather_all(code, place, f"u{element}", vector, align)
         code.mask = everyone  # what an illegal access reads is poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
@@ -324,18 +324,16 @@ def store_operation(
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
         target = through_python(code, place, reads=False) if stale else place
-        for k in range(vector):
-            scatter(code, target + element // 8 * k, code.source(2 + k, f"u{element}"), align)
+        values = [code.source(2 + k, f"u{element}") for k in range(vector)]
+        scatter_all(code, target, values, align)
         if stale:
             write_out(code, place)
         if checked and stale:
             check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
         elif checked:
-            differ = code.active & False
-            for k in range(vector):
-                left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
-                differ = differ | ((left != code.source(2 + k, f"u{element}")) & code.active)
-            check_step(code, space, located(code, 0, space, bits), differ)
+            left = gather_all(code, place, f"u{element}", vector, align)
+            differ = [one != other for one, other in zip(left, values, strict=True)]
+            check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
 
     suffix = ".checked" * checked + ".unaligned" * (not aligned) + ".stale" * stale
     return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)

@@ -91,10 +91,10 @@ def write_out(code: OperationCode, place: Lanes) -> None:
     _ask(code, place)
 
 
-def lanes_that_differ(code: OperationCode) -> Lanes:
-    """The lanes that find another lane's value in the place that they have just written."""
+def lanes_that_differ(code: OperationCode) -> Any:
+    """The active lanes that find another lane's value in the place that they have just written, an ``i32``."""
     word = code.at(code.pointer(layout.SCRATCH), WORD64(layout.STALE_DIFFER))
-    return code.lanes_of(code.builder.load(word, typ=WORD32)) & code.active
+    return code.builder.and_(code.builder.load(word, typ=WORD32), code.mask)
 
 
 def stale_fence(asm: Assembler, instruction: Instruction) -> None:

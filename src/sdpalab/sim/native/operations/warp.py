@@ -31,13 +31,13 @@ def _members(code: OperationCode, k: int) -> Lanes:
     A mask is wrong that names a thread which has not exited and is not here, or leaves out one that is.
     """
     b = code.builder
-    mask, active = code.source(k, "u32"), code.active
+    mask = code.source(k, "u32")
     live = b.trunc(code.context(layout.CURRENT_LIVE), WORD32)
     absent = code.spread(b.and_(live, b.not_(code.mask)), "u32")
     own = mask.each("u32", [1 << lane for lane in range(WARP)])
     missing = mask & absent
     for bad, kind in ((missing != 0, layout.NAMES_ABSENT), ((mask & own) == 0, layout.LEAVES_OUT)):
-        note_lanes(code, bad & active, mask.to("s64"), missing.to("s64"), kind, 0)
+        note_lanes(code, code.those(bad), mask.to("s64"), missing.to("s64"), kind, 0)
     return mask & code.spread(code.mask, "u32")
 
 
@@ -216,7 +216,7 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def build(code: OperationCode) -> None:
         b = code.builder
         group = _members(code, 2)
-        alone = ((group != code.spread(code.mask, "u32")) & code.active).any()
+        alone = code.any_of(group != code.spread(code.mask, "u32"))
         with b.if_then(alone, likely=False):  # lanes of several groups
             number = WORD64(REDUCTIONS.index(intrinsic.get(operation, operation)))
             _reduce_groups(code, group, number)
@@ -253,7 +253,7 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         if asm.checked:
             b = code.builder
             whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
-            groups = ((members != code.spread(code.mask, "u32")) & code.active).any()
+            groups = code.any_of(members != code.spread(code.mask, "u32"))
             with b.if_then(b.and_(whole, b.not_(groups))):
                 code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
 

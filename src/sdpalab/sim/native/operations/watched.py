@@ -210,11 +210,11 @@ class Place:
             within(self.space)
             return
         window = address >> WINDOW_BITS
-        with b.if_then(((window == SHARED_BASE >> WINDOW_BITS) & code.active).any()):
-            with b.if_then((((address - SHARED_BASE) >= 1 << RANK_SHIFT) & code.active).any()):
+        with b.if_then(code.any_of(window == SHARED_BASE >> WINDOW_BITS)):
+            with b.if_then(code.any_of((address - SHARED_BASE) >= 1 << RANK_SHIFT)):
                 within("shared::cluster")
             within("shared")
-        code.leave_if(((window == LOCAL_BASE >> WINDOW_BITS) & code.active).any(), layout.DONE)
+        code.leave_if(code.any_of(window == LOCAL_BASE >> WINDOW_BITS), layout.DONE)
         within("global")
 
 
@@ -394,17 +394,18 @@ def _least(values: Lanes) -> Any:
     return values.builder.call(function, [values.value])
 
 
-def check_step(code: OperationCode, space: str, address: Lanes, differ: Lanes) -> None:
-    """Lanes that ``differ`` find another lane's value in the place that they have just written: a race in one step.
+def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> None:
+    """Lanes that ``differ``, an ``i32``, find another lane's value in the place that they have just written: a race in
+    one step.
 
     Their offsets are still in the scratch, where the record before has put them that watches the access.
     """
     b = code.builder
     where_it_is: Any = WORD64(layout.IN_GLOBAL if space == "global" else layout.IN_SHARED)
     if space == "generic":
-        in_shared = ((address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS) & code.active).any()
+        in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
         where_it_is = b.select(in_shared, WORD64(layout.IN_SHARED), WORD64(layout.IN_GLOBAL))
-    code.note(b.bitcast(differ.value, WORD32), suspect_lanes, where_it_is)
+    code.note(differ, suspect_lanes, where_it_is)
 
 
 def watch_copy(
