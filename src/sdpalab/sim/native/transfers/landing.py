@@ -208,26 +208,42 @@ def land_next(context: int) -> int:
     while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
         first += 1
     store64(context + 8 * TRANSFER_FIRST, first)
-    serial = -1
     newest = load64(context + 8 * ORDER) == BACKWARD
     if load64(context + 8 * ORDER) == DRAWN:
         newest = draw(context, 2) == 1
-    for k in range(first, count):
-        entry = base + 8 * TRANSFER_WORDS * k
-        if in_flight(entry) and (serial < 0 or newest):
-            serial = load64(entry + 8 * TR_SERIAL)
-    if serial < 0:
+    found = -1
+    for k in range(count - first):
+        number = count - 1 - k if newest else first + k
+        if in_flight(base + 8 * TRANSFER_WORDS * number):
+            found = number
+            break
+    if found < 0:
         return -1
+    serial = load64(base + 8 * (TRANSFER_WORDS * found + TR_SERIAL))
     status = land_all(context, serial)
     return status if status != 0 else signal_all(context, serial)
+
+
+def begin_of(context: int, serial: int) -> int:
+    """The number of the first copy of one instruction: copies are in the order of their instructions."""
+    low, high = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    while low < high:
+        middle = low + high >> 1
+        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * middle + TR_SERIAL)) < serial:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def land_all(context: int, serial: int) -> int:
     """The copies of one instruction that are in flight land; a status."""
     trace_advance(context, serial)
-    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if in_flight(entry) and load64(entry + 8 * TR_SERIAL) == serial:
+        if load64(entry + 8 * TR_SERIAL) != serial:
+            break
+        if in_flight(entry):
             status = land(context, entry)
             if status != 0:
                 return status
@@ -281,9 +297,11 @@ def signal(context: int, entry: int) -> int:
 
 def signal_all(context: int, serial: int) -> int:
     """All copies of one instruction have landed: phases that waited only for their bytes end; a status."""
-    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
-        if load64(entry + 8 * TR_SERIAL) != serial or load64(entry + 8 * TR_MBARRIER) == 0:
+        if load64(entry + 8 * TR_SERIAL) != serial:
+            break
+        if load64(entry + 8 * TR_MBARRIER) == 0:
             continue
         current_instruction(context, load64(entry + 8 * TR_PC))
         status = bytes_counted(context, load64(entry + 8 * TR_MBARRIER))
