@@ -38,7 +38,6 @@ from sdpalab.sim.native.layout import (
     PAGE_SHIFT,
     PAGE_TAG,
     PAGE_WRITTEN,
-    PAGES,
     PLANES,
     RACE,
     READ_IN_FLIGHT,
@@ -54,6 +53,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.pages import page_word, write_page
 from sdpalab.sim.native.suspects import current_instruction, note_reached, note_unwritten, suspect
 from sdpalab.sim.native.updates import page_updated
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
@@ -74,11 +74,6 @@ __all__ = [
 ]
 
 _CHUNK = 16
-
-
-def page_word(context: int, word: int, cta: int, page: int) -> int:
-    """Where a word of a page of a CTA's shared memory is."""
-    return load64(context + 8 * word) + 8 * (load64(context + 8 * PAGES) * cta + page)
 
 
 def flying_of(context: int, cta: int) -> int:
@@ -348,7 +343,7 @@ def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
         store8(place, load8(place) | ((1 << size) - 1) << (offset & 7))
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         whole = offset <= page << PAGE_SHIFT and offset + size >= page + 1 << PAGE_SHIFT
-        store64(page_word(context, PAGE_WRITTEN, cta, page), tag >> 16)
+        write_page(context, cta, page, tag & 0xFFFF, tag >> 16)
         store64(page_word(context, PAGE_TAG, cta, page), tag if whole else 0)
         if whole:
             store64(page_word(context, PAGE_FULL, cta, page), 1)

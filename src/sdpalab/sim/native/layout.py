@@ -197,6 +197,8 @@ CONTEXT_WORDS = 208
     PAGE_READING,  # of each page of shared memory: chunks that operations in flight read
     PAGE_TAG,  # ... the tag of its last write, if that wrote all of it; else 0
     PAGE_GENERIC,  # ... the time of its last write in the generic proxy
+    PAGE_OWNER,  # ... who wrote it last
+    PAGE_OTHERS,  # ... and up to which time others did
     FENCED_FLOORS,  # as FLOORS, of accesses that have passed a proxy fence
     FENCED_AT,  # for each warp its vector at its last fence, and at its last of the cluster; 0 if no arrival is relaxed
     OBSERVED_AT,  # ... what its relaxed waits have observed of its CTA, and of others; 0 if there are none
@@ -282,7 +284,7 @@ CONTEXT_WORDS = 208
     PHASES,  # how many phases of barriers have been complete whose arrivals are events
     TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
-) = range(192)
+) = range(194)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

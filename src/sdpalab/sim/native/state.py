@@ -310,7 +310,7 @@ class State:
             **({layout.ORIGINS: zeros(-(-shared // 16) * 16 * ctas, np.uint8)} if self.setup.tracking else {}),
             layout.PAGES: pages,
             **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
-            **{word: zeros(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_GENERIC + 1)},
+            **{word: zeros(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_OTHERS + 1)},
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: self._keep(self.writers),
             layout.GLOBAL_READERS: self._keep(self.readers),

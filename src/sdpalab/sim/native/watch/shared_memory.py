@@ -32,7 +32,6 @@ from sdpalab.sim.native.layout import (
     PAGE_READING,
     PAGE_SHIFT,
     PAGE_TAG,
-    PAGE_WRITTEN,
     PAGES,
     PARTIAL_MASKS,
     PARTIAL_READS,
@@ -50,6 +49,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.pages import page_written, write_page
 from sdpalab.sim.native.suspects import note_unwritten, suspect
 from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
@@ -85,14 +85,12 @@ def read_followed(context: int, mask: int, low: int, high: int, width: int) -> i
     """Lanes read what need not have been written: undefined bytes are followed. Else as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
-    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
-    flying = load64(context + 8 * PAGE_FLYING) + first
+    read, flying = load64(context + 8 * PAGE_READ) + first, load64(context + 8 * PAGE_FLYING) + first
     suspect = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+        if load64(flying + 8 * page) != 0 or page_written(context, cta, page, warp):
             suspect = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
@@ -225,20 +223,24 @@ def may_write(context: int, mask: int, present: int, low: int, high: int, width:
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
-    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
+    read = load64(context + 8 * PAGE_READ) + first
     flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
     after_writes = 0
     after_reads = 0
+    after_partial_reads = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(written + 8 * page) > floor or (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0:
+        if (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0 or page_written(context, cta, page, warp):
             after_writes = 1
         if load64(read + 8 * page) > floor:
             after_reads = 1
+        if load64(read + 8 * page) > met:
+            after_partial_reads = load64(context + 8 * PARTIAL_READS)
     if after_writes:
         status = writes_before(context, mask, width, warp, cta, -1)
         if status != 0:
             return status
-    if load64(context + 8 * PARTIAL_READS) != 0:
+    if after_partial_reads != 0:
         status = partial_reads_before(context, mask, width, warp, cta)
         if status != 0:
             return status
@@ -280,7 +282,6 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     masks = load64(context + 8 * WRITE_MASKS) + 4 * load64(context + 8 * GRANULES) * cta
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
-    pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
     generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
     tags = load64(context + 8 * PAGE_TAG) + 8 * load64(context + 8 * PAGES) * cta
     last = -1
@@ -296,7 +297,7 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
             mark_bytes(written, offset, width)
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
-                store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
+                write_page(context, cta, last, warp, now)
                 store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
                 store64(tags + 8 * last, 0)
 
