@@ -197,8 +197,8 @@ def intended_output(
     numerics : Numerics
         What is declared, in one order (:func:`orders_of`).
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs. It serves arithmetic that
-        takes its scores in float64 from Q and K as they are; for any other it is not read.
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised. It
+        serves arithmetic that takes its scores from them in float64; for any other it is not read.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def intended_output(
     product = partial(_half_product, terms=numerics.accumulate_terms or MMA_TERMS) if half else np.matmul
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        if weights is None or half or tf32 or numerics.quantised is not None or numerics.tanh == "approx":
+        if weights is None or half or tf32 or numerics.tanh == "approx":
             weights = weight_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring)
         for each in weights:
             b, h, block = each.place
