@@ -15,7 +15,7 @@ MOST_BYTES = 64 << 20
 """Bytes of arrays that are kept at most; what was used longest ago goes first. The mission shape (1x8x512x64) takes
 1.5 MiB."""
 
-_kept: OrderedDict[tuple[str, str, int], Inputs] = OrderedDict()
+_cache: OrderedDict[tuple[str, str, int], Inputs] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -24,14 +24,14 @@ def case_inputs(problem: Problem, kind: str, seed: int) -> Inputs:
     are kept here."""
     key = repr(problem), kind, seed  # of which equal problems may have two: a scale of 0.0 and of -0.0
     with _lock:
-        known = _kept.get(key)
+        known = _cache.get(key)
     if known is None:
         known = make_inputs(problem, kind, seed)
     with _lock:
-        _kept[key] = known
-        _kept.move_to_end(key)
-        while len(_kept) > 1 and sum(map(_nbytes, _kept.values())) > MOST_BYTES:
-            _kept.popitem(last=False)
+        _cache[key] = known
+        _cache.move_to_end(key)
+        while len(_cache) > 1 and sum(map(_nbytes, _cache.values())) > MOST_BYTES:
+            _cache.popitem(last=False)
     return replace(known, **{name: array.copy() for name, array in known.arrays.items()})
 
 
