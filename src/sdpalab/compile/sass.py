@@ -68,8 +68,8 @@ _PLACE = r'"(?:[^"]*[/\\])?([^"/\\]+)", line (\d+)'
 _SOURCE = re.compile(rf"^\s*//## File {_PLACE}(?: inlined at {_PLACE})?")
 _OPTIONS = ("-c", "-hex", "-gi")
 _WITHOUT_DATAFLOW = (*_OPTIONS, "-ndf")
-_INDIRECT = re.compile(r"\b(?:BRXU?|JMXU?)\b")
-"""Branches to a place in a register: the analysis of the data flow lists the places that it can be."""
+_INDIRECT = ("BRX", "JMX")
+"""How the opcodes of branches to a place in a register begin: the analysis of the data flow lists where that can be."""
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
 _ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
@@ -170,7 +170,7 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
     def make() -> dict[str, bytes]:
         # The analysis of the data flow is a fifth of the work, and adds nothing where no branch is indirect.
         text = run_tool("nvdisasm", _WITHOUT_DATAFLOW, build.cubin)
-        if _INDIRECT.search(text):
+        if any(opcode in text for opcode in _INDIRECT):
             text = run_tool("nvdisasm", _OPTIONS, build.cubin)
         return {"kernel.sass": text.encode()}
 
