@@ -8,6 +8,7 @@ import pytest
 
 from sdpalab.compile import Cache, build, disassemble, sass
 from sdpalab.compile.sass import SassInstruction, analyse, classify, main_loop, parse
+from sdpalab.compile.tools import run_tool
 from sdpalab.kernels.plan import Module
 
 LISTING = """
@@ -166,3 +167,30 @@ def test_disassembly_is_cached(scale: Module, cache: Cache, monkeypatch: pytest.
     monkeypatch.setattr(sass, "run_tool", refuse)
     assert disassemble(compiled, cache) == first
     assert "EXIT" in first
+
+
+DENSE_SWITCH = """
+extern "C" __global__ void dense(float* out, int which) {
+    float x = out[threadIdx.x];
+    switch (which) {
+        case 0: x *= x; out[1] = x; break;
+        case 1: x = sqrtf(x); out[2] = x; break;
+        case 2: x = __expf(x); out[3] = x; break;
+        case 3: x -= 7; out[4] = x; break;
+        case 4: x /= 3; out[5] = x; break;
+        case 5: x = __sinf(x); out[6] = x; break;
+        case 6: x += out[5]; out[7] = x; break;
+        case 7: x = -x; out[8] = x; break;
+    }
+    out[threadIdx.x] = x;
+}
+"""
+"""It becomes an indirect branch."""
+
+
+@pytest.mark.parametrize("indirect", [False, True])
+def test_the_text_is_that_of_nvdisasm_with_its_analysis(scale: Module, cache: Cache, indirect: bool) -> None:
+    built = build(Module("dense.cu", DENSE_SWITCH, "dense") if indirect else scale, cache=cache)
+    text = disassemble(built, cache)
+    assert text == run_tool("nvdisasm", ("-c", "-hex", "-gi"), built.cubin)
+    assert ("BRANCH_TARGETS" in text) is indirect

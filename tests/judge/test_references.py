@@ -11,9 +11,13 @@ import pytest
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule import references
+from sdpalab.judge.rule.exact import exact_elements
+from sdpalab.judge.rule.limits import limits_for
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
+from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.references import references_of
-from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 2, 20, 32, causal=True)
@@ -58,6 +62,30 @@ def test_the_mask_and_the_scale_make_another_result(problem: Problem) -> None:
     first, second = references_of(PROBLEM, inputs()), references_of(problem, inputs())
     assert not np.array_equal(first.reference, second.reference)
     assert not np.array_equal(first.log_sum_exp(NUMERICS)[0], second.log_sum_exp(NUMERICS)[0])
+
+
+@pytest.mark.parametrize("first", [None, Quantisation(rows=8), Quantisation()], ids=str)
+@pytest.mark.parametrize("quantised", [None, Quantisation(rows=8), Quantisation()], ids=str)
+def test_each_quantisation_has_the_weights_of_its_own(
+    first: Quantisation | None, quantised: Quantisation | None
+) -> None:
+    drawn, numerics = inputs(), replace(NUMERICS, quantised=quantised)
+    scoring = PROBLEM.scoring_with(drawn.arrays)
+    references = references_of(PROBLEM, drawn)
+    references.limits(replace(NUMERICS, quantised=first))  # which computes its weights
+    intended = intended_output(*drawn.qkv, numerics=numerics, **scoring)
+    expected = limits_for(references.reference, references.yardstick, [intended], PROBLEM.dtype)
+    assert references.limits(numerics) == expected
+    for mine, alone in zip(
+        references.log_sum_exp(numerics),
+        log_sum_exp_float64(*drawn.qkv, numerics=numerics, **scoring),
+        strict=True,
+    ):
+        assert np.array_equal(mine, alone, equal_nan=True)
+    mine, alone = references.exact(numerics), exact_elements(*drawn.qkv, any_count=True, quantised=quantised, **scoring)
+    assert mine is not None
+    assert np.array_equal(mine.mask, alone.mask)
+    assert np.array_equal(mine.expected, alone.expected)
 
 
 def test_what_is_declared_makes_other_limits() -> None:

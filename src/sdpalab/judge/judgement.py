@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.inputs import Inputs
 from sdpalab.judge.agreement import agreement
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import algebra_case, drawn
+from sdpalab.judge.case_inputs import case_inputs
 from sdpalab.judge.claims import claimed_by
 from sdpalab.judge.interrupt import Interrupt, wait_for
 from sdpalab.judge.layouts import Layout
@@ -250,7 +251,7 @@ class JudgeRun:
         with Behind() as behind:
             try:
                 while (n := self._next()) is not None:
-                    inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
+                    inputs = case_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
                     case: Case | None = None
                     try:
                         worker = worker or self._worker()

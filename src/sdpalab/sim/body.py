@@ -164,7 +164,8 @@ class BodyParser:
         if base == "call":
             operands = self.call_operands(rest, start)
         else:
-            operands = tuple(self.operand(item, start) for item in split_items(rest)) if rest else ()
+            known, items = self.scopes[-1].operands, split_items(rest) if rest else []
+            operands = tuple([known.get(item) or self.operand(item, start) for item in items])
         return Instruction(
             len(self.code.instructions), base, tuple(mods), operands, guard, self.source.line(start), self.loc
         )

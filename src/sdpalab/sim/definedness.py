@@ -123,11 +123,13 @@ def find_undefined(
         Whether that is also global memory, and not only shared memory.
     """
     tracked = regions is not None
+    if not program.undefined and not tracked:
+        return Undefined({}, frozenset())
     effects = [_effects(entry, block, tracked=tracked, looks=looks) for block in program.blocks]
     into: list[set[str]] = [set() for _ in program.blocks]
     into[program.start] = set(program.undefined)
     reads: dict[int, frozenset[str]] = {}
-    waiting = [program.start] if program.undefined or tracked else []
+    waiting = [program.start]
     visited: set[int] = set()
     while waiting:
         at = waiting.pop()

@@ -56,7 +56,7 @@ def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
     """How many instructions read each register, anywhere in an entry."""
     uses: Counter[str] = Counter()
     for instruction in instructions:
-        uses.update(set(registers_read(instruction)))
+        uses.update({*registers_read(instruction)})
     return uses
 
 
@@ -158,6 +158,8 @@ def _names(operand: Operand) -> Names:
 
 def registers_in(operand: Operand) -> list[str]:
     """The registers that an operand names."""
+    if isinstance(operand, Register):
+        return [operand.name]
     names: list[str] = []
     for item in _items(operand):
         base = item.base if isinstance(item, Address) else item

@@ -8,8 +8,9 @@ its own from the start, so it reads poison.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -178,22 +179,27 @@ def _allocate(
     """
     index = {name: i for i, name in enumerate(entry.registers)}
     names = list(index)
-    used, killed, everything = [], [], []
+    used, killed = [], []
+    uses: list[list[list[int]]] = []
     for block in blocks:
-        before, written, touched = 0, 0, 0
-        for item in [*block.items, *([block.end] if block.end else [])]:
+        before: set[int] = set()
+        written: set[int] = set()
+        uses.append([])
+        for item in _items(block):
+            here: list[int] = []
             for instruction in instructions_of(item):
-                reads = _bits(registers_read(instruction), index)
-                writes = _bits(registers_written(instruction), index)
-                before |= reads & ~written
-                touched |= reads | writes
+                reads = [index[name] for name in registers_read(instruction) if name in index]
+                writes = [index[name] for name in registers_written(instruction) if name in index]
+                before |= {*reads} - written
                 if instruction.guard is None:
-                    written |= writes
+                    written.update(writes)
                 else:  # the lanes that do not execute it keep the old value
-                    before |= writes & ~written
-        used.append(before)
-        killed.append(written)
-        everything.append(touched)
+                    before |= {*writes} - written
+                here += reads
+                here += writes
+            uses[-1].append(here)
+        used.append(_bits(before, len(names)))
+        killed.append(_bits(written, len(names)))
     live_in = [0] * len(blocks)
     live_out = [0] * len(blocks)
     changed = True
@@ -206,51 +212,61 @@ def _allocate(
             into = used[b] | out & ~killed[b]
             if (out, into) != (live_out[b], live_in[b]):
                 live_out[b], live_in[b], changed = out, into, True
-    ranges = _ranges(blocks, index, live_in, live_out)
-    return *_linear_scan(entry, names, ranges), frozenset(names[register] for register in _members(live_in[start]))
-
-
-def _ranges(
-    blocks: list[BasicBlock], index: dict[str, int], live_in: list[int], live_out: list[int]
-) -> dict[int, list[int]]:
-    """First and last position at which each register is alive, in the order of the items."""
-    ranges: dict[int, list[int]] = {}
-
-    def touch(register: int, position: int) -> None:  # positions ascend
-        span = ranges.get(register)
-        if span is None:
-            ranges[register] = [position, position]
-        else:
-            span[1] = position
-
-    position = 0
-    for b, block in enumerate(blocks):
-        for register in _members(live_in[b]):
-            touch(register, position)
-        for item in [*block.items, *([block.end] if block.end else [])]:
-            position += 1
-            for instruction in instructions_of(item):
-                for name in (*registers_read(instruction), *registers_written(instruction)):
-                    if name in index:
-                        touch(index[name], position)
-        position += 1
-        for register in _members(live_out[b]):
-            touch(register, position)
+    touched = [before | written for before, written in zip(used, killed, strict=True)]
+    first, last, end = _ranges(uses, touched, live_in, live_out)
     for block in blocks:
         if block.end is not None and block.end.opcode == "wgmma":  # writes its results at the wait
             for name in registers_written(block.end):
-                ranges[index[name]] = [0, position]
-    return ranges
+                first[index[name]], last[index[name]] = 0, end
+    return *_linear_scan(entry, names, first, last), frozenset(names[each] for each in _members(live_in[start]))
+
+
+def _items(block: BasicBlock) -> list[Item]:
+    return [*block.items, block.end] if block.end else block.items
+
+
+def _ranges(
+    uses: list[list[list[int]]], touched: list[int], live_in: list[int], live_out: list[int]
+) -> tuple[dict[int, int], dict[int, int], int]:
+    """First and last position at which each register is alive, in the order of the items, and the last of all.
+
+    ``uses`` are the registers of each item of each block, ``touched`` those of each block, as bits.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    known = position = 0
+    for b, items in enumerate(uses):
+        first.update(dict.fromkeys(_members(live_in[b] & ~known), position))
+        for here in items:
+            position += 1
+            for register in here:
+                if register not in first:
+                    first[register] = position
+        known |= live_in[b] | touched[b]  # what is alive at the end is among them
+        position += 1
+    end, known = position, 0
+    for b in range(len(uses) - 1, -1, -1):
+        last.update(dict.fromkeys(_members(live_out[b] & ~known), position))
+        for here in reversed(uses[b]):
+            position -= 1
+            for register in here:
+                if register not in last:
+                    last[register] = position
+        known |= live_out[b] | touched[b]
+        position -= 1
+        last.update(dict.fromkeys(_members(live_in[b] & ~known), position))
+        known |= live_in[b]
+    return first, last, end
 
 
 def _linear_scan(
-    entry: Entry, names: list[str], ranges: dict[int, list[int]]
+    entry: Entry, names: list[str], begins: dict[int, int], ends: dict[int, int]
 ) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
     rows: dict[str, tuple[int, int]] = {}
     files: dict[int, int] = {}
     free: dict[int, list[int]] = {}
     active: list[tuple[int, int, int]] = []
-    for register, (first, last) in sorted(ranges.items(), key=lambda item: item[1][0]):
+    for register, first in sorted(begins.items(), key=itemgetter(1)):
         while active and active[0][0] < first:
             _, bits, row = heapq.heappop(active)
             heapq.heappush(free[bits], row)
@@ -263,19 +279,19 @@ def _linear_scan(
             row = files.get(bits, 0)
             files[bits] = row + 1
         rows[names[register]] = bits, row
-        heapq.heappush(active, (last, bits, row))
+        heapq.heappush(active, (ends[register], bits, row))
     return rows, files
 
 
-def _bits(registers: Iterable[str], index: dict[str, int]) -> int:
-    total = 0
-    for name in registers:
-        if name in index:
-            total |= 1 << index[name]
-    return total
+def _bits(registers: Collection[int], many: int) -> int:
+    flags = np.zeros(many, np.uint8)
+    flags[list(registers)] = 1
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
 def _members(bits: int) -> list[int]:
+    if not bits:
+        return []
     content = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
     numbers: list[int] = np.flatnonzero(np.unpackbits(content, bitorder="little")).tolist()
     return numbers

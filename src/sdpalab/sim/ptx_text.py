@@ -29,7 +29,7 @@ class PtxText:
     """
 
     def __init__(self, text: str) -> None:
-        self.text = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+        self.text = _COMMENT.sub(_blank, text)
         self.at = 0
         self._newlines = [match.start() for match in re.finditer("\n", self.text)]
 
@@ -86,6 +86,11 @@ class PtxText:
         if value.bit_count() != 1:
             raise self.error(f"expected an alignment that is a power of two, found {value}", at)
         return value
+
+
+def _blank(comment: re.Match[str]) -> str:
+    """As many blanks, and the ends of its lines."""
+    return "\n".join(" " * len(line) for line in comment[0].split("\n"))
 
 
 def split_items(text: str) -> list[str]:

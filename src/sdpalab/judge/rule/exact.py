@@ -148,19 +148,17 @@ def exact_elements(
     quantised : Quantisation, optional
         How the kernel quantises Q, K and V, if it does.
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before; not
-        read if they are quantised.
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised, if it
+        was computed before.
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
     level = _level_rows(q, k, v, scoring, any_count, quantised)
-    if quantised is None:
-        weights = weights or weight_blocks(q, k, **scoring)
-    else:
+    if quantised is not None:
         q, k = dequantised(q, quantised), dequantised(k, quantised)
-        weights = weight_blocks(q, k, **scoring)
+    weights = weights or weight_blocks(q, k, **scoring)
     dominated = _dominated_rows(q, k, v, scoring, cap_error, quantised, weights)
     for place, values, reach, dominant in chain(level, dominated):
         low, high = _rounded(values - reach, v.dtype), _rounded(values + reach, v.dtype)

@@ -96,7 +96,7 @@ def log_sum_exp_float64(
     numerics : Numerics
         What is declared. Quantised inputs are taken as what stands for them, whose log-sum-exp is another.
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs; not read if they are quantised.
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised.
 
     Returns
     -------
@@ -114,8 +114,7 @@ def log_sum_exp_float64(
     if numerics.accumulate == "float16":
         dot_error += -(-head_dim // (numerics.accumulate_terms or MMA_TERMS)) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
-    if weights is None or numerics.quantised is not None:
-        weights = weight_blocks(q, k, **scoring)
+    weights = weights or weight_blocks(q, k, **scoring)
     bias, seen = np.zeros(judged.shape), np.ones(judged.shape)
     for each in weights:
         b, h, block = each.place

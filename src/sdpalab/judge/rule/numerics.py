@@ -197,8 +197,8 @@ def intended_output(
     numerics : Numerics
         What is declared, in one order (:func:`orders_of`).
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs. It serves arithmetic that
-        takes its scores in float64 from Q and K as they are; for any other it is not read.
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised. It
+        serves arithmetic that takes its scores from them in float64; for any other it is not read.
 
     Returns
     -------
@@ -218,8 +218,10 @@ def intended_output(
     q, k, v = finite(q), finite(k), finite(v)
     tanh = approximate_tanh if numerics.tanh == "approx" else np.tanh
     tf32 = dtype == np.float32 and numerics.products == "tf32"
+    weighed = weights is not None and not half and not tf32 and numerics.tanh != "approx"
     if numerics.quantised is not None:
-        q, k, v = (dequantised(array, numerics.quantised) for array in (q, k, v))
+        v = dequantised(v, numerics.quantised)
+        q, k = (q, k) if weighed else (dequantised(q, numerics.quantised), dequantised(k, numerics.quantised))
     elif dtype == p_type == np.float32 and not half and not tf32:
         return single_output(q, k, v, rows=rows, before=numerics.normalise == "before", tanh=tanh, **scoring)
     if tf32:
@@ -228,7 +230,7 @@ def intended_output(
     product = partial(_half_product, terms=numerics.accumulate_terms or MMA_TERMS) if half else np.matmul
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        if weights is None or half or tf32 or numerics.quantised is not None or numerics.tanh == "approx":
+        if weights is None or not weighed:
             weights = weight_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring)
         for each in weights:
             b, h, block = each.place

@@ -21,8 +21,8 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
-from sdpalab.judge.rule.numerics import intended_output, orders_of
-from sdpalab.judge.rule.reference import Rows, Weights, attention_float64
+from sdpalab.judge.rule.numerics import dequantised, intended_output, orders_of
+from sdpalab.judge.rule.reference import Rows, Weights, attention_float64, finite
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import Limits
 from sdpalab.judge.witness import Backend, witness_output
@@ -65,7 +65,7 @@ class References:
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[tuple[bool, float, Quantisation | None], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
-        self._weights: Weights | None = None
+        self._weights: dict[Quantisation | None, Weights] = {}
         self._lock = threading.RLock()
         """Kernels that are judged at the same time, in threads, share this object: each part is computed once."""
         self.nbytes = 0
@@ -74,13 +74,16 @@ class References:
     def release_weights(self) -> None:
         """Free the softmax weights, which take more than all results; what still needs them computes them again."""
         with self._lock:
-            self._weights = None
+            self._weights.clear()
 
-    def _shared(self) -> dict[str, Any]:
-        """The arguments of what is computed from the same softmax weights."""
-        if self._weights is None:
-            self._weights = Weights(self.inputs.q, self.inputs.k, **self._arguments, rows=self.rows)
-        return {**self._arguments, "weights": self._weights}
+    def _shared(self, quantised: Quantisation | None = None) -> dict[str, Any]:
+        """The arguments of what is computed from the same softmax weights: those of Q and K as they are quantised."""
+        if quantised not in self._weights:
+            q, k = self.inputs.q, self.inputs.k
+            if quantised is not None:
+                q, k = dequantised(finite(q), quantised), dequantised(finite(k), quantised)
+            self._weights[quantised] = Weights(q, k, **self._arguments, rows=self.rows)
+        return {**self._arguments, "weights": self._weights[quantised]}
 
     def of(self, out: Array) -> Array:
         """The rows of an output [B, H, Sq, D] that are judged."""
@@ -121,9 +124,10 @@ class References:
         """The limits of a kernel that declares this arithmetic."""
         with self._lock:
             if numerics not in self._limits:
-                orders = orders_of(numerics)
+                shared = self._shared(numerics.quantised)
                 intended = [
-                    intended_output(*self._qkv, **self._shared(), numerics=order, rows=self.rows) for order in orders
+                    intended_output(*self._qkv, **shared, numerics=order, rows=self.rows)
+                    for order in orders_of(numerics)
                 ]
                 try:
                     self._limits[numerics] = limits_for(self.reference, self.yardstick, intended, self.problem.dtype)
@@ -141,7 +145,7 @@ class References:
             if key not in self._exact:
                 elements = exact_elements(
                     *self._qkv,
-                    **(self._shared() if numerics.quantised is None else self._arguments),
+                    **self._shared(numerics.quantised),
                     any_count=any_count,
                     cap_error=cap_error,
                     quantised=numerics.quantised,
@@ -154,7 +158,7 @@ class References:
         """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
         with self._lock:
             if numerics not in self._lse:
-                rows = log_sum_exp_float64(*self._qkv, **self._shared(), numerics=numerics)
+                rows = log_sum_exp_float64(*self._qkv, **self._shared(numerics.quantised), numerics=numerics)
                 self._freeze(*rows)
                 self._lse[numerics] = rows
             return self._lse[numerics]

@@ -35,7 +35,11 @@ from sdpalab.judge.sandbox import guard
 __all__ = ["ForkServer", "ServedProcess", "main"]
 
 _SANDBOX = ("worker", "executor", "kernel_server")
-_PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX))
+_ON_FIRST_USE = ("sdpalab.sim.native.running", "sdpalab.sim.native.runtime", "platformdirs")
+"""What an executor imports when it first runs a plan on the simulator."""
+_PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)
+_COMPILER = "cuda.bindings.nvrtc"
+"""What it imports when it first builds; it may not be installed."""
 _MOST_BYTES = 1 << 17
 """Of an order: import paths and environment variables."""
 _DESCRIPTORS = 6
@@ -153,6 +157,8 @@ def main(orders: int, torch: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what ended
     for name in ("torch", *_PRELOADED) if torch else _PRELOADED:
         importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_COMPILER)
     gc.collect()
     gc.freeze()  # a collection in a copy would write to, and so copy, all pages
     with socket.socket(fileno=orders) as connection:

@@ -11,7 +11,7 @@ from sdpalab.sim.checks.provenance import Origins, pointer_origins
 from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.derived import derived
 from sdpalab.sim.errors import UnsupportedInstruction
-from sdpalab.sim.fusion import MmaGroup
+from sdpalab.sim.fusion import MmaGroup, registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction, Operand
 from sdpalab.sim.modifiers import Mods
 from sdpalab.sim.native import layout
@@ -227,19 +227,23 @@ def _block(
     items = [*basic.items, *filter(None, [basic.end])]
     if meeting and items:
         ways_meet(asm, meeting, instructions_of(items[0])[0])
-    products = asm.checked and _has_products(asm.entry)
+    products = _product_registers(asm.entry) if asm.checked else frozenset[str]()
+    follows = asm.tracking or bool(undefined.registers)
     if products:
-        _look_at_products(asm, basic, 0)
+        _look_at_products(asm, basic, 0, products)
     for place, item in enumerate(basic.items):
         begin = len(asm.records)
         try:
-            settle_loads(asm, instructions_of(item))
+            if asm.late:
+                settle_loads(asm, instructions_of(item))
             for instruction in instructions_of(item):
-                if products and instruction.guard is not None:
+                if instruction.guard is not None and _uses(instruction, products):
                     asm.begin(instruction)
                     look_at_sets(asm, sets_used(asm, instruction))
-                follow_undefined(asm, instruction, undefined)
-                trace_instruction(asm, instruction)
+                if follows:
+                    follow_undefined(asm, instruction, undefined)
+                if asm.traced:
+                    trace_instruction(asm, instruction)
             if isinstance(item, MmaGroup):
                 _products(asm, item)
             else:
@@ -250,7 +254,7 @@ def _block(
             first = instructions_of(item)[0]
             asm.refuse(first, _refusal(asm, why, first, asm.instruction))
         if products and isinstance(item, Instruction) and _is_fence(item):
-            _look_at_products(asm, basic, place + 1)
+            _look_at_products(asm, basic, place + 1, products)
     words[layout.SIZE] = basic.size
     words[layout.POLLS] = polls
     if basic.collective:
@@ -260,7 +264,8 @@ def _block(
     if basic.end is not None:
         begin, before, guard = len(asm.records), list(words), 0
         try:
-            settle_loads(asm, [basic.end])
+            if asm.late:
+                settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
             asm.guard = 0  # what an end needs is made ready for all lanes
@@ -282,8 +287,14 @@ def _block(
 
 
 @derived
-def _has_products(entry: Entry) -> bool:
-    return any(instruction.opcode == "wgmma" for instruction in entry.instructions)
+def _product_registers(entry: Entry) -> frozenset[str]:
+    """The registers that wgmma's products work on, and those of their descriptors."""
+    products = (each for each in entry.instructions if each.opcode == "wgmma")
+    return frozenset(name for each in products for name in (*registers_read(each), *registers_written(each)))
+
+
+def _uses(instruction: Instruction, registers: frozenset[str]) -> bool:
+    return not registers.isdisjoint((*registers_read(instruction), *registers_written(instruction)))
 
 
 def _products(asm: Assembler, group: MmaGroup) -> None:
@@ -295,7 +306,7 @@ def _products(asm: Assembler, group: MmaGroup) -> None:
         asm.instruction(instruction)
 
 
-def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
+def _look_at_products(asm: Assembler, basic: BasicBlock, first: int, products: frozenset[str]) -> None:
     """Append one look at the registers that instructions from the one at ``first`` on share with products, up to the
     next wgmma.fence: products begin and end only between blocks. Guarded instructions have looks of their own."""
     sets = 0
@@ -303,7 +314,8 @@ def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
         if isinstance(item, Instruction) and _is_fence(item):
             break
         for instruction in instructions_of(item):
-            sets |= sets_used(asm, instruction) if instruction.guard is None else 0
+            if instruction.guard is None and _uses(instruction, products):
+                sets |= sets_used(asm, instruction)
     asm.guard = 0
     look_at_sets(asm, sets)
 

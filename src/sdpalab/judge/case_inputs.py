@@ -1,0 +1,39 @@
+"""The inputs of a case, made once for all kernels that are judged on it in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.problem import Problem
+
+__all__ = ["MOST_BYTES", "case_inputs"]
+
+MOST_BYTES = 64 << 20
+"""Bytes of arrays that are kept at most; what was used longest ago goes first. The mission shape (1x8x512x64) takes
+1.5 MiB."""
+
+_cache: OrderedDict[tuple[str, str, int], Inputs] = OrderedDict()
+_lock = threading.Lock()
+
+
+def case_inputs(problem: Problem, kind: str, seed: int) -> Inputs:
+    """What :func:`sdpalab.inputs.make_inputs` gives, in arrays that are the caller's own: no one else has those that
+    are kept here."""
+    key = repr(problem), kind, seed  # of which equal problems may have two: a scale of 0.0 and of -0.0
+    with _lock:
+        known = _cache.get(key)
+    if known is None:
+        known = make_inputs(problem, kind, seed)
+    with _lock:
+        _cache[key] = known
+        _cache.move_to_end(key)
+        while len(_cache) > 1 and sum(map(_nbytes, _cache.values())) > MOST_BYTES:
+            _cache.popitem(last=False)
+    return replace(known, **{name: array.copy() for name, array in known.arrays.items()})
+
+
+def _nbytes(inputs: Inputs) -> int:
+    return sum(array.nbytes for array in inputs.arrays.values())
