@@ -143,7 +143,7 @@ def test_both_halves_from_the_first_line_to_the_last(standin: StandIn, root: Pat
     done = suite(standin, root, *words, python=python)
     assert done.returncode == 0, done.stdout + done.stderr
     ended = states(out)
-    wanted = ("doctor", "environment", "smoke_flash", "verdict_flash", "mission")
+    wanted = ("doctor", "environment", "smoke_flash", "verdict_flash", "mission", "replay_0")
     assert {name: ended[name] for name in wanted} == dict.fromkeys(wanted, "passed"), done.stdout
     assert summary(out)["dropped"] == {}
     files = list(out.iterdir())
