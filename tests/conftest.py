@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -138,6 +139,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for reason, tests in left_out.items():
         config.stash[LEFT_OUT][reason] = len(tests)
         config.hook.pytest_deselected(items=tests)
+
+
+def pytest_collection_finish() -> None:
+    """What there is now stays to the end of the run: the garbage collector has no need to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

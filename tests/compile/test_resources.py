@@ -188,10 +188,3 @@ def test_missing_tool_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_tool_that_fails_says_so() -> None:
     with pytest.raises(MachineError, match="cuobjdump failed"):
         tools.run_tool("cuobjdump", ("--dump-resource-usage",), b"not a cubin")
-
-
-def test_a_kernel_without_shared_memory_has_none_on_any_architecture():
-    source = 'extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2.0f; }'
-    for arch in ("sm_89", "sm_90", "sm_120"):
-        built = build(Module("plain.cu", source, "plain"), arch)
-        assert resources(built, Launch((1, 1, 1), (64, 1, 1), ())).static_shared_bytes == 0

@@ -145,6 +145,7 @@ def test_classes(opcode: str, name: str) -> None:
     assert classify(opcode) == name
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 def test_a_tensor_kernel_on_each_generation(tensor: Module, arch: str) -> None:
     report = analyse(build(tensor, arch))

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from sdpalab.compile import Cache, build, disassemble
+from sdpalab.compile import build, disassemble
 from sdpalab.compile.control import Control
 from sdpalab.compile.sass import SassInstruction, parse
 from sdpalab.kernels.registry import get
-from sdpalab.problem import Problem
+from sdpalab.problem import MISSION
 
-PROBLEM = Problem(1, 1, 128, 64)
 KERNELS = (("flash", "sm_80"), ("flash", "sm_86"), ("flash", "sm_89"), ("hopper", "sm_90a"), ("wmma", "sm_90"))
 VARIABLE = ("LDS", "LDSM", "LDG", "MUFU", "SHFL", "S2R", "F2I")
 """Instructions that write registers after a time that no stall count covers."""
@@ -42,13 +41,12 @@ def test_it_prints_as_the_field_writes_it() -> None:
 
 
 @pytest.fixture(scope="module", params=KERNELS, ids=lambda each: f"{each[0]}-{each[1]}")
-def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SassInstruction, ...]:
+def code(request: pytest.FixtureRequest) -> tuple[SassInstruction, ...]:
     name, arch = request.param
-    (launch,) = get(name).launch_plan(PROBLEM).launches
+    (launch,) = get(name).launch_plan(MISSION).launches
     assert launch.module is not None
-    cache, module = Cache(tmp_path_factory.mktemp("cache")), launch.module
-    built = build(module, arch, cache=cache)
-    return parse(disassemble(built, cache))[built.entry]
+    built = build(launch.module, arch)
+    return parse(disassemble(built))[built.entry]
 
 
 def _registers(operand: str, width: int = 1) -> set[int]:

@@ -64,6 +64,8 @@ class Replay:
 
     def launch(self, ptx: Any, entry: str, grid: Any, block: Any, args: Sequence[Any], **options: Any) -> sim.Report:
         """As :func:`sdpalab.sim.launch`; then the same on the GPU."""
+        if not all(map(_fits_a_job, args)):
+            return self._launch(ptx, entry, grid, block, args, **options)
         before = [_copy(value) for value in args]
         report = self._launch(ptx, entry, grid, block, args, **options)
         if report.hazards or not set(sim.CHECKS) <= set(options.get("checks", sim.CHECKS)):
@@ -164,6 +166,15 @@ def job_of(
     cluster = _dims(options.get("cluster", 1))
     geometry = _dims(grid), _dims(block), cluster, options.get("dynamic_smem", 0)
     return Job(text, entry, *geometry, tuple(contents), tuple(described)), after
+
+
+def _fits_a_job(value: Any) -> bool:
+    """Whether a job can have this argument. It has no structures but bytes, and no tables of pointers."""
+    if isinstance(value, sim.Pointer):
+        return isinstance(value.array, np.ndarray)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.names is None
+    return isinstance(value, (sim.TensorMap, bytes, int, float))
 
 
 def _copy(value: Any) -> Any:

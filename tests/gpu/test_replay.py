@@ -31,6 +31,7 @@ ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;
 ret;
 }
 """
+TAKES_AN_ADDRESS = ".version 8.0\n.target sm_80\n.address_size 64\n.entry takes(.param .u64 p) { ret; }"
 HEADER = {"gpu": "a stand-in"}
 
 
@@ -86,6 +87,9 @@ def test_what_is_repeated_once_only_and_what_never(tmp_path: Path) -> None:
     launch(replay, first=5, checks=())
     shared = np.zeros(4, np.uint32)
     replay.launch(COPY, "copy", 1, 32, [np.arange(4, dtype=np.uint32), shared, 32])  # out of bounds
+    fields = np.zeros((), [("pointer", np.uint64)])
+    for value in ([shared], sim.Struct(bytes(8), {0: shared}), sim.Pointer(sim.Struct(bytes(8), {0: shared})), fields):
+        replay.launch(TAKES_AN_ADDRESS, "takes", 1, 1, [value])
     assert len(gpu.jobs) == 1
     for first in range(2, PER_TEST + 10):
         launch(replay, first=first)

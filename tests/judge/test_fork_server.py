@@ -34,6 +34,7 @@ def on_interrupt(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("on_interrupt")
 def test_a_copy_is_started_in_the_state_of_a_program_and_a_server_that_ended_is_replaced_by_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

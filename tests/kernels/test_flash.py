@@ -110,7 +110,7 @@ def test_masking_is_skipped_by_a_uniform_branch() -> None:
     assert sorted(masks)[-2:] == [0, 32]
 
 
-@pytest.mark.sample
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("problem", [MISSION, edged(64), edged(128)], ids=lambda problem: problem.label)
 def test_shared_tiles_keep_the_bars(arch: str, problem: Problem) -> None:

@@ -38,7 +38,7 @@ def gated() -> Iterator[object]:
                 yield pytest.param(kernel, config, problem, id=f"{kernel.name}-{config}-{problem.label}")
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kernel", "config", "problem"), list(gated()))
 def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
     reason = kernel.reject_reason(problem, config)

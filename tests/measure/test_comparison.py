@@ -19,7 +19,7 @@ from sdpalab.measure.stopping import StoppingRule
 ROUGH = Behaviour(noise=0.03, correlation=0.5, drift=0.1, outliers=0.02, throttled=0.3)
 """All at once: correlated noise, drift, outliers, and half again as long for a third of the time."""
 CALM = Behaviour(noise=0.01)
-TRIALS = 200
+TRIALS = 100
 
 
 def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: float) -> list[ComparisonOutcome]:

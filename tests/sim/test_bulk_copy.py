@@ -257,6 +257,7 @@ MANY = (
 """Stores of one buffer, of which only the reading is waited for before it is filled again."""
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 @pytest.mark.parametrize(("size", "times"), [(2048, 40), (16, 20_000)])
 def test_more_stores_than_there_is_room_for(mode: str, schedule: str, size: int, times: int) -> None:

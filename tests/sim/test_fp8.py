@@ -78,6 +78,7 @@ def test_from_f32(name, relu):
     np.testing.assert_array_equal(got >> 8, [encode(float(x), name, relu) for x in high])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("name", MANTISSA)
 def test_from_f16x2_for_all_f16(name, relu):

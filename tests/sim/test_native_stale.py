@@ -60,6 +60,7 @@ def run(body: str, *, grid: int = 1, threads: int = 32, **options: object) -> tu
     return data, other
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ACCESSES)
 @pytest.mark.parametrize("checks", [(), ("memory", "race", "async")])
 def test_a_warp_alone_reads_what_it_has_written(name, checks):

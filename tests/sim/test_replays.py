@@ -104,6 +104,7 @@ def kinds(events: Sequence[np.ndarray]) -> list[int]:
     return [int(event[layout.EV_KIND]) for event in events]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("schedule", ALL)
 @pytest.mark.parametrize("name", EMPTY)
 def test_phases_that_order_nothing_are_counted(name: str, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +128,7 @@ def test_phases_that_order_nothing_are_counted(name: str, schedule: str, monkeyp
         assert len(events) == len(few)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("schedule", ALL)
 @pytest.mark.parametrize("name", OTHERS)
 def test_reports_are_the_same_if_arrivals_are_put_aside(
