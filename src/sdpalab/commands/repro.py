@@ -78,6 +78,7 @@ def repro(
     from sdpalab.judge.covering import LARGE_PROBLEMS
     from sdpalab.judge.sandbox.guarded import fork_server
     from sdpalab.kernels import registry
+    from sdpalab.sim import prepare
 
     start = time.monotonic()
     asked = list(dict.fromkeys([*(named or ()), *(kernel or ())]))
@@ -92,6 +93,8 @@ def repro(
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
+    if gpu is None:
+        prepare()  # the simulator, if that must be compiled first: in a process beside this one
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
         if len(asked) != 1:
