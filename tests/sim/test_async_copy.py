@@ -86,3 +86,27 @@ def test_a_source_beyond_the_end_is_reported():
     report, _ = run("cp.async.cg.shared.global [%r2], [%rd4+16], 16; cp.async.wait_all;")
     assert report.hazards[0].kind == "out-of-bounds"
     assert report.hazards[0].thread == (31, 0, 0)
+
+
+@pytest.mark.parametrize("before", [60, 100])
+@pytest.mark.parametrize("left", [0, 40])
+def test_many_copies_in_flight(before, left):
+    """A warp has at most 255 copies in flight; those that it has waited for count no more."""
+    after = 255 - left
+    copy = "cp.async.ca.shared.global [%r1+{0}], [%rd1+{0}], 16; cp.async.commit_group;"
+    copies = [copy.format(16 * k) for k in range(before + after)]
+    wait = f"cp.async.wait_group {left};"
+    words = [f"ld.shared.u32 %r2, [%r1+{16 * k}]; st.global.u32 [%rd2+{4 * k}], %r2;" for k in range(before + after)]
+
+    def launch(copies, wait):
+        lines = "\n".join((*copies[:before], wait, *copies[before:], "cp.async.wait_all;", *words))
+        ptx = f"""{HEAD}.entry k(.param .u64 a, .param .u64 b) {{ .reg .b32 %r<3>; .reg .b64 %rd<3>;
+        .shared .align 16 .b8 s[{16 * len(copies)}]; mov.u32 %r1, s; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
+        {lines} ret; }}"""
+        a, b = np.arange(4 * len(copies), dtype=np.uint32), np.zeros(len(copies), np.uint32)
+        assert sim.launch(ptx, "k", 1, 1, [a, b]).hazards == []
+        assert (b == a[::4]).all()
+
+    launch(copies, wait)
+    with pytest.raises(sim.SimError, match="too many in flight"):
+        launch(copies, "")

@@ -28,6 +28,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     EARLY,
     FULL,
+    MANY_COPIES,
     MOST_COPIES,
     OPERANDS,
     SCRATCH,
@@ -44,7 +45,7 @@ from sdpalab.sim.native.watch import copies_landed
 from sdpalab.sim.native.watch.undefined_global import undefine_copies
 from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store64
 
-__all__ = ["count_unwaited", "issue_copies", "land_copy", "wait_for_copies"]
+__all__ = ["count_unwaited", "drop_landed", "issue_copies", "land_copy", "wait_for_copies"]
 
 
 def count_unwaited(context: int) -> None:
@@ -74,7 +75,29 @@ def issue_copies(context: int, entry: int) -> int:
                 fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
     flying = load64(state + 8 * COPIES_FLYING) + 1
     store64(state + 8 * COPIES_FLYING, flying)
-    return FULL if flying >= MOST_COPIES else 0
+    if flying < MOST_COPIES:
+        return 0
+    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
+    return FULL if drop_landed(state, first, 0) >= MOST_COPIES else 0
+
+
+def drop_landed(state: int, first: int, many: int) -> int:
+    """Leave entries behind whose copies have all landed, if a warp has more than so many entries; how many it has then.
+
+    To move the others at each wait would take longer than to pass by what has landed.
+    """
+    flying = load64(state + 8 * COPIES_FLYING)
+    if flying <= many:
+        return flying
+    left = 0
+    for k in range(flying):
+        entry = first + 8 * COPY_WORDS * k
+        if load64(entry + 8 * COPY_MASK) != 0:
+            if left != k:
+                copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
+            left += 1
+    store64(state + 8 * COPIES_FLYING, left)
+    return left
 
 
 def land_copy(entry: int, lane: int, width: int) -> None:
@@ -101,6 +124,9 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
     for k in range(flying):
         entry = first + 8 * COPY_WORDS * k
         here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+        left |= here & ~mask
+        if here & mask == 0:
+            continue
         due = 0
         for lane in range(32):
             if (here & mask) >> lane & 1:
@@ -117,9 +143,6 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
             trace_landing(context, due, load64(entry + 8 * COPY_NUMBER))
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
-        if here != 0:
-            if left != k:
-                copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
-            left += 1
-    store64(state + 8 * COPIES_FLYING, left)
+        left |= here
+    drop_landed(state, first, MANY_COPIES if left != 0 else 0)
     return 0

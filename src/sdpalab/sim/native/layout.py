@@ -513,6 +513,8 @@ COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 8, 24, 56, 88
 its group (int32), target and source (int64), and bytes to read (int64)."""
 COPY_WORDS = 120
 MOST_COPIES = 256
+MANY_COPIES = 64
+"""Entries of a warp's copies from which on those that have landed are left behind."""
 
 READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
 

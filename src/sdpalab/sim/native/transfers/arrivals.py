@@ -7,7 +7,7 @@ mbarrier signals: who waits for its phase comes after them, and after nothing el
 from __future__ import annotations
 
 from sdpalab.sim.native.clocks import operation_time
-from sdpalab.sim.native.copies import land_copy
+from sdpalab.sim.native.copies import drop_landed, land_copy
 from sdpalab.sim.native.flights import copy_came, mark_copy
 from sdpalab.sim.native.layout import (
     ARRIVALS,
@@ -26,6 +26,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     EARLY,
     LANDED,
+    MANY_COPIES,
     MB_PENDING,
     MBARRIER_RULE,
     MOST_COPIES,
@@ -62,7 +63,7 @@ from sdpalab.sim.native.trace import next_serial
 from sdpalab.sim.native.transfers.entries import lane_address, new_entry
 from sdpalab.sim.native.watch.shared_memory import mark_flying
 from sdpalab.sim.native.watch.undefined_global import undefine_copies
-from sdpalab.sim.native.words import copy, load32, load64, popcount, store64
+from sdpalab.sim.native.words import load32, load64, popcount, store64
 
 __all__ = ["arrive_behind_copies", "land_arrivals"]
 
@@ -125,7 +126,6 @@ def land_arrivals(context: int, entry: int) -> int:
     store64(entry + 8 * TR_MBARRIER, 0)  # it counts no bytes
     flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
     first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
-    left = 0
     for k in range(flying):
         one = first + 8 * COPY_WORDS * k
         here = load64(one + 8 * COPY_MASK)
@@ -135,13 +135,8 @@ def land_arrivals(context: int, entry: int) -> int:
                 land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
         if due != 0 and load64(context + 8 * CHECKED) != 0:
             signalled(context, one, due, mbarrier)
-        here = here & ~due
-        store64(one + 8 * COPY_MASK, here)
-        if here != 0:
-            if left != k:
-                copy(first + 8 * COPY_WORDS * left, one, 8 * COPY_WORDS)
-            left += 1
-    store64(state + 8 * COPIES_FLYING, left)
+        store64(one + 8 * COPY_MASK, here & ~due)
+    drop_landed(state, first, MANY_COPIES)
     many = popcount(lanes)
     current_instruction(context, load64(entry + 8 * TR_PC))
     status = broken_rule(context, MBARRIER_RULE) if many > load64(mbarrier + 8 * MB_PENDING) else 0
