@@ -17,7 +17,7 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, UNIT_ROUNDOFF, half_ulp, limits_for, measure, row_errors
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output, orders_of
-from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64, finite, is_finite
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import LIMITED, Limits, broken_rules
 from sdpalab.kernels.kernel import Numerics
@@ -206,3 +206,16 @@ def test_limits_are_made_as_stated_and_never_below_their_floor() -> None:
     overflown = good.copy()
     overflown[0, 0, 0, 0] = np.inf
     assert limits_for(reference, good, [overflown], "float16").intended_rel_l2 < limits.rel_l2
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_what_is_not_finite_is_found_by_its_bits(kind: type) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+    numbers = every.view(kind) if np.dtype(kind).itemsize == 2 else every.view(np.float16).astype(kind)
+    for array in (numbers, numbers.T, numbers[::3, 1::7]):
+        with np.errstate(invalid="ignore"):
+            expected = np.isfinite(array)
+        assert np.array_equal(is_finite(array), expected)
+        clean = finite(array)
+        assert np.array_equal(clean, np.where(expected, array, array.dtype.type(0)))
+        assert clean.dtype == array.dtype

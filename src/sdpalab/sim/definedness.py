@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction, Register, Vector
@@ -45,8 +46,7 @@ class Undefined:
     registers: frozenset[str]
 
 
-@dataclass(frozen=True)
-class _Effect:
+class _Effect(NamedTuple):
     pc: int
     reads: frozenset[str]
     writes: frozenset[str]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard, Note
@@ -101,12 +103,11 @@ def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int,
 def unwaited_copies(module: PtxModule, entry: Entry, many: Array) -> tuple[Note, ...]:
     """A note for each instruction with copies that their threads have not waited for, by its pc."""
     notes: list[Note] = []
-    for instruction in entry.instructions:
-        copies = int(many[instruction.pc])
-        if copies:
-            source = source_of(module, instruction)
-            place = ", ".join(filter(None, (source, f"PTX line {instruction.line}")))
-            message = f"threads end without a wait for what they copied by {instruction.text} at {place}"
-            frames = frames_of(module, instruction)
-            notes.append(Note(message, instruction.pc, instruction.line, source, instruction.text, frames, copies))
+    for pc in np.flatnonzero(many).tolist():
+        instruction = entry.instructions[pc]
+        source = source_of(module, instruction)
+        place = ", ".join(filter(None, (source, f"PTX line {instruction.line}")))
+        message = f"threads end without a wait for what they copied by {instruction.text} at {place}"
+        frames = frames_of(module, instruction)
+        notes.append(Note(message, pc, instruction.line, source, instruction.text, frames, int(many[pc])))
     return tuple(notes)

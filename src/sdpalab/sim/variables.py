@@ -7,7 +7,7 @@ from typing import Any
 
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.derived import derived
-from sdpalab.sim.ir import Entry, Instruction, PtxModule, Symbol, TensorAddress, Variable
+from sdpalab.sim.ir import Entry, Instruction, PtxModule, Register, Symbol, TensorAddress, Variable
 from sdpalab.sim.linking import function_address
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import generic_base
@@ -171,7 +171,9 @@ def names_used(instructions: Iterable[Instruction]) -> set[str]:
     """Variables and functions by name, and the parameters whose address is taken: a load of one does not need it."""
     names: set[str] = set()
     taking = (each for each in instructions if each.opcode != "ld" or "param" not in {mod[:5] for mod in each.mods})
-    stack: list[Any] = [operand for instruction in taking for operand in instruction.operands]
+    stack: list[Any] = [
+        operand for instruction in taking for operand in instruction.operands if not isinstance(operand, Register)
+    ]
     while stack:
         operand = stack.pop()
         if isinstance(operand, Symbol):

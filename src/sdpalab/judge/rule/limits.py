@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.rule.exact import ExactElements
+from sdpalab.judge.rule.reference import is_finite
 from sdpalab.judge.verdict import LIMITED, Errors, Limits
 
 __all__ = [
@@ -102,7 +103,7 @@ def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None 
     judged = ~np.isnan(reference[..., 0])
     if not judged.any():
         raise ValueError("no row is judged: each has an input that is not finite")
-    finite = np.isfinite(out) | ~judged[..., None]
+    finite = is_finite(out) | ~judged[..., None]
     clean = np.where(finite & judged[..., None], out.astype(np.float64), reference)
     error = np.nan_to_num(np.abs(clean - reference))
     rows = row_errors(clean, reference, dtype)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +23,7 @@ __all__ = [
     "Weights",
     "attention_float64",
     "finite",
+    "is_finite",
     "judged_rows",
     "score_blocks",
     "weight_blocks",
@@ -33,6 +35,8 @@ F64 = npt.NDArray[np.float64]
 
 ROWS = 512
 """Rows of a block: at Skv = 4096 one block of scores takes 16 MiB."""
+_EXPONENTS = {np.dtype(np.float16): np.uint16(0x7C00), np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80)}
+"""The bits of the exponents of 16-bit types, of which NumPy takes one element at a time."""
 MOST_WEIGHT_BYTES = 64 << 20
 """Weights that :class:`Weights` keeps at most: those of the mission shape (1x8x512x64) take 16 MiB."""
 
@@ -44,15 +48,27 @@ def judged_rows(q: Array, k: Array, v: Array) -> npt.NDArray[np.bool_]:
     causal mask keeps from seeing it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and
     0 times NaN is NaN (torch's own kernels do so). All other rows have a result, and it is finite.
     """
-    fine = np.isfinite(k).all(axis=(2, 3)) & np.isfinite(v).all(axis=(2, 3))
+    fine = is_finite(k).all(axis=(2, 3)) & is_finite(v).all(axis=(2, 3))
     heads = np.repeat(fine, q.shape[1] // k.shape[1], axis=1)
-    judged: npt.NDArray[np.bool_] = np.isfinite(q).all(axis=-1) & heads[:, :, None]
+    judged: npt.NDArray[np.bool_] = is_finite(q).all(axis=-1) & heads[:, :, None]
     return judged
 
 
 def finite(array: Array) -> Array:
-    """``array`` with 0 for NaN and infinity: what comes of them is not judged, and must not disturb the rest."""
-    return np.where(np.isfinite(array), array, array.dtype.type(0))
+    """``array`` with 0 for NaN and infinity: what comes of them is not judged, and must not disturb the rest.
+
+    It is ``array`` itself where all of it is finite: not to be changed.
+    """
+    fine = is_finite(array)
+    return array if fine.all() else np.where(fine, array, array.dtype.type(0))
+
+
+def is_finite(array: Array) -> npt.NDArray[np.bool_]:
+    """Which elements are neither NaN nor infinite: not all bits of their exponents are 1."""
+    exponent = _EXPONENTS.get(array.dtype)
+    if exponent is None:
+        return np.asarray(np.isfinite(array))
+    return np.asarray(array.view(np.uint16) & exponent != exponent)
 
 
 Block: TypeAlias = "tuple[int, int, slice]"

@@ -42,7 +42,7 @@ def register_template(setup: Setup, space: Space, decoded: Decoded) -> Array:
         if constant.bits == 1:
             template[row : row + 4] = 0xFF if raw[0] else 0
         else:
-            template[row : row + WARP * len(raw)] = np.tile(np.frombuffer(raw, np.uint8), WARP)
+            template[row : row + WARP * len(raw)] = np.frombuffer(WARP * raw, np.uint8)
     for name, row in decoded.specials.items():
         values = _uniform_special(setup, name)
         if values is not None:
