@@ -211,15 +211,14 @@ def land_next(context: int) -> int:
     newest = load64(context + 8 * ORDER) == BACKWARD
     if load64(context + 8 * ORDER) == DRAWN:
         newest = draw(context, 2) == 1
-    found = -1
+    serial = -1
     for k in range(count - first):
-        number = count - 1 - k if newest else first + k
-        if in_flight(base + 8 * TRANSFER_WORDS * number):
-            found = number
+        entry = base + 8 * TRANSFER_WORDS * (count - 1 - k if newest else first + k)
+        if in_flight(entry):
+            serial = load64(entry + 8 * TR_SERIAL)
             break
-    if found < 0:
+    if serial < 0:
         return -1
-    serial = load64(base + 8 * (TRANSFER_WORDS * found + TR_SERIAL))
     status = land_all(context, serial)
     return status if status != 0 else signal_all(context, serial)
 
