@@ -1,13 +1,15 @@
 """Commands of the lab in processes that are copies of one with the lab and torch imported, for the fast suite.
 
 A process that is started as a program imports for 0.5 to 2.5 s of CPU time, which is most of what a command on a small
-problem takes. A copy has arguments, folder, environment, standard streams and an exit code of its own, too.
+problem takes. A copy has arguments, folder, environment, standard streams and an exit code of its own, too. The guarded
+processes of its sandbox are copies as well, of a fork server that is a copy itself.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sdpalab.judge.sandbox.fork_server import ForkServer
 
 __all__ = ["can_copy", "run_copy"]
 
@@ -57,6 +63,24 @@ def _context() -> ForkServerContext:
     return context
 
 
+def _copied_server() -> ForkServer:
+    """A fork server that is a copy of this process, as it is now, and ends with it."""
+    from sdpalab.judge.sandbox import fork_server
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        try:
+            ours.close()
+            os.setsid()
+            fork_server.main(theirs.detach(), torch=True)
+        finally:
+            os._exit(0)
+    theirs.close()
+    server = fork_server.ForkServer({}, ())
+    server._socket = ours
+    return server
+
+
 def _be_the_command(
     arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: tuple[str, str]
 ) -> None:
@@ -71,6 +95,9 @@ def _be_the_command(
     tempfile.tempdir = None
     sys.argv = ["sdpalab", *arguments]
     from sdpalab.cli import main
+    from sdpalab.judge.sandbox import guarded
+
+    guarded._server = _copied_server()
 
     code = main()
     sys.stdout.flush()
