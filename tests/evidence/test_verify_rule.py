@@ -130,6 +130,7 @@ def test_what_is_exact_of_a_kernel_that_quantises_agrees(kind: str) -> None:
     assert sum(counts) > 100
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     """For right, wrong and missing ones, of every declared arithmetic that changes it."""

@@ -65,6 +65,7 @@ def test_the_only_way_in_is_cp_async(stages: int) -> None:
     assert products == {line.split("{")[0] for line in ptx.splitlines() if "wmma.mma" in line}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("stages", "blocks"), [(1, 3), (2, 2), (3, 1)])
 def test_each_stage_costs_a_block_of_the_sm(stages: int, blocks: int) -> None:
     assert resources_of(CP_ASYNC, MISSION, DEFAULT.but(NUM_STAGES=stages)).blocks_per_sm == blocks
