@@ -64,9 +64,13 @@ def _mentions(instruction: SassInstruction, registers: set[int]) -> bool:
     return bool({int(number) for number in re.findall(r"\bR(\d+)\b", instruction.operands)} & registers)
 
 
-def _straight(code: Sequence[SassInstruction], start: int) -> list[SassInstruction]:
+def _targets(code: Sequence[SassInstruction]) -> set[int]:
+    """Addresses to which control may come from elsewhere."""
+    return {each.target for each in code if each.target is not None}
+
+
+def _straight(code: Sequence[SassInstruction], start: int, targets: set[int]) -> list[SassInstruction]:
     """What follows an instruction until control may come from elsewhere or go elsewhere."""
-    targets = {each.target for each in code if each.target is not None}
     found: list[SassInstruction] = []
     for each in code[start + 1 :]:
         if each.address in targets:
@@ -87,14 +91,14 @@ def test_the_consumer_of_a_variable_latency_waits_for_the_scoreboard_of_the_prod
     code: Sequence[SassInstruction],
 ) -> None:
     """Or of a later one of its kind: a unit finishes in order, so one scoreboard may stand for several instructions."""
-    checked = 0
+    checked, targets = 0, _targets(code)
     for place, producer in enumerate(code):
         written = _registers(producer.operands.removeprefix("PT, "), _width(producer.opcode))
         if producer.base not in VARIABLE or not written or producer.guarded:
             continue
         assert producer.control is not None
         barriers = {producer.control.write_barrier} - {None}
-        for later in _straight(code, place):
+        for later in _straight(code, place, targets):
             assert later.control is not None
             if barriers & set(later.control.waits_for):
                 checked += 1
@@ -114,13 +118,13 @@ def test_what_is_waited_for_was_started(code: Sequence[SassInstruction]) -> None
 
 
 def test_a_float_result_is_used_no_sooner_than_four_clocks_later(code: Sequence[SassInstruction]) -> None:
-    checked = 0
+    checked, targets = 0, _targets(code)
     for place, producer in enumerate(code):
         if producer.base not in ("FFMA", "FADD", "FMUL") or producer.guarded:
             continue
         written = _registers(producer.operands)
         clocks = producer.control.stall if producer.control else 0
-        for later in _straight(code, place):
+        for later in _straight(code, place, targets):
             if later.base in ("FFMA", "FADD", "FMUL") and _mentions(later, written):
                 operands = later.operands.partition(",")[2]
                 if written & {int(number) for number in re.findall(r"\bR(\d+)\b", operands)}:
