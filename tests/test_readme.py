@@ -55,7 +55,7 @@ def test_the_tables_are_those_of_the_records(readme_tables: ModuleType) -> None:
         assert text == readme_tables.filled(text, tables), f"{page}: run python scripts/readme_tables.py --write"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_tables: ModuleType) -> None:
     if (reason := needs(name)) is not None:

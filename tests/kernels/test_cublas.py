@@ -144,7 +144,7 @@ def test_every_knob_changes_the_code(knob: str, values: tuple[int, ...]) -> None
     assert_values_have_their_own_code(CUBLAS, knob, values, DEFAULT.but(BLOCK_M=4))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", CUBLAS.configs, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_static_gate(config: Config, dtype: str) -> None:

@@ -211,6 +211,7 @@ def test_a_turn_has_no_maximum_of_the_scores_and_one_qmma_in_eight_instructions(
     assert turn["QMMA"] >= 0.12 * turn.total()
 
 
+@pytest.mark.sample(1, first=True)
 @pytest.mark.parametrize(("arch", "opcode"), [("sm_89", "QMMA.16832.F32.E4M3.E4M3"), ("sm_120", "QMMA.16832")])
 def test_sm_89_multiplies_e4m3_itself(arch: str, opcode: str) -> None:
     sass = disassemble(built(FP8, MISSION, arch=arch))
@@ -245,7 +246,7 @@ def test_no_architecture_spills_with_weights_in_float16(head_dim: int, arch: str
     assert_gate(FP8, Problem(1, 8, 512, head_dim, causal=True), FP16, arch=arch)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1, first=True)
 @P_DTYPES
 @pytest.mark.parametrize("problem", [MISSION, MISSION.with_(causal=True), MISSION.with_(dtype="bfloat16")], ids=str)
 def test_mission_bars_on_sm_89(problem: Problem, config: Config) -> None:

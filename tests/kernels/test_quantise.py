@@ -188,7 +188,7 @@ def test_every_sector_is_used_whole_and_every_byte_moved_once(head_dim: int, v_i
     assert counters.compulsory_write_bytes == elements + scales
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("head_dim", [32, 128])
 def test_no_architecture_spills(arch: str, head_dim: int) -> None:
