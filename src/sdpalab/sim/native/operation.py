@@ -204,6 +204,7 @@ class OperationCode:
             return
         if value.floating or value.count != WARP:  # packed: two elements a lane
             value = value.as_type(f"u{value.bits * value.count // WARP}")
+        # Frozen, or else LLVM makes a masked store of it all, which takes tens of cycles on processors of AMD.
         old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
         b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
 

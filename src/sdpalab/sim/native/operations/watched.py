@@ -360,10 +360,8 @@ def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int
         place = b.mul(b.add(actors, WORD64(1)), warp)
         met = b.load(b.gep(code.pointer(layout.VECTORS), [place], source_etype=WORD64), typ=WORD64)
         tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", many)
-        last, own = (
-            code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many),
-            code.spread(warp, "s64", many),
-        )
+        own = code.spread(warp, "s64", many)
+        last = code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many)
         cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
         first = b.mul(code.context(layout.GRANULES), cta)
         first_tag = b.gep(code.pointer(layout.PARTIAL_TAGS), [first], source_etype=WORD64)
