@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.problem import Problem
+from sdpalab.judge.small_cases import CaseSpec
 
 __all__ = ["MOST_BYTES", "case_inputs"]
 
@@ -19,14 +19,15 @@ _cache: OrderedDict[tuple[str, str, int], Inputs] = OrderedDict()
 _lock = threading.Lock()
 
 
-def case_inputs(problem: Problem, kind: str, seed: int) -> Inputs:
-    """What :func:`sdpalab.inputs.make_inputs` gives, in arrays that are the caller's own: no one else has those that
-    are kept here."""
-    key = repr(problem), kind, seed  # of which equal problems may have two: a scale of 0.0 and of -0.0
+def case_inputs(case: CaseSpec) -> Inputs:
+    """What :func:`sdpalab.inputs.make_inputs` gives for a case, in arrays that are the caller's own: no one else has
+    those that are kept here."""
+    seed = case.seed or 0
+    key = repr(case.problem), case.inputs, seed  # of which equal problems may have two: a scale of 0.0 and of -0.0
     with _lock:
         known = _cache.get(key)
     if known is None:
-        known = make_inputs(problem, kind, seed)
+        known = make_inputs(case.problem, case.inputs, seed)
     with _lock:
         _cache[key] = known
         _cache.move_to_end(key)

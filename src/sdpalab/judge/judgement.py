@@ -251,7 +251,7 @@ class JudgeRun:
         with Behind() as behind:
             try:
                 while (n := self._next()) is not None:
-                    inputs = case_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
+                    inputs = case_inputs(self._specs[n])
                     case: Case | None = None
                     try:
                         worker = worker or self._worker()
