@@ -217,7 +217,7 @@ def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: 
     size = place.constant(type_, 0).bits // 8
     if size != 4 or many == 1 or align != 4:
         return [gather(code, place + size * k, type_, align) for k in range(many)]
-    # A load for each lane, whose words are transposed, takes half as long as a gather for each word.
+    # One load for each lane, whose words are transposed: LLVM makes 32 loads of each gather of one word.
     b, pointers, vector = code.builder, _pointers(place), llvm_type(type_, many)
     rows = [
         Lanes(b, b.load(b.extract_element(pointers, WORD32(lane)), typ=vector, align=align), type_)
