@@ -253,43 +253,42 @@ def _figures(errors: Errors) -> dict[str, float] | None:
 def conclude(rows: Sequence[Row]) -> Row:
     """The ``base``, the ``conclusion`` and its ``sentence``; adds ``changes`` and ``own_choice`` to the rows that ran.
 
-    ``changes`` has for each output its change from the base (same bits, rounding, changed), in how many cases, and its
-    largest error over the cases (None: not finite); ``own_choice`` names the backend whose bits torch's own choice has.
+    ``changes`` has for each output its change from the base (same bits, rounding, changed, not compared), the number of
+    cases that differ, and its largest error over the cases (None: not finite); ``own_choice`` is the backend whose bits
+    torch's own choice has.
     """
     ran = [row for row in rows if not row["reason"]]
     base = ran[0]
     for row in ran:
         mine, theirs = row["outputs"], base["outputs"]
-        row["changes"] = {name: _change(mine.get(name, {}), theirs.get(name, {})) for name in {**theirs, **mine}}
+        row["changes"] = {name: _change(name, mine.get(name, {}), theirs.get(name, {})) for name in {**theirs, **mine}}
         digests = {name: [each["digest"] for each in cases.values()] for name, cases in mine.items()}
         same = (name for name in digests if name not in (KERNEL, CHOICE) and digests[name] == digests.get(CHOICE))
         row["own_choice"] = next(same, "")
     if len(ran) == 1:
         sentence = f"nothing was compared: torch {base['torch']} is the only version that ran"
         return {"base": base["torch"], "conclusion": "nothing was compared", "sentence": sentence}
-    kernel = [row for row in ran if row["changes"].get(KERNEL, {}).get("change", "same bits") != "same bits"]
-    moved = [
-        (row, name)
-        for row in ran
-        for name, change in row["changes"].items()
-        if name != KERNEL and change["change"] == "changed"
-    ]
-    who = " and ".join([*(["the kernel"] if kernel else []), *(["the reference"] if moved else [])])
+    every = [(row, name, change["change"]) for row in ran for name, change in row["changes"].items()]
+    kernel = [(row, name) for row, name, change in every if name == KERNEL and change != "same bits"]
+    torchs = [(row, name) for row, name, change in every if name != KERNEL and change == "changed"]
+    who = " and ".join([*(["the kernel"] if kernel else []), *(["the reference"] if torchs else [])])
     conclusion = f"{who} changed" if who else "neither the kernel nor the reference changed"
-    parts = [_of_kernel(kernel, base), _of_torch(moved, base)]
+    parts = (
+        _worst(kernel, base) if kernel else "the kernel's output is the same bits with every version",
+        _worst(torchs, base) if torchs else "no attention of torch's changed by more than rounding",
+    )
     return {"base": base["torch"], "conclusion": conclusion, "sentence": f"{conclusion}: {'; '.join(parts)}"}
 
 
-def _change(mine: Mapping[str, Row], theirs: Mapping[str, Row]) -> Row:
-    """The change of one output from the base; an output that only one version has is a change."""
-    differ = [
-        case
-        for case in {**theirs, **mine}
-        if case not in mine or case not in theirs or mine[case]["digest"] != theirs[case]["digest"]
-    ]
-    rounding = all(case in mine and case in theirs and _is_rounding(mine[case], theirs[case]) for case in differ)
+def _change(name: str, mine: Mapping[str, Row], theirs: Mapping[str, Row]) -> Row:
+    """The change of one output from the base. A case without the output is one; a backend may be new or gone."""
+    cases = {**theirs, **mine}
+    differ = [case for case in cases if mine.get(case, {}).get("digest") != theirs.get(case, {}).get("digest")]
     errors = [each["errors"] for each in mine.values()]
     worst = None if not errors or None in errors else max(each["rel_l2"] for each in errors)
+    if name != KERNEL and not (mine and theirs):
+        return {"change": "not compared", "cases": 0, "rel_l2": worst}
+    rounding = all(case in mine and case in theirs and _is_rounding(mine[case], theirs[case]) for case in differ)
     change = "same bits" if not differ else "rounding" if rounding else "changed"
     return {"change": change, "cases": len(differ), "rel_l2": worst}
 
@@ -305,33 +304,22 @@ def _is_rounding(mine: Row, theirs: Row) -> bool:
     return True
 
 
-def _of_kernel(rows: Sequence[Row], base: Row) -> str:
-    if not rows:
-        return "the kernel's output is the same bits with every version"
-    row = max(rows, key=lambda row: _size(row["changes"][KERNEL]))
-    change = row["changes"][KERNEL]
+def _worst(changed: Sequence[tuple[Row, str]], base: Row) -> str:
+    """The change with the largest error in words; a backend before torch's own choice of it, which is as far off."""
+
+    def size(row: Row, name: str) -> tuple[float, bool]:
+        error = row["changes"][name]["rel_l2"]
+        return math.inf if error is None else error, name != CHOICE
+
+    row, name = max(changed, key=lambda pair: size(*pair))
+    change = row["changes"][name]
+    output = "the kernel's output" if name == KERNEL else f"torch's {name}"
     more = "no more than" if change["change"] == "rounding" else "more than"
-    of = len(row["verdict"]["cases"])
-    text = f"with torch {row['torch']} the kernel's output differs from that with {base['torch']} in {change['cases']}"
-    return f"{text} of {of} cases, {more} rounding explains{_errors(KERNEL, row, base)}"
-
-
-def _of_torch(moved: Sequence[tuple[Row, str]], base: Row) -> str:
-    if not moved:
-        return "no attention of torch's changed by more than rounding"
-    # A backend before torch's own choice of it, which is as far off.
-    row, name = max(moved, key=lambda pair: (_size(pair[0]["changes"][pair[1]]), pair[1] != CHOICE))
-    text = f"with torch {row['torch']} torch's {name} changed{_errors(name, row, base)}"
-    choices = base["own_choice"], row["own_choice"]
-    return text + (f"; its own choice went from {choices[0]} to {choices[1]}" if len({*choices, ""}) == 3 else "")
-
-
-def _size(change: Row) -> float:
-    return math.inf if change["rel_l2"] is None else float(change["rel_l2"])
-
-
-def _errors(name: str, row: Row, base: Row) -> str:
-    """The largest error of one output, before and after."""
-    figures = [each["changes"].get(name, {}).get("rel_l2") for each in (base, row)]
-    before, after = ("none that is finite" if each is None else f"{each:.2e}" for each in figures)
-    return f", its error against float64 (relative L2) from {before} to {after}"
+    errors = [each["changes"].get(name, {}).get("rel_l2") for each in (base, row)]
+    before, after = ("none that is finite" if each is None else f"{each:.2e}" for each in errors)
+    text = f"with torch {row['torch']} {output} differs from that with {base['torch']} in {change['cases']} of "
+    text += f"{len(row['verdict']['cases'])} cases, {more} rounding explains; its error against float64 (relative L2) "
+    text += f"went from {before} to {after}"
+    if name != KERNEL and len({base["own_choice"], row["own_choice"], ""}) == 3:
+        text += f", and its own choice from {base['own_choice']} to {row['own_choice']}"
+    return text

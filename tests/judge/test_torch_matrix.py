@@ -62,7 +62,7 @@ def test_another_error_is_a_reference_that_changed_for_better_or_worse(math: Out
     for rows in ([row("2.5"), row("2.6", math=math)], [row("2.5", math=math), row("2.6")]):
         matrix = conclude(rows)
         assert matrix["conclusion"] == "the reference changed"
-        assert "with torch 2.6 torch's math changed, its error against float64" in matrix["sentence"]
+        assert "with torch 2.6 torch's math differs from that with 2.5 in 2 of 2 cases, more than" in matrix["sentence"]
         json.dumps([matrix, rows], allow_nan=False)
 
 
@@ -82,6 +82,13 @@ def test_a_kernel_that_gives_nothing_in_one_version_has_changed() -> None:
     assert conclude(rows)["conclusion"] == "the kernel changed"
 
 
+def test_a_backend_that_only_one_version_has_is_not_compared() -> None:
+    rows = [row("2.5"), row("2.6", cudnn=GOOD)]
+    assert conclude(rows)["conclusion"] == "neither the kernel nor the reference changed"
+    assert rows[1]["changes"]["cudnn"] == {"change": "not compared", "cases": 0, "rel_l2": 0.3 * U}
+    assert conclude(rows[::-1])["conclusion"] == "neither the kernel nor the reference changed"
+
+
 def test_both_can_change() -> None:
     worse = ("worse", 9 * U, 9 * U)
     assert conclude([row("2.5"), row("2.6", kernel=worse, flash=worse)])["conclusion"] == (
@@ -95,7 +102,7 @@ def test_torchs_own_choice_of_another_backend_is_a_change_of_the_reference() -> 
     matrix = conclude(rows)
     assert [each["own_choice"] for each in rows] == ["math", "flash"]
     assert matrix["conclusion"] == "the reference changed"
-    assert matrix["sentence"].endswith("its own choice went from math to flash")
+    assert matrix["sentence"].endswith(", and its own choice from math to flash")
 
 
 def test_one_version_alone_is_not_compared() -> None:
