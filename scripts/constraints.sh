@@ -3,6 +3,10 @@
 # --check compares only: exit 1 where constraints.txt is stale, 3 where the package index does not answer.
 # PYTHON=... is an interpreter with the development tools; the default is that of .venv.
 set -euo pipefail
+case "${1:-}" in
+    "" | --check | --upgrade) ;;
+    *) echo "scripts/constraints.sh takes --check, --upgrade or nothing, not '$1'" >&2 && exit 2 ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-.venv/bin/python}"
 command="uv pip compile --universal --all-extras --python-version 3.10 --no-python-downloads --no-header --no-annotate pyproject.toml"

@@ -128,3 +128,9 @@ def test_an_index_that_is_away_is_neither_fresh_nor_stale(tree: Path) -> None:
 def test_an_upgrade_starts_without_the_pins(tree: Path) -> None:
     assert script(tree, "--upgrade").returncode == 0
     assert (tree / "constraints.txt").read_text().splitlines()[2:] == ["more==1"]
+
+
+def test_an_unknown_option_is_one_sentence(tree: Path) -> None:
+    done = script(tree, "--chek")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "scripts/constraints.sh takes --check, --upgrade or nothing, not '--chek'\n"
