@@ -1,14 +1,11 @@
-"""The GPU suite (``gpu_suite.sh``, which lists its requirements): its parts in order, each with a limit, within a
-budget.
+"""The GPU suite (``gpu_suite.sh``): tests, verdicts, times and profiles in steps, each with a limit, within a budget.
 
-    prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile; FOLDER/commit
-    smoke OUT | measure OUT | OUT      the first half, the second, or both, one after the other
+OUT/evidence/<gpu>/ has the records to commit, OUT/steps/ the outcome and the log of each step, OUT/work/ bundles and
+profiles. A step with a file OUT/steps/NAME.json is finished, and later calls leave it out. A step that hung, crashed or
+was cut off has none.
 
-OUT gets at most eight files (``gpu_archive.py``); the work is done in a folder beside it, OUT.work. What an earlier
-call has done is not done again: it is read from OUT.work, or from the archives in OUT. What was cut off is done again.
-
-Exit code: 0 if every part came to its end, whatever it found; 1 if one did not; 2 for wrong usage; 3 without a GPU;
-130 after an interrupt, with everything packed that was done by then.
+Exit code: 0 if every step finished, whatever it found; 1 if one did not; 2 for wrong usage; 3 without a GPU; 130 after
+an interrupt.
 """
 
 from __future__ import annotations
@@ -16,219 +13,251 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tarfile
-import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import gpu_parts
-from gpu_archive import pack, unpack
-from gpu_parts import ROOT, Part
-from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
-from gpu_run import PartRunner
-from gpu_summary import write_summary
+from sdpalab.evidence import ReportData
+from sdpalab.evidence.folders import folder_of
+from sdpalab.evidence.records import AttemptRecord
+from sdpalab.kernels.registry import KERNELS
 
-from sdpalab.evidence.environment import current_environment, harness_diff
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+PARITY = TESTS / "gpu" / "parity.py"
+PROBE = "from sdpalab.run import GpuExecutor; print(GpuExecutor().device)"
+SHARDS = 6
+"""Processes among which the files of ``tests/sim`` are divided."""
+CASE_SECONDS = 10
+"""Limit of one case of the judge, or of the comparison with the simulator."""
+LARGE = ("prefill-4k", "2,16,4096,128")
+"""Shapes that are timed beside the mission shape."""
+AGAIN = 4
+"""Exit code of ``tests/gpu/parity.py`` when its process had to end; a new process does the rest."""
+GRACE_SECONDS = 5.0
+"""From the interrupt of a step to its kill."""
 
-SECONDS = {"smoke": 240.0, "measure": 570.0}
-"""Budget of each half, packing included: 30 s of ten minutes are for starting and for copying."""
 
-PACKING_SECONDS = 20.0
-REPACK_SECONDS = 60.0
-"""At least so long between two packings on the way: the work that is lost if the suite itself is killed."""
+@dataclass(frozen=True)
+class SuiteStep:
+    """One command; ``done``: exit codes with which it has finished; ``evidence``: whether its document is a record."""
 
-PROBE_SECONDS = 90.0
+    name: str
+    seconds: float
+    command: tuple[str, ...]
+    evidence: bool = False
+    done: tuple[int, ...] = (0, 1, 2)
 
 
 class Suite:
-    """One call of the suite on one GPU."""
+    """One call on one GPU."""
 
-    def __init__(
-        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], options: argparse.Namespace
-    ) -> None:
-        self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = PartRunner(work, ROOT, options.patience)
-        self._seconds, self._patience, self._large = options.seconds, options.patience, options.large
-        self._replay: str = options.replay
-        self._packed_at = time.monotonic()
+    def __init__(self, asked: argparse.Namespace, gpu: str) -> None:
+        self.asked, self.out = asked, Path(asked.out).absolute()
+        self.evidence = self.out / "evidence" / folder_of(gpu)
+        self.verdicts = self.out / "work" / "verdicts"
+        self.deadline = time.monotonic() + asked.seconds
+        self.python = os.environ.get("PYTHON") or sys.executable
+        self.kernels: list[str] = asked.kernel or list(KERNELS)
+        self.stop = threading.Event()
+        self.lines: list[str] = []
+        self.finished = True
+        for folder in (self.evidence, self.out / "steps", self.out / "work"):
+            folder.mkdir(parents=True, exist_ok=True)
+        os.environ["SDPALAB_DATA_DIR"] = str(self.out / "work" / "data")
 
     def run(self) -> int:
-        """Run both halves or one, and always write the archives and the summary."""
-        code = 130
+        """Run every step, in order."""
+        code = 0
         try:
-            for half in self.halves:
-                seconds = self._seconds or SECONDS[half] * self._patience
-                self.runner.deadline = time.monotonic() + seconds - PACKING_SECONDS
-                getattr(self, half)()
-            code = 0 if self.runner.complete else 1
+            for workers, steps in self.groups():
+                wanted = [each for each in steps if any(word in each.name for word in self.asked.only or [""])]
+                with ThreadPoolExecutor(min(workers, os.cpu_count() or 1)) as pool:
+                    try:
+                        list(pool.map(self.step, wanted))
+                    except KeyboardInterrupt:
+                        self.stop.set()
+                        raise
         except KeyboardInterrupt:
-            print("interrupted: finished parts are kept", flush=True)
-        finally:
-            self.pack()
-        print((self.out / "summary.txt").read_text(), end="")
-        return code
+            code = 130
+            self.lines.append("interrupted: finished steps are kept")
+        self.collect()
+        (self.out / "summary.txt").write_text("\n".join(self.lines) + "\n")
+        print(f"records: {self.evidence}", flush=True)
+        return code or (0 if self.finished else 1)
 
-    def smoke(self) -> None:
-        """Check that the machine works, and that each kernel runs."""
-        kernels = self.gpu["kernels"]
-        self._go(gpu_parts.first_parts(self.work))
-        self._go(gpu_parts.smoke_parts(kernels), min(4, gpu_parts.workers()))
-        bad = [name for name in kernels if self.work.state(f"smoke_{name}").get("state") in ("failed", "timed out")]
-        self._go(gpu_parts.sanitizer_parts(bad))
+    def groups(self) -> Iterator[tuple[int, list[SuiteStep]]]:
+        """The steps, in groups that run one after the other, each with its number of steps at a time."""
+        pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+        case = ("--case-seconds", str(CASE_SECONDS * self.asked.patience))
+        large = self.asked.large or LARGE
+        marked = sorted(path for path in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in path.read_text())
+        left_out = {"test_kernel_parity", "test_sampling", "test_gpu_timing"}  # a step each, or no test of a GPU
+        tests = [path for path in marked if path.stem not in left_out]
+        simulated = sorted(path for path in (TESTS / "sim").glob("test_*.py") if self.asked.replay in path.stem)
+        shards = [simulated[number::SHARDS] for number in range(min(SHARDS, len(simulated)))]
 
-    def measure(self) -> None:
-        """Verdicts first: only kernels that passed are timed. Then times, alone on the GPU; then the parallel parts."""
-        self._go(gpu_parts.first_parts(self.work)[1:])
-        verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._large, self._patience)
-        self._go(verdicts, min(4, gpu_parts.workers()))
-        collect(self.work)
-        fast = green(self.work)
-        for part in (
-            *gpu_parts.time_parts(self.work, fast, self._large),
-            *gpu_parts.prove_parts(self.work, fast),
-            *gpu_parts.profile_parts(self.work, fast),
-        ):
-            self._go([part])
-        self._go([gpu_parts.timing_tests()])
-        for shard in range(gpu_parts.REPLAY_SHARDS):
-            share_golden(self.work, shard)
-        kernels = self.gpu["kernels"]
-        parts = gpu_parts.comparison_parts(self.work, kernels, self._patience, self._replay)
-        self._go(parts, gpu_parts.workers())
-        for part in gpu_parts.tune_parts(self.work, fast):
-            self._go([part])
+        def tests_of(name: str, seconds: float, *words: Path | str) -> SuiteStep:
+            return self.python_step(name, seconds, *pytest, *words, done=(0, 1, 5))
 
-    def pack(self) -> None:
-        """Write the archives and the summary of the results so far."""
-        collect(self.work)
-        merge_golden(self.work)
-        packed = pack(self.work.path, self.out)
-        dropped = {name: why_not_green(self.work, name) for name in self.gpu["kernels"] if name not in green(self.work)}
-        judged = "measure" in self.halves
-        write_summary(self.out, self.work, self.gpu, self.halves, dropped if judged else {}, packed)
-        self._packed_at = time.monotonic()
+        yield 1, [self.lab("doctor", 60, "doctor", done=(0, 3))]
+        yield 1, [tests_of("clocks", 60, TESTS / "measure" / "test_gpu_timing.py", "-m", "gpu")]
+        steps = [tests_of(path.stem, 120, path, "-m", "gpu") for path in tests]
+        for number, files in enumerate(shards):
+            golden = self.evidence / "golden" / str(number)
+            steps.append(tests_of(f"replay_{number}", 420, *files, "--replay-on-gpu", golden))
+        for name in self.kernels:
+            records = self.evidence / f"parity_{name}.jsonl"
+            steps.append(self.python_step(f"parity_{name}", 300, PARITY, name, records, *case))
+        yield 8, steps
+        judging = ("--device", "gpu", *(word for shape in large for word in ("--also-for", shape)), *case)
+        yield (
+            4,
+            [
+                self.lab(f"verdict_{name}", 120, "repro", "--kernel", name, *judging, "--out", self.verdicts / name)
+                for name in self.kernels
+            ],
+        )
+        self.collect()
+        green, gate = self.green(), ("--verdicts", self.evidence.parent)
+        shapes = [word for shape in large for word in ("--shape", shape)]
+        timing: tuple[tuple[str, float, Sequence[str]], ...] = (
+            ("mission", 100, ("--shape", "mission", "--seconds", "8", "--keep")),
+            ("large", 90, (*shapes, "--clock", "gpu", "--seconds", "6")),
+            ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
+        )
+        yield 1, [self.lab(name, most, "bench", *green, *gate, *words, evidence=True) for name, most, words in timing]
+        # Nsight Compute on the last two of CUDA C++, the most elaborate ones.
+        profiled = [name for name in green if not name.startswith("triton")][-2:] if shutil.which("ncu") else []
+        out = ("--out", self.out / "work" / "profile")
+        yield 1, [self.lab(f"profile_{name}", 70, "profile", name, *gate, *out, evidence=True) for name in profiled]
 
-    def _go(self, parts: Sequence[Part], workers: int = 1) -> None:
-        self.runner.run(parts, workers)
-        if time.monotonic() - self._packed_at > REPACK_SECONDS:
-            self.pack()
+    def python_step(self, name: str, seconds: float, *words: Path | str, **more: object) -> SuiteStep:
+        """A step that runs Python."""
+        return SuiteStep(name, seconds, (self.python, *map(str, words)), **more)  # type: ignore[arg-type]
 
+    def lab(self, name: str, seconds: float, *words: Path | str, **more: object) -> SuiteStep:
+        """A step that is a command of the lab, with its ``--json`` document."""
+        return self.python_step(name, seconds, "-m", "sdpalab", *words, "--json", self.draft(name), **more)
 
-def prepare(folder: Path, arch: str) -> int:
-    """Build into a cache and pack that; needs no GPU."""
-    cache = folder / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "SDPALAB_CACHE_DIR": str(cache), "SDPALAB_TEST_CACHE_DIR": str(cache)}
-    good = True
-    for part in gpu_parts.prepare_parts(arch):
-        print(f"{part.name}: {gpu_parts.describe(part)['command']}", flush=True)
-        good &= subprocess.run(part.command, cwd=ROOT, env=environment, check=False).returncode == 0
-    target = folder / "cache.tar.gz"
-    harness = current_environment(harness_diff()).harness
-    if harness.commit:
-        (folder / "commit").write_text(f"{harness.commit}{'-dirty' if harness.dirty else ''}\n")
-    with tarfile.open(target, "w:gz") as archive:
-        for entry in sorted(cache.iterdir()):
-            if (entry / "SHA256SUMS").exists():
-                archive.add(entry, entry.name)
-    print(f"{target}: {target.stat().st_size:,} bytes; hand it to the suite on the GPU machine with --cache {target}")
-    return 0 if good else 1
+    def draft(self, name: str) -> Path:
+        """The document of a step that has not finished."""
+        return self.out / "work" / f"{name}.json"
 
+    def step(self, step: SuiteStep) -> None:
+        """Run a step unless it is finished, and keep its outcome if it came to its end."""
+        state = self.out / "steps" / f"{step.name}.json"
+        if state.exists():
+            return
+        code, seconds, last = self.execute(step)
+        if step.evidence and code in step.done:
+            text = self.draft(step.name).read_text()
+            for folder in (self.out, ROOT):
+                text = text.replace(f"{folder}/", "")
+            (self.evidence / f"{step.name}.json").write_text(text)
+        if code in step.done:
+            state.write_text(json.dumps({"exit_code": code, "seconds": round(seconds, 1), "last_line": last}) + "\n")
+        else:
+            self.finished = False
+        words = "passed" if code == 0 else f"exit code {code}" if code is not None else "not finished"
+        self.lines.append(f"{step.name:28} {words:13} {seconds:6.1f} s  {last}".rstrip())
+        print(self.lines[-1], flush=True)
 
-def probe() -> tuple[dict[str, Any], int]:
-    """The output of ``gpu_records.py probe``, in a process of its own: this process never uses the GPU."""
-    command = [gpu_parts.PYTHON, str(ROOT / "scripts" / "gpu_records.py"), "probe"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"no GPU: the driver does not answer within {PROBE_SECONDS:g} s", file=sys.stderr)
-        return {}, 3
-    if done.returncode:
-        print(done.stderr.strip() or f"the probe of the GPU ended with {done.returncode}", file=sys.stderr)
-        return {}, 3
-    return json.loads(done.stdout.splitlines()[-1]), 0
+    def execute(self, step: SuiteStep) -> tuple[int | None, float, str]:
+        """The exit code (None if it was ended), the seconds and the last line that it printed."""
+        start = time.monotonic()
+        until = min(start + step.seconds * self.asked.patience, self.deadline)
+        code: int | None = AGAIN
+        log = self.out / "steps" / f"{step.name}.log"
+        while code == AGAIN and time.monotonic() + 1 < until and not self.stop.is_set():
+            with log.open("ab") as file:
+                process = subprocess.Popen(
+                    step.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+                )
+                code = self.wait(process, until)
+            if step.command[1:2] != (str(PARITY),):
+                break
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        last = next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+        return None if code == AGAIN else code, time.monotonic() - start, last
 
+    def wait(self, process: subprocess.Popen[bytes], until: float) -> int | None:
+        """The exit code of a process; None if it did not end by itself until then."""
+        ended: int | None = None
+        while (ended := process.poll()) is None and time.monotonic() < until and not self.stop.is_set():
+            time.sleep(0.05)
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if ended is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.wait(GRACE_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and whatever it left running
+        return ended
 
-def workspace(out: Path, gpu: str) -> Workspace:
-    """The folder OUT.work; a temporary one where that cannot be made."""
-    path = out.with_name(f"{out.name}.work")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        path = Path(tempfile.mkdtemp(prefix="sdpalab-suite-"))
-    return Workspace(path, gpu)
+    def collect(self) -> None:
+        """Copy the attempts that the GPU judged, and what ``bench`` kept for the op, to the evidence."""
+        for bundle in sorted(self.verdicts.glob("*/*.tar.gz")):
+            try:
+                attempts = ReportData.read(bundle).attempts
+            except (OSError, ValueError) as error:
+                self.lines.append(f"{bundle.name} is no bundle: {error}")
+                continue
+            for attempt in attempts:
+                if attempt.verdict and not attempt.verdict.device.startswith(("simulator", "cpu")):
+                    target = self.evidence / f"{attempt.kernel}.json"
+                    target.write_text(attempt.model_dump_json(indent=1) + "\n")
+        for record in (self.out / "work" / "data").glob("*/*/*.json"):
+            shutil.copy(record, self.evidence)
 
-
-def arguments_of(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; argparse ends the process with exit code 2 where it is wrong."""
-    usage = "scripts/gpu_suite.sh [prepare | smoke | measure] OUT [options]"
-    parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", usage=usage, description="see docs/gpu.md")
-    parser.add_argument("words", nargs="+", metavar="OUT", help="folder for the records, behind the half if only one")
-    parser.add_argument("--seconds", type=float, default=0.0, help="budget of each half (default: 240 and 570)")
-    parser.add_argument("--patience", type=float, default=1.0, help="factor on every limit, for a slow machine")
-    parser.add_argument("--kernel", action="append", help="only this kernel; may be repeated (default: all)")
-    shapes = "shape of the part `large`; may be repeated (default: prefill-4k and 2,16,4096,128)"
-    parser.add_argument("--large", action="append", metavar="SHAPE", help=shapes)
-    parser.add_argument("--replay", default="", metavar="WORD", help="repeat only launches of test files so named")
-    parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
-    parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
-    parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")
-    parser.add_argument("--arch", default="sm_90a", help="for prepare: what to build for")
-    asked = parser.parse_intermixed_args(words)
-    named = asked.words[0] in ("prepare", *SECONDS)
-    if len(asked.words) != 1 + named:
-        parser.error("it takes one folder OUT, and before it prepare, smoke, measure or nothing")
-    asked.large = asked.large or gpu_parts.LARGE_SHAPES
-    asked.half, asked.out = asked.words[0] if named else "both", Path(asked.words[-1])
-    return asked
-
-
-def _interrupt(number: int, frame: object) -> None:
-    """On any end of the suite: end its parts and pack the results."""
-    raise KeyboardInterrupt
+    def green(self) -> list[str]:
+        """The kernels with a PASSED verdict of this GPU."""
+        passed = []
+        for name in self.kernels:
+            path = self.evidence / f"{name}.json"
+            attempt = AttemptRecord.model_validate_json(path.read_bytes()) if path.exists() else None
+            if attempt and attempt.verdict and attempt.verdict.passed:
+                passed.append(name)
+        return passed
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command line."""
-    asked = arguments_of(words)
-    out = asked.out.absolute()
-    if asked.half == "prepare":
-        return prepare(out, asked.arch)
-    out.mkdir(parents=True, exist_ok=True)
-    # Carried packages may be named relative to where the caller is, and the parts run in the root of the tree.
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, os.environ["PYTHONPATH"].split(":"))))
+    """Run the command line; argparse ends the process with exit code 2 where it is wrong."""
+    parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", description="See docs/gpu.md.")
+    parser.add_argument("out", metavar="OUT", help="folder for records and logs")
+    parser.add_argument("--kernel", action="append", metavar="K", help="only this kernel; may be repeated")
+    parser.add_argument("--only", action="append", metavar="WORD", help="only steps with this word in their names")
+    parser.add_argument("--large", action="append", metavar="B,H,S,D", help=f"timed, too; default: {', '.join(LARGE)}")
+    parser.add_argument("--replay", default="", metavar="WORD", help="only files of tests/sim with this word")
+    parser.add_argument("--seconds", type=float, default=570.0, metavar="S", help="of this call; default: 570")
+    parser.add_argument("--patience", type=float, default=1.0, metavar="X", help="factor on the limit of each step")
+    asked = parser.parse_args(words)
+    for name in asked.kernel or ():
+        if name not in KERNELS:
+            parser.error(f"--kernel {name}: there are {', '.join(KERNELS)}")
+    # Carried packages may be named relative to where the caller is, and the steps run in the root of the tree.
+    path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path))
+    if cache := os.environ.get("SDPALAB_CACHE_DIR"):
+        os.environ["SDPALAB_CACHE_DIR"] = os.environ["SDPALAB_TEST_CACHE_DIR"] = os.path.abspath(cache)
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    if asked.commit:
-        os.environ["SDPALAB_COMMIT"] = asked.commit
-    gpu, code = probe()
-    if code:
-        return code
-    if asked.kernel:
-        unknown = [name for name in asked.kernel if name not in gpu["kernels"]]
-        if unknown:
-            print(f"--kernel {unknown[0]}: on {gpu['gpu']} there are {', '.join(gpu['kernels'])}", file=sys.stderr)
-            return 2
-        gpu["kernels"] = [name for name in gpu["kernels"] if name in asked.kernel]
-    work = workspace(out, gpu["gpu"])
-    for folder in filter(None, (out, asked.resume)):
-        for name in unpack(folder, work.path):
-            print(f"taken up: {folder / name}", flush=True)
-    if asked.cache:
-        with tarfile.open(asked.cache) as archive:
-            archive.extractall(work.path / "cache", filter="data")
-        os.environ["SDPALAB_CACHE_DIR"] = str(work.path / "cache")
-    os.environ["SDPALAB_DATA_DIR"] = str(work.path / "data")  # what prove keeps comes back with the other records
-    if "SDPALAB_CACHE_DIR" in os.environ:
-        os.environ.setdefault("SDPALAB_TEST_CACHE_DIR", os.environ["SDPALAB_CACHE_DIR"])
-    halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-    return Suite(work, out, gpu, halves, asked).run()
+    try:
+        probe = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    except subprocess.TimeoutExpired:
+        print("no GPU: the driver does not answer within 90 s", file=sys.stderr)
+        return 3
+    if probe.returncode:
+        print((probe.stderr.strip() or "no GPU").splitlines()[-1].partition("MachineError: ")[2], file=sys.stderr)
+        return 3
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Suite(asked, probe.stdout.strip()).run()
 
 
 if __name__ == "__main__":

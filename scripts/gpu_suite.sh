@@ -1,15 +1,10 @@
 #!/usr/bin/env bash
-# The most valuable measurements of a few minutes of GPU time first (docs/gpu.md):
+# What a GPU has to say, in calls of ten minutes; each call does what the ones before have not done (docs/gpu.md):
 #
-#     scripts/gpu_suite.sh prepare CACHE      no GPU needed: build into CACHE what the rest would compile
-#     scripts/gpu_suite.sh smoke OUT          4 minutes: doctor, confinement, each kernel once in a process of its own
-#     scripts/gpu_suite.sh measure OUT        10 minutes: verdicts, times, profiles, then parity with the simulator
-#     scripts/gpu_suite.sh OUT                smoke, then measure
+#     scripts/gpu_suite.sh OUT [--kernel K]... [--only WORD]... [--large B,H,S,D]... [--seconds S] [--patience X]
 #
-# Needs: python3 (or PYTHON=...) 3.10 or newer with cuda-bindings 13.0, numpy, ml_dtypes, torch, pydantic, platformdirs,
-# cloudpickle, typer, rich, jinja2, matplotlib, and pytest; NVRTC 13.0 and the CUDA headers, by pip or in a toolkit; an
-# NVIDIA driver for CUDA 13.0; for the profiles ncu. No network, no installation: it runs the tree that it is in.
-# Packages that travel with the tree are found through PYTHONPATH, which is kept.
+# Needs python3 (or PYTHON=...) 3.10 or newer with the packages of pyproject.toml and pytest, torch with CUDA, an NVIDIA driver
+# for CUDA 13.0, and for the profiles ncu. No network, no installation: it runs the tree that it is in. PYTHONPATH is kept.
 set -u
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}"

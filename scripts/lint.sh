@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, format and types: one line for each, after the tool's own words where it fails. Exit code 1 if one does.
+# Lint, format, types and pins: one line for each, after the tool's own words where it fails. Exit code 1 if one does.
 # PYTHON=... is the interpreter that has the development tools.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
@@ -20,4 +20,15 @@ check() {
 check lint ruff check .
 check format ruff format --check .
 check types mypy --strict src/sdpalab
+
+pins_code=0
+output="$(PYTHON="$python" timeout 120 scripts/constraints.sh --check 2>&1)" || pins_code=$?
+case "$pins_code" in
+    0) echo "pins: ok" ;;
+    3 | 124) echo "pins: not compared with pyproject.toml: the package index does not answer" ;;
+    *)
+        printf '%s\npins: FAILED: run scripts/constraints.sh\n' "$output"
+        code=1
+        ;;
+esac
 exit "$code"

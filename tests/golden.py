@@ -1,6 +1,6 @@
 """Golden vectors: launches of the simulator's tests, with what a GPU made of the same bytes.
 
-A file ``evidence/<gpu>/golden.jsonl`` has one JSON object a line: first a header (which GPU, which driver, who
+A file ``golden.jsonl`` of ``evidence/<gpu>`` has one JSON object a line: first a header (which GPU, which driver, who
 assembled the PTX), then a record for each launch. A record holds the whole launch and its outputs where they are small,
 and their digests in any case. ``equal`` says whether the simulator agreed bit for bit; where it did not, ``worst_ulp``
 says by how much, if the PTX's stores are of one float type. ``error`` is why there is no result from the GPU.

@@ -38,6 +38,7 @@ def project(tmp_path: Path) -> Path:
         "test.sh",
         "scripts/setup_env.sh",
         "scripts/lint.sh",
+        "scripts/constraints.sh",
         "pyproject.toml",
         "constraints.txt",
     ):
@@ -86,7 +87,7 @@ def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> N
     run("repro.sh")
     calls(project)
     done = run("test.sh", "-k", "judge")
-    assert done.stdout == f"ran -m pytest {WORKERS} -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
+    assert done.stdout == f"ran -m pytest {WORKERS} -k judge\nlint: ok\nformat: ok\ntypes: ok\npins: ok\n"
     assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
     run("repro.sh")
     run("test.sh")
@@ -139,7 +140,9 @@ def test_an_old_python_is_one_clear_sentence(project: Path, run: Run) -> None:
     assert not (project / ".venv").exists()
 
 
-@pytest.mark.parametrize(("tool", "line"), [("ruff", "lint: FAILED"), ("mypy", "types: FAILED"), ("pytest", "")])
+@pytest.mark.parametrize(
+    ("tool", "line"), [("ruff", "lint: FAILED"), ("mypy", "types: FAILED"), ("uv", "pins: FAILED"), ("pytest", "")]
+)
 def test_what_fails_beside_the_tests_fails_them(project: Path, run: Run, tool: str, line: str) -> None:
     assert run("test.sh").returncode == 0
     (project / f"{tool}-fails").touch()

@@ -45,7 +45,7 @@ def test_pruning_removes_what_was_stored_longest_ago_and_no_more(cache: Cache) -
     for age, name in enumerate(names):
         cache.get_or_make(name, "k", lambda: FILES)
         os.utime(cache.root / name / "SHA256SUMS", ns=(age, age))
-    (cache.root / "torch").mkdir()  # no entry: environments of torch-matrix
+    (cache.root / "torch").mkdir()  # no entry: packages of torch-matrix
     (cache.root / "torch" / "wheel").write_bytes(bytes(5000))
     size = sum(path.stat().st_size for path in (cache.root / "a").iterdir())
     assert cache.prune(3 * size) == 0

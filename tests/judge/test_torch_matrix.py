@@ -1,190 +1,296 @@
-"""The matrix of torch versions: what it concludes, on runs that are made up. Real ones: test_torch_environments.py."""
+"""The matrix of torch versions: its conclusions on made-up rows, and real runs with stub wheels of torch. No network.
+
+A stub wheel's ``torch`` is this environment's own under another version, changed where a test says so.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+import zipfile
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from sdpalab.inputs import make_inputs
-from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.problem import Problem
-from sdpalab.torch_matrix.compare import compare
-from sdpalab.torch_matrix.matrix import OWN_CHOICE, Change, Conclusion, Matrix, Run
+from sdpalab.cli import main
+from sdpalab.commands.torch_matrix import versions_for
+from sdpalab.errors import UserError
+from sdpalab.torch_matrix import CHOICE, KERNEL, CannotInstall, check_version, conclude, install
 
-Array = np.ndarray[Any, Any]
-
-U = 2.0**-11
 HERE = metadata.version("torch")
-SPECS = [CaseSpec(f"case {seed}", Problem(1, 2, 24, 32), seed=seed) for seed in (0, 1)]
+U = 2.0**-11
+Output = tuple[str, float | None, float | None]
+"""Bits, relative L2 error and that of the worst row; None where it is not finite."""
+
+GOOD: Output = ("good", 0.3 * U, 0.4 * U)
 
 
-def right(spec: CaseSpec) -> Array:
-    inputs = make_inputs(spec.problem, seed=spec.seed or 0)
-    exact = attention_float64(inputs.q, inputs.k, inputs.v, scale=spec.problem.scale, causal=False)
-    return exact.astype(np.float16)
+def row(torch: str, choice: str = "flash", **outputs: Output) -> dict[str, Any]:
+    """A version in which the kernel and torch's backends are good, or as given, in both of two cases."""
+    given = {KERNEL: GOOD, "flash": ("flash", 0.5 * U, 0.6 * U), "math": GOOD} | outputs
+    given[CHOICE] = given[choice]
+    cases: dict[str, Any] = {}
+    for name, (bits, rel_l2, worst) in given.items():
+        errors = None if rel_l2 is None else {"rel_l2": rel_l2, "max_abs": 0.0, "worst_row_rel_l2": worst}
+        cases[name] = {case: {"digest": bits + case, "dtype": "float16", "errors": errors} for case in ("a", "b")}
+    verdict = {"cases": [{}, {}]}
+    return {"asked": torch, "torch": torch, "reason": "", "verdict": verdict, "outputs": cases}
 
 
-def one_unit_off(out: Array) -> Array:
-    """Every twentieth element to the next number of the type."""
-    changed = out.copy()
-    changed.reshape(-1)[::20] = np.nextafter(changed, np.float16(np.inf)).reshape(-1)[::20]
-    return changed
+def test_the_same_bits_are_neither() -> None:
+    rows = [row("2.5"), row("2.6")]
+    assert conclude(rows) == {
+        "base": "2.5",
+        "conclusion": "neither the kernel nor the reference changed",
+        "sentence": "neither the kernel nor the reference changed: the kernel's output is the same bits with every "
+        "version; no attention of torch's changed by more than rounding",
+    }
+    assert rows[1]["changes"]["math"] == {"change": "same bits", "cases": 0, "rel_l2": 0.3 * U}
 
 
-def scaled(out: Array) -> Array:
-    return (out.astype(np.float64) * (1 + 4 * U)).astype(np.float16)
+def test_other_bits_with_an_error_like_before_are_rounding() -> None:
+    rows = [row("2.5"), row("2.6", math=("other", 0.7 * U, 1.9 * U))]
+    assert conclude(rows)["conclusion"] == "neither the kernel nor the reference changed"
+    assert rows[1]["changes"]["math"]["change"] == "rounding"
 
 
-def one_row_off(out: Array) -> Array:
-    """The smallest row wrong by half a percent: more than 2 u in that row, less than u / 2 of all 48."""
-    changed = out.copy()
-    row = np.unravel_index(np.argmin(np.linalg.norm(out.astype(float), axis=-1)), out.shape[:3])
-    changed[row] *= np.float16(1.005)
-    return changed
+@pytest.mark.parametrize("math", [("more", 0.8 * U, U), ("row", 0.4 * U, 2.1 * U), ("nan", None, None)])
+def test_another_error_is_a_reference_that_changed_for_better_or_worse(math: Output) -> None:
+    for rows in ([row("2.5"), row("2.6", math=math)], [row("2.5", math=math), row("2.6")]):
+        matrix = conclude(rows)
+        assert matrix["conclusion"] == "the reference changed"
+        assert "with torch 2.6 torch's math differs from that with 2.5 in 2 of 2 cases, more than" in matrix["sentence"]
+        json.dumps([matrix, rows], allow_nan=False)
 
 
-def with_nan(out: Array) -> Array:
-    changed = out.copy()
-    changed[0, 0, 0, 0] = np.nan
-    return changed
+@pytest.mark.parametrize(("bits", "more"), [(("b", 0.4 * U, U), "no more than"), (("b", 9 * U, U), "more than")])
+def test_any_bit_of_the_output_is_a_kernel_that_changed(bits: Output, more: str) -> None:
+    matrix = conclude([row("2.5"), row("2.6", kernel=bits)])
+    assert matrix["conclusion"] == "the kernel changed"
+    sentence = (
+        f"with torch 2.6 the kernel's output differs from that with 2.5 in 2 of 2 cases, {more} rounding explains"
+    )
+    assert sentence in matrix["sentence"]
 
 
-def same(out: Array) -> Array:
-    return out
+def test_a_kernel_that_gives_nothing_in_one_version_has_changed() -> None:
+    rows = [row("2.5"), row("2.6")]
+    del rows[1]["outputs"][KERNEL]
+    assert conclude(rows)["conclusion"] == "the kernel changed"
 
 
-Change_ = Callable[[Array], Array]
+def test_a_backend_that_only_one_version_has_is_not_compared() -> None:
+    rows = [row("2.5"), row("2.6", cudnn=GOOD)]
+    assert conclude(rows)["conclusion"] == "neither the kernel nor the reference changed"
+    assert rows[1]["changes"]["cudnn"] == {"change": "not compared", "cases": 0, "rel_l2": 0.3 * U}
+    assert conclude(rows[::-1])["conclusion"] == "neither the kernel nor the reference changed"
 
 
-class Story:
-    """Runs whose arrays lie in a dictionary, as the environments leave theirs in a folder."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, bytes] = {}
-
-    def put(self, array: Array) -> str:
-        digest = hashlib.sha256(array.tobytes()).hexdigest()
-        self.arrays[digest] = array.tobytes()
-        return digest
-
-    def load(self, digest: str, problem: Problem) -> Array:
-        return np.frombuffer(self.arrays[digest], np.float16).reshape(problem.q_shape)
-
-    def run(
-        self,
-        version: str,
-        kernel: Change_ | None = same,
-        choice: str = "flash",
-        **witnesses: Change_,
-    ) -> Run:
-        """One version: what the kernel and each witness make of the right output (flash and math unless said)."""
-        changes = {"flash": one_unit_off, "math": same, **witnesses}
-        digests, cases = {}, []
-        for spec in SPECS:
-            out = right(spec)
-            digests[spec.name] = {name: self.put(change(out)) for name, change in changes.items()}
-            digests[spec.name][OWN_CHOICE] = digests[spec.name][choice]
-            verdict = {"digests": {"o": self.put(kernel(out))}, "status": "PASSED"} if kernel else {}
-            cases.append({"name": spec.name, "status": "CRASHED", "digests": {}, **verdict})
-        return Run(version, torch=version, verdict={"cases": cases, "passed": kernel is not None}, witnesses=digests)
-
-    def matrix(self, *runs: Run) -> Matrix:
-        return compare(SPECS, runs, self.load)
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-def test_the_same_bits_are_neither(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6"))
-    assert matrix.conclusion is Conclusion.NEITHER_CHANGED
-    assert matrix.base == "2.5"
-    assert {row.output.change for row in matrix.rows if row.output} == {Change.SAME_BITS}
-    assert matrix.sentence == (
-        "neither the kernel nor the reference changed: the kernel's output is the same bits with every version; "
-        "no witness moved by more than rounding explains"
+def test_both_can_change() -> None:
+    worse = ("worse", 9 * U, 9 * U)
+    assert conclude([row("2.5"), row("2.6", kernel=worse, flash=worse)])["conclusion"] == (
+        "the kernel and the reference changed"
     )
 
 
-def test_a_witness_that_moves_by_roundings_has_not_changed(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", math=one_unit_off))
-    assert matrix.conclusion is Conclusion.NEITHER_CHANGED
-    (math,) = (witness for witness in matrix.rows[1].witnesses if witness.name == "math")
-    assert math.drift
-    assert (math.drift.change, math.drift.cases) == (Change.ROUNDING, 2)
-    assert 0 < math.drift.rel_l2 < U / 2
+def test_torchs_own_choice_of_another_backend_is_a_change_of_the_reference() -> None:
+    worse = ("worse", 4 * U, 4 * U)
+    rows = [row("2.5", flash=worse, choice="math"), row("2.6", flash=worse)]
+    matrix = conclude(rows)
+    assert [each["own_choice"] for each in rows] == ["math", "flash"]
+    assert matrix["conclusion"] == "the reference changed"
+    assert matrix["sentence"].endswith(", and its own choice from math to flash")
 
 
-@pytest.mark.parametrize("change", [scaled, one_row_off, with_nan])
-def test_a_witness_that_moves_further_is_a_reference_that_changed(story: Story, change: Change_) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", math=change))
-    assert matrix.conclusion is Conclusion.REFERENCE_CHANGED
-    assert "with torch 2.6 torch's math moved by" in matrix.sentence
-    assert "the kernel's output is the same bits" in matrix.sentence
-    json.dumps(matrix.to_dict(), allow_nan=False)
+def test_one_version_alone_is_not_compared() -> None:
+    missing = {"asked": "2.4", "torch": None, "reason": "no wheel"}
+    assert conclude([missing, row("2.5")])["conclusion"] == "nothing was compared"
 
 
-def test_the_sentence_says_how_good_the_witness_was_and_is(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", math=scaled))
-    before, after = (w.rel_l2 for row in matrix.rows for w in row.witnesses if w.name == "math")
-    assert before
-    assert after
-    assert before < U < 3 * U < after
-    assert f"its error against float64 went from {before:.2e} to {after:.2e}" in matrix.sentence
+def test_versions() -> None:
+    for text in ("2.5.1", "2.5", "2.5.1+cpu", "2.6.0rc1", "2.10.0.dev20261001+cu130"):
+        assert check_version(text) == text
+    assert versions_for(["2.90.0"]) == ["2.90.0", HERE]
+    assert versions_for([HERE]) == [HERE]
+    assert versions_for(["2.90.0", "2.91.0"]) == ["2.90.0", "2.91.0"]
 
 
-@pytest.mark.parametrize(("change", "explained"), [(one_unit_off, "no more than"), (scaled, ", more than")])
-def test_any_bit_of_the_output_is_a_kernel_that_changed(story: Story, change: Change_, explained: str) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", kernel=change))
-    assert matrix.conclusion is Conclusion.KERNEL_CHANGED
-    assert "with torch 2.6 the kernel's output differs from that with 2.5 in 2 of 2 cases" in matrix.sentence
-    assert f"{explained} rounding explains" in matrix.sentence
+@pytest.mark.parametrize("text", ["", "latest", ">=2.5", "2.5.1 ", "2.5.1+", "v2.5", "-2", "2.5;rm", "1.13.1"])
+def test_no_version_with_attention(text: str) -> None:
+    with pytest.raises(UserError, match=r"takes a version such as|since 2\.0"):
+        check_version(text)
 
 
-def test_a_kernel_that_gives_nothing_in_one_version_has_changed(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", kernel=None))
-    assert matrix.conclusion is Conclusion.KERNEL_CHANGED
-    assert (matrix.rows[1].passed, matrix.rows[1].cases, matrix.rows[1].contract) == (0, 2, 0)
+AS_HERE = """
+import os, sys
+sys.path.remove(os.path.dirname(os.path.dirname(__file__)))
+del sys.modules["torch"]
+import torch
+torch.__version__ = {version!r}
+"""
+
+Wheels = Callable[..., None]
 
 
-def test_both_can_change(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5"), story.run("2.6", kernel=scaled, flash=scaled))
-    assert matrix.conclusion is Conclusion.BOTH_CHANGED
+@pytest.fixture
+def wheels(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
+    """An empty package index, the only one that pip has, and what puts a wheel of one ``__init__.py`` into it."""
+    index = tmp_path / "index"
+    index.mkdir()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+
+    def add(version: str, source: str = "", *, name: str = "torch", requires: tuple[str, ...] = ()) -> None:
+        info = f"{name}-{version}.dist-info"
+        fields = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        files = {
+            f"{name}/__init__.py": source,
+            f"{info}/METADATA": "\n".join([*fields, *(f"Requires-Dist: {one}" for one in requires), ""]),
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        with zipfile.ZipFile(index / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in files.items():
+                wheel.writestr(path, text)
+            wheel.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD")))
+
+    return add
 
 
-def test_torchs_own_choice_of_another_backend_is_a_change_of_the_reference(story: Story) -> None:
-    matrix = story.matrix(story.run("2.5", flash=scaled, choice="math"), story.run("2.6", flash=scaled))
-    assert [row.own_choice for row in matrix.rows] == ["math", "flash"]
-    assert matrix.conclusion is Conclusion.REFERENCE_CHANGED
-    assert matrix.sentence.endswith("and its own choice from math to flash")
+@pytest.mark.slow
+def test_a_version_is_installed_once(wheels: Wheels, fresh_cache: Path) -> None:
+    wheels("2.90.0")
+    messages: list[str] = []
+    folder = install("2.90.0", tell=messages.append)
+    assert (Path(folder) / "torch").is_dir()
+    assert install("2.90.0", tell=messages.append) == folder
+    assert len(messages) == 1
+    assert [path.name for path in (fresh_cache / "torch").iterdir()] == [Path(folder).name]
+    assert install(HERE) == install(HERE.partition("+")[0]) == ""
 
 
-def test_the_original_contract_measures_by_torchs_own_choice(story: Story) -> None:
-    """What this project started from: the kernel is the same and right, and the contract passes it, then fails it."""
-    worse = {"flash": lambda out: scaled(scaled(out))}
-    matrix = story.matrix(story.run("2.1"), story.run("2.5", **worse))
-    assert [row.contract for row in matrix.rows] == [2, 0]
-    assert [row.passed for row in matrix.rows] == [2, 2]
-    assert matrix.conclusion is Conclusion.REFERENCE_CHANGED
+@pytest.mark.parametrize(
+    ("source", "requires", "reason"),
+    [
+        ("raise ImportError('libcudart.so.13 is not there')", (), "import torch: ImportError: libcudart.so.13"),
+        ("", ("other==1",), r"No matching distribution found for other==1"),
+        ("", ("cuda-bindings==1",), r"The user requested \(constraint\) cuda-bindings=="),
+    ],
+)
+def test_what_cannot_be_used_is_a_reason_and_leaves_nothing(
+    wheels: Wheels, fresh_cache: Path, source: str, requires: tuple[str, ...], reason: str
+) -> None:
+    wheels("2.90.0", source, requires=requires)
+    wheels("1", name="cuda_bindings")
+    with pytest.raises(CannotInstall, match=reason):
+        install("2.90.0")
+    assert list((fresh_cache / "torch").iterdir()) == []
 
 
-def test_what_did_not_run_is_a_row_and_the_next_version_the_base(story: Story) -> None:
-    matrix = story.matrix(Run("2.4", reason="no wheel"), story.run("2.5"), story.run("2.6"))
-    assert [row.ran for row in matrix.rows] == [False, True, True]
-    assert matrix.base == "2.5"
-    assert matrix.to_dict()["rows"][0]["reason"] == "no wheel"
+CANDIDATE = """
+import torch
+
+def float32(q, k, v, *, scale, causal):
+    scores = q.float() @ k.float().transpose(-1, -2) * scale
+    return (torch.softmax(scores, -1) @ v.float()).to(q.dtype)
+
+def zeros(q, k, v, *, scale, causal):
+    return torch.zeros_like(q)
+"""
+
+DRIFTED = """
+attention = torch.nn.functional.scaled_dot_product_attention
+torch.nn.functional.scaled_dot_product_attention = lambda *args, **more: attention(*args, **more) * 1.002
+"""
+
+SMALL = ("--shape", "1,1,17,32")
 
 
-def test_one_version_alone_is_not_compared(story: Story) -> None:
-    matrix = story.matrix(Run("2.4", reason="no wheel"), story.run("2.5"))
-    assert matrix.conclusion is Conclusion.NOT_COMPARED
-    assert "2.5 is the only version" in matrix.sentence
+@pytest.fixture
+def candidate(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(CANDIDATE)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "more", "conclusion", "code", "within_contract"),
+    [
+        ("float32", DRIFTED, "the reference changed", 0, [True, False]),
+        ("zeros", "", "neither the kernel nor the reference changed", 1, [False, False]),
+    ],
+)
+def test_torch_broke_and_the_kernel_did_not(
+    wheels: Wheels,
+    candidate: Path,
+    capsys: pytest.CaptureFixture[str],
+    kernel: str,
+    more: str,
+    conclusion: str,
+    code: int,
+    within_contract: list[bool],
+) -> None:
+    wheels("2.90.0", AS_HERE.format(version="2.90.0") + more)
+    target = candidate.parent / "matrix.json"
+    asked = ("--torch", HERE, "--torch", "2.90.0", "--torch", "2.91.0", "--json", str(target))
+    assert main(["torch-matrix", f"{candidate}:{kernel}", *SMALL, *asked]) == code
+    record = json.loads(target.read_text())
+    assert record["conclusion"] == conclusion
+    *ran, missing = record["rows"]
+    assert [each["torch"] for each in ran] == [HERE, "2.90.0"]
+    assert ran[0]["outputs"][KERNEL] == ran[1]["outputs"][KERNEL]
+    assert len(ran[0]["outputs"][KERNEL]) >= 4
+    assert [each["verdict"]["passed"] for each in ran] == [code == 0] * 2
+    # A kernel that is right and the same passes the original contract, then fails it.
+    assert [each["contract_passed"] > 10 for each in ran] == within_contract
+    assert missing["torch"] is None
+    printed = capsys.readouterr().out
+    assert record["sentence"] in printed
+    assert f"torch 2.91.0: {missing['reason']}" in printed
+    assert "No matching distribution" in missing["reason"]
+
+
+@pytest.mark.slow
+def test_nothing_that_can_be_installed_is_exit_3(
+    wheels: Wheels, candidate: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--torch", "2.90.0", "--torch", "2.91.0")
+    assert main(["torch-matrix", f"{candidate}:float32", *asked, *SMALL]) == 3
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    for version in ("2.90.0", "2.91.0"):
+        assert f"torch {version}: pip: No matching distribution" in line
+
+
+BAD_INPUT = {
+    "no version": (("scalar",), "name at least one"),
+    "not a version": (("scalar", "--torch", "latest"), "latest"),
+    "unknown kernel": (("flahs", "--torch", "2.90.0"), "flash"),
+    "no such file": (("nowhere.py", "--torch", "2.90.0"), "does not exist"),
+    "a shape that the kernel has not": (("scalar", "--torch", "2.90.0", "--shape", "1,1,16,48"), "head_dim"),
+    "not a shape": (("scalar", "--torch", "2.90.0", "--shape", "1,8,512"), "four integers"),
+    "seed": (("scalar", "--torch", "2.90.0", *SMALL, "--seed", "-1"), "from 0 up"),
+    "a folder that is not there": (("scalar", "--torch", "2.90.0", "--json", "nowhere/m.json"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_is_one_sentence_and_exit_2(
+    wheels: Wheels,
+    fresh_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["torch-matrix", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert says in line
+    assert not (fresh_cache / "torch").exists()  # said before anything is installed

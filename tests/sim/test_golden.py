@@ -14,7 +14,7 @@ from sdpalab import sim
 from sdpalab.sim.types import TYPES
 
 EVIDENCE = Path(__file__).resolve().parents[2] / "evidence"
-FILES = sorted(EVIDENCE.glob("*/golden.jsonl"))
+FILES = sorted(EVIDENCE.rglob("golden.jsonl"))
 PARTS = 8
 
 SCALE = """.version 8.0
@@ -56,7 +56,12 @@ NONE = pytest.param(
 
 @pytest.mark.parametrize(
     ("path", "part"),
-    [pytest.param(path, part, id=f"{path.parent.name}-{part}") for path in FILES for part in range(PARTS)] or [NONE],
+    [
+        pytest.param(path, part, id=f"{path.parent.relative_to(EVIDENCE)}-{part}")
+        for path in FILES
+        for part in range(PARTS)
+    ]
+    or [NONE],
 )
 def test_golden_vectors_of_a_gpu(path: Path, part: int) -> None:
     vectors = list(read_golden(path))[part::PARTS]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import conclude, progress_console, verdict_text
+from sdpalab.commands.common import conclude as say_end
+from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     JsonOption,
@@ -24,12 +26,10 @@ from sdpalab.commands.options import (
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
-    from sdpalab.torch_matrix.matrix import Drift, Matrix, VersionRow
 
 __all__ = ["torch_matrix", "versions_for"]
 
@@ -54,41 +54,37 @@ def torch_matrix(
             "--with", metavar="PACKAGE", help="What your kernel imports beside torch, as pip takes it; may be repeated."
         ),
     ] = None,
-    max_download: Annotated[
-        float, typer.Option(metavar="GIB", help="Most that one environment may download.", min=0.0)
-    ] = 4.0,
     seed: SeedOption = 0,
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
-    from sdpalab.torch_matrix.run import run_matrix
+    from sdpalab.torch_matrix import CONTRACT, conclude, run_matrix
 
     console = console_and_subject(json, kernel)
-    problems = problems_of(shape, described, default=None)
-    specs = _cases(problems, described, seed)
+    specs = _cases(problems_of(shape, described, default=None), described, seed)
     start = time.monotonic()
     with progress_console().status(kernel) as status:
-        matrix = run_matrix(
+        rows = run_matrix(
             kernel,
             versions_for(torch),
             specs,
             config=parse_settings(settings),
             packages=packages or (),
-            max_bytes=int(max_download * 2**30),
             tell=status.update,
         )
-    _print(console, kernel, matrix, time.monotonic() - start)
-    # A version that could not be installed is a row; one that is there and where nothing runs, or fails, is judged.
-    statuses = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
-    wrong = bool(statuses - {Status.PASSED.value, Status.INFRA_ERROR.value})
-    machine = Status.INFRA_ERROR.value in statuses
-    outcome = "FAILED" if wrong else "MACHINE_FAILED" if machine else "PASSED"
-    write_document(json, {"kernel": kernel, **matrix.to_dict()}, status=outcome)
-    if wrong:
-        return 1
-    if machine:
-        raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
-    return 0
+    matrix = conclude(rows)
+    _print(console, kernel, rows, matrix)
+    ran = [row for row in rows if not row["reason"]]
+    say_end(console, Text(matrix["sentence"], style="bold"))
+    console.print(f"{len(ran)} of {len(rows)} versions ran in {time.monotonic() - start:.1f} s", soft_wrap=True)
+    # A version that pip does not find is a row; one that is there and does not run is a failure.
+    wrong = not all(row["verdict"]["passed"] for row in ran)
+    failed = [row for row in rows if row["reason"] and row["torch"]]
+    status_word = "FAILED" if wrong else "MACHINE_FAILED" if failed else "PASSED"
+    write_document(json, {"kernel": kernel, **matrix, "contract": CONTRACT, "rows": rows}, status=status_word)
+    if failed and not wrong:
+        raise MachineError(f"torch {failed[0]['torch']}: {failed[0]['reason']}")
+    return 1 if wrong else 0
 
 
 def versions_for(given: Sequence[str] | None) -> list[str]:
@@ -99,14 +95,14 @@ def versions_for(given: Sequence[str] | None) -> list[str]:
     UserError
         If none is given, or one is no version.
     """
-    from sdpalab.torch_matrix.environments import check_version, this_environment
+    from sdpalab.torch_matrix import check_version
 
     if not given:
         raise UserError("--torch takes a version such as 2.5.1 and may be repeated: name at least one")
     versions = [check_version(version) for version in given]
-    here = this_environment()
-    if len(set(versions)) == 1 and here is not None and this_environment(versions[0]) is None:
-        versions.append(here.torch)
+    here = metadata.version("torch")
+    if len(set(versions)) == 1 and versions[0] not in (here, here.partition("+")[0]):
+        versions.append(here)
     return versions
 
 
@@ -120,67 +116,36 @@ def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) ->
     return [spec for spec in specs if spec.seed is not None]
 
 
-def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> None:
-    """The candidate by version, the witnesses by version, what could not be run and why, and the conclusion."""
-    shown = table(
-        f"{kernel} by version of torch",
-        ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice"),
-        numeric=("cases", "original contract"),
-        prose=("its output", "torch's own choice"),
-        spare=("original contract", "torch's own choice"),
-    )
-    for row in matrix.rows:
-        shown.add_row(*_candidate_cells(row, matrix.base))
+def _print(console: Console, kernel: str, rows: Sequence[dict[str, Any]], matrix: dict[str, Any]) -> None:
+    """The candidate by version, torch's attentions by version, and the reason of each failure."""
+    heads = ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice")
+    shown = table(f"{kernel} by version of torch", heads, numeric=heads[2::2], prose=heads[3:4], spare=heads[4:])
+    outputs = table("outputs", ("torch", "output", "error", f"from {matrix['base']}"), numeric=("error",))
+    lines = []
+    for row in rows:
+        if row["reason"]:
+            shown.add_row(row["asked"], verdict_text(None, "not run" if row["torch"] else "not installed"), *"----")
+            lines.append(f"torch {row['asked']}: {row['reason']}")
+            continue
+        verdict, cases = row["verdict"], row["verdict"]["cases"]
+        passed = f"{sum(case['status'] == 'PASSED' for case in cases)}/{len(cases)}"
+        changes = {name: _words(change) for name, change in row["changes"].items()}
+        contract = f"{row['contract_passed']}/{len(cases)}"
+        cells = (passed, changes.get("kernel", "-"), contract, row["own_choice"] or "-")
+        shown.add_row(row["torch"], verdict_text(verdict["passed"], verdict["status"]), *cells)
+        for name, change in row["changes"].items():
+            error = "-" if change["rel_l2"] is None else f"{change['rel_l2']:.2e}"
+            outputs.add_row(row["torch"], name, error, changes[name])
+        failing = [case for case in cases if case["status"] != "PASSED"]
+        lines += [f"torch {row['torch']}: {case['name']}: {case['status']}: {case['reason']}" for case in failing]
     show_table(console, shown)
-    heads = ("rel L2 error", "max error", "from the kernel")
-    witnesses = table(
-        "witnesses", ("torch", "witness", *heads, f"from {matrix.base}"), numeric=heads, spare=("max error",)
-    )
-    for row in matrix.rows:
-        for witness in row.witnesses:
-            figures = (_figure(witness.rel_l2), _figure(witness.max_abs), _figure(witness.from_candidate))
-            drift = "base" if row.run.torch == matrix.base else _drift(witness.drift)
-            witnesses.add_row(row.run.torch, witness.name, *figures, drift)
-    show_table(console, witnesses)
-    for row in matrix.rows:
-        if row.run.reason:
-            console.print(f"torch {row.run.asked}: {row.run.reason}", soft_wrap=True)
-        for case in row.run.verdict.get("cases", ()):
-            if row.ran and case["status"] != "PASSED":
-                reason = f"torch {row.run.torch}: {case['name']}: {case['status']}: {case['reason']}"
-                console.print(reason, soft_wrap=True)
-    conclude(console, Text(matrix.sentence, style="bold"))
-    ran = sum(row.ran for row in matrix.rows)
-    console.print(f"{ran} of {len(matrix.rows)} versions ran in {seconds:.1f} s", soft_wrap=True)
+    show_table(console, outputs)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
-def _candidate_cells(row: VersionRow, base: str) -> tuple[str | Text, ...]:
-    name = f"{row.run.torch or row.run.asked}{' (this environment)' if row.run.here else ''}"
-    if not row.ran:
-        word = "not run" if row.run.torch else "not installed"
-        return (name, verdict_text(None, word), "-", "-", "-", "-")
-    good = bool(row.run.verdict["passed"])
-    output = "base" if row.run.torch == base else _drift(row.output)
-    return (
-        name,
-        verdict_text(good, str(row.run.verdict["status"])),
-        f"{row.passed}/{row.cases}",
-        output,
-        f"{row.contract}/{row.cases}",
-        row.own_choice or "-",
-    )
-
-
-def _drift(drift: Drift | None) -> str | Text:
-    if drift is None:
-        return "-"
-    if not drift.cases:
-        return drift.change.value
-    from sdpalab.torch_matrix.matrix import Change
-
-    style = "bold red" if drift.change is Change.CHANGED else "yellow"
-    return Text(f"{drift.change.value}, {_figure(drift.rel_l2)} in {drift.cases} cases", style=style)
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2e}"
+def _words(change: dict[str, Any]) -> str | Text:
+    if not change["cases"]:
+        return str(change["change"])
+    style = "bold red" if change["change"] == "changed" else "yellow"
+    return Text(f"{change['change']} in {change['cases']} cases", style=style)
