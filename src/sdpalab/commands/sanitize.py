@@ -15,20 +15,16 @@ from sdpalab.commands.common import conclude, console_for, progress_console, ver
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.option_groups import WorkerOptions
-from sdpalab.commands.options import (
-    ArchOption,
-    IncludeOption,
+from sdpalab.commands.options import ArchOption, IncludeOption, SetOption, include_dirs_of, parse_settings
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import (
     JsonOption,
     LaunchOption,
     MaxStepsOption,
     NumericsOption,
-    SetOption,
     at_least,
     checked_numerics,
-    include_dirs_of,
-    parse_settings,
 )
-from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
