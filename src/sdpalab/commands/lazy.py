@@ -32,11 +32,14 @@ class CommandEntry:
     one_thread : bool
         Whether NumPy and torch get one thread each: processes and threads of the command keep every core busy already,
         and threads of BLAS would spin while they wait for each other.
+    package : str
+        The package of the module; by default that of the group.
     """
 
     summary: str
     context_settings: Mapping[str, Any] = field(default_factory=dict)
     one_thread: bool = False
+    package: str = ""
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -73,7 +76,7 @@ def _load(package: str, name: str, entry: CommandEntry) -> Any:
     attribute = name.replace("-", "_")
     if entry.one_thread:
         _limit_threads()
-    value = getattr(import_module(f"{package}.{attribute}"), attribute)
+    value = getattr(import_module(f"{entry.package or package}.{attribute}"), attribute)
     if isinstance(value, typer.Typer):
         return typer.main.get_command(value)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sdpalab.compile import builder
 from sdpalab.compile.builder import Build
+from sdpalab.compile.builder import build as build_source
 from sdpalab.compile.cache import Cache
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch
 from sdpalab.source import DEFAULT_ARCH, Source
@@ -18,7 +18,7 @@ def build(
     module: Source, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
 ) -> Build:
     """:func:`sdpalab.compile.builder.build` of a source that may include the lab's device headers."""
-    return builder.build(module, arch, cache=cache, options=options, include_dirs=(INCLUDE_DIR,))
+    return build_source(module, arch, cache=cache, options=options, include_dirs=(INCLUDE_DIR,))
 
 
 def completed(launch: Launch, build: Build) -> Launch:
