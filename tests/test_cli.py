@@ -220,7 +220,7 @@ def test_help_imports_no_command_and_a_command_no_other() -> None:
 
 
 def test_the_help_of_numerics_names_the_rules_of_the_simulator() -> None:
-    from sdpalab.commands.options import NumericsOption, checked_numerics
+    from sdpalab.commands.shared_options import NumericsOption, checked_numerics
     from sdpalab.sim import DEFAULT_NUMERICS, NUMERICS
 
     help_text = NumericsOption.__metadata__[0].help

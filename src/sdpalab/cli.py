@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import errno
-import sys
-import traceback
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
-from sdpalab.commands import invocation
-from sdpalab.commands.common import INTERRUPTED
+from sdpalab import __version__
+from sdpalab.commands.exits import run_app, top
+from sdpalab.commands.invocation import Tool
 from sdpalab.commands.lazy import CommandEntry, group_of
-from sdpalab.errors import MachineError, UserError
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "TOOL", "app", "main"]
 
 COMMANDS = {
     "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report.", one_thread=True),
@@ -44,28 +43,30 @@ COMMANDS = {
 
 app = typer.Typer(
     name="sdpalab",
-    cls=group_of(COMMANDS),
+    cls=group_of("sdpalab.commands", COMMANDS),
     help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_GOOD, _BAD_INPUT, _MACHINE = 0, 2, 3
-_MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_CHECK = "SDPALAB_CHECK_DOCUMENTS"
+"""Environment variable of the tests: each document is held against its model before it is written."""
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    if os.environ.get(_CHECK):
+        from sdpalab.commands.documents import check_document
+
+        check_document(document)
+
+
+TOOL = Tool("sdpalab", __version__, _check)
 
 
 @app.callback(invoke_without_command=True)
 def _top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> int:
-    invocation.INVOCATION.command = context.invoked_subcommand or ""
-    if version:
-        from sdpalab import __version__
-
-        print(f"sdpalab {__version__}")
-        raise typer.Exit(_GOOD)
-    if context.invoked_subcommand is None:
-        raise UserError("no command given; 'sdpalab --help' lists them")
-    return _GOOD
+    return top(TOOL, context, version)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,35 +77,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         Default: those of the process.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # A terminal that cannot show a character gets a question mark, not a traceback.
-            stream.reconfigure(errors="replace")
-    invocation.begin(arguments)
-    try:
-        code = app(None if arguments is None else list(arguments), prog_name="sdpalab", standalone_mode=False)
-        return int(code or _GOOD)
-    except typer.Exit as stop:
-        return stop.exit_code
-    except UserError as error:
-        return _complain(error, _BAD_INPUT)
-    except MachineError as error:
-        return _complain(error, _MACHINE)
-    except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", INTERRUPTED)
-    except Exception as error:
-        if hasattr(error, "format_message"):
-            # Usage errors; typer has them from click or from its own copy, so they have no one class to name.
-            return _complain(error.format_message(), _BAD_INPUT)
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS):
-            return _complain(f"the machine failed: {error or type(error).__name__}", _MACHINE)
-        traceback.print_exc()
-        return _complain(f"this is a defect of the lab: {type(error).__name__}: {error}", _MACHINE)
-
-
-def _complain(reason: object, code: int) -> int:
-    """Print the reason on one line of stderr; with ``--json`` it is in the document, too."""
-    sentence = " ".join(str(reason).split())
-    print(f"sdpalab: {sentence}", file=sys.stderr)
-    invocation.write_failure(code, sentence)
-    return code
+    return run_app(app, TOOL, arguments)

@@ -15,7 +15,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import Modes
+from sdpalab.run.sanitizer import Modes
 
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = json.loads(deletion.REASONS.read_text())

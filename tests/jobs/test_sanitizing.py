@@ -11,7 +11,8 @@ from sdpalab.errors import UserError
 from sdpalab.jobs.sanitizing import sanitize_by_jobs
 from sdpalab.kernels.registry import load_kernel
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import Modes, sanitize_kernel
+from sdpalab.run.sanitize import sanitize_kernel
+from sdpalab.run.sanitizer import Modes
 
 MODES = Modes(schedules=("lockstep", "reverse"), async_modes=("late",))
 PROBLEMS = [Problem(1, 1, 40, 32), Problem(1, 1, 9, 32, seq_kv=70)]

@@ -20,7 +20,7 @@ from sdpalab.kernels.kernel import Config, Kernel, Knob
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
+from sdpalab.run.sanitizer import ASYNC_MODES, SCHEDULES
 
 __all__ = [
     "assert_computes",

@@ -12,7 +12,8 @@ from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.edit import QUANTISE
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
-from sdpalab.run.sanitize import Modes, sanitize_kernel
+from sdpalab.run.sanitize import sanitize_kernel
+from sdpalab.run.sanitizer import Modes
 from sdpalab.sim.hazards import KINDS
 
 IN_SOURCE = [bug for bug in BUGS.values() if bug.in_source]

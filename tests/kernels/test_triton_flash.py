@@ -15,7 +15,8 @@ from refusals import Refusal, assert_refused
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.triton_flash import KNOBS, TRITON_FLASH, smem_bytes
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run.sanitize import Modes, sanitize_kernel
+from sdpalab.run.sanitize import sanitize_kernel
+from sdpalab.run.sanitizer import Modes
 
 DEFAULT = TRITON_FLASH.default_config
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=205, causal=True)

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 
 import sdpalab
 from sdpalab.bugs import replace_once
-from sdpalab.compile import Build, BuildError, build, resources
+from sdpalab.compile import Build, BuildError, build, completed, resources
 from sdpalab.compile.triton_compiler import TritonProgram, _version, ptxas_version
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import built_module
@@ -24,7 +24,8 @@ from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import Modes, sanitize_kernel, small_problems
+from sdpalab.run.sanitize import sanitize_kernel, small_problems
+from sdpalab.run.sanitizer import Modes
 
 SHIPPED = Path(__file__).parent.parent / "sim" / "triton_attention.py"
 PROBLEM = Problem(1, 1, 4, 16)
@@ -134,7 +135,7 @@ def test_the_build_completes_the_launch(write: Write) -> None:
     problem = Problem(1, 1, 64, 64)
     step = shipped.launch_plan(problem).steps[0]
     compiled = built(shipped, problem=problem)
-    done = compiled.completed(step)
+    done = completed(step, compiled)
     stages, tile_bytes = 2, 32 * 64 * 2
     assert done.dynamic_smem == stages * 2 * tile_bytes
     assert done.args == (*step.args, 0, 0)
@@ -148,7 +149,7 @@ def test_the_build_completes_the_launch(write: Write) -> None:
 def test_cuda_launches_are_complete_already(write: Write) -> None:
     compiled = built(write())
     launch = write().launch_plan(PROBLEM).steps[0]
-    assert Build(**{**vars(compiled), "triton": {}}).completed(launch) is launch
+    assert completed(launch, Build(**{**vars(compiled), "triton": {}})) is launch
 
 
 @pytest.mark.parametrize(("arch", "target"), [("sm_80", "sm_80"), ("sm_89", "sm_89"), ("sm_90", "sm_90a")])

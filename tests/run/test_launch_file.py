@@ -14,7 +14,7 @@ import pytest
 from sdpalab.errors import UserError
 from sdpalab.run.launch_file import LaunchFile, launch_schema, read_launch_file
 from sdpalab.run.ptx_case import read_case
-from sdpalab.run.sanitize import Modes, sanitize_case
+from sdpalab.run.sanitizer import Modes, sanitize_case
 from sdpalab.sim import Device, Report
 
 ROOT = Path(__file__).resolve().parents[2]

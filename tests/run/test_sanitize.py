@@ -20,7 +20,8 @@ from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.launch_file import LaunchFile
 from sdpalab.run.ptx_case import PtxCase, read_case
-from sdpalab.run.sanitize import Modes, Sanitized, sanitize_case, sanitize_kernel, small_problems
+from sdpalab.run.sanitize import sanitize_kernel, small_problems
+from sdpalab.run.sanitizer import Modes, Sanitized, sanitize_case
 from sdpalab.run.sarif import RULES, to_sarif
 from sdpalab.sim import progress
 from sdpalab.sim.hazards import KINDS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 __all__ = ["PAIRS", "Pair"]
 

@@ -7,7 +7,7 @@ import pytest
 from hopper_snippets import CTA_WAIT, kernel
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 STRICT = (*sim.CHECKS, "strict")

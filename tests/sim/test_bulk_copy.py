@@ -5,7 +5,7 @@ import pytest
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 PARAMS = ".param .u64 p, .param .u64 q, .param .u32 n"
 START = "ld.param.u64 %rd3, [q]; ld.param.u32 %r20, [n];\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.sync 0;\n"

@@ -5,7 +5,7 @@ import pytest
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 GRID, THREADS = 8, 64
 START = (

@@ -5,7 +5,7 @@ import pytest
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 INIT = "@%p1 mbarrier.init.shared::cta.b64 [%r2], 64;\nbar.sync 0;\n"
 ADDRESSES = "shl.b32 %r3, %r0, 2; add.u32 %r4, %r1, %r3; xor.b32 %r5, %r4, 128;\n"

@@ -15,7 +15,7 @@ import wgmma_kernels as wgmma
 from hopper_snippets import CTA_WAIT, MODES
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 pytestmark = pytest.mark.usefixtures("recorded_launches")
 

@@ -15,7 +15,7 @@ import test_wgmma as products
 from hopper_snippets import CTA_WAIT, kernel
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 pytestmark = pytest.mark.usefixtures("recorded_launches")
 

@@ -17,7 +17,7 @@ from hopper_snippets import CTA_WAIT, kernel
 from wgmma_kernels import descriptor
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 pytestmark = pytest.mark.usefixtures("recorded_launches")
 

@@ -11,9 +11,9 @@ from source_programs import PROGRAMS
 from outcomes import alike
 from recorded import Recorded
 from sdpalab import sim
-from sdpalab.bugs import replace_once
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
+from sdpalab.planting import replace_once
 from sdpalab.sim.native.repeating import Repetition, TooManyEvents
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"

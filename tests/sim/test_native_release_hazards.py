@@ -13,7 +13,7 @@ from test_scopes import LOCK, WAITS, passing, program
 from outcomes import alike, digest
 from recorded import Recorded
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 IN_ORDER = ("lockstep", "forward")

@@ -10,9 +10,9 @@ from source_bugs import BUGS, Edit
 from source_programs import PROGRAMS, Program
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
+from sdpalab.planting import replace_once
 
 MODES = list(product(("lockstep", "forward", "reverse", "random"), ("late", "early")))
 STRICT = (*sim.CHECKS, "strict")

@@ -6,7 +6,7 @@ import pytest
 from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
+from sdpalab.planting import replace_once
 
 PARAMS = ".param .align 64 .b8 a[128], .param .u64 p, .param .s32 x, .param .s32 y, .param .s32 z"
 START = (

@@ -7,8 +7,8 @@ import pytest
 from hopper_snippets import MODES
 
 from sdpalab import sim
-from sdpalab.bugs import replace_once
 from sdpalab.compile.nvrtc import compile_program
+from sdpalab.planting import replace_once
 
 SOURCE = r"""
 struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };

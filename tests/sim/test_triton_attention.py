@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 from triton_attention import KERNEL
 
 from sdpalab import Problem
-from sdpalab.compile import Build, build
+from sdpalab.compile import Build, build, completed
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
@@ -129,7 +129,7 @@ def _launched(problem: Problem, plan: LaunchPlan, built: Build, ptx: str, **mode
     inputs = make_inputs(problem)
     buffers = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
     buffers = {name: array.copy() for name, array in buffers.items()} | {"o": np.zeros_like(inputs.q)}
-    step = built.completed(plan.steps[0])
+    step = completed(plan.steps[0], built)
     args = [buffers[value] if isinstance(value, str) else value for value in step.args]
     report = launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem, **modes)
     return report, _relative_error(problem, buffers["o"], inputs)

@@ -13,27 +13,13 @@ from sdpalab.kernels.kernel import Config, CudaKernel, Knob, PlanFunction
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch, LaunchPlan, Module
 from sdpalab.kernels.quantisation import SOURCE, SOURCE_NAME
 from sdpalab.kernels.registry import CUDA_KERNELS
+from sdpalab.planting import replace_once
 from sdpalab.problem import Problem
 
 __all__ = ["QUANTISE", "SourceEdit", "replace_once"]
 
 QUANTISE = "quantise"
 """What :attr:`SourceEdit.of` calls the source of the steps that quantise."""
-
-
-def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") -> str:
-    """``text`` with each (old, new) of ``edits`` made in turn.
-
-    Raises
-    ------
-    ValueError
-        If an old piece is not there exactly once: the text has changed, and the edit has to follow.
-    """
-    for old, new in edits:
-        if (count := text.count(old)) != 1:
-            raise ValueError(f"an edit of {where} needs its old piece there once, not {count} times: {old!r}")
-        text = text.replace(old, new)
-    return text
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from sdpalab.campaigns.deletion_sites import Site, is_synchronisation, reason_of, without
 from sdpalab.errors import UserError
 from sdpalab.run.ptx_case import PtxCase, read_case
-from sdpalab.run.sanitize import Modes
+from sdpalab.run.sanitizer import Modes
 from sdpalab.sim import Deadlock, Report, SimError, StepLimit
 from sdpalab.sim.parser import parse
 

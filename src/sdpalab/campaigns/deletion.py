@@ -37,7 +37,8 @@ from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, load_kernel
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import Modes, small_problems
+from sdpalab.run.sanitize import small_problems
+from sdpalab.run.sanitizer import Modes
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Deadlock, Report, SimError, StepLimit
 from sdpalab.sim.machine import source_of

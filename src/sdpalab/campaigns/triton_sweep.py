@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
-from sdpalab.compile import Build, build
+from sdpalab.compile import Build, build, completed
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
@@ -112,7 +112,7 @@ def _launched(problem: Problem, plan: LaunchPlan, built: Build, ptx: str) -> tup
     """The report of one launch, and the relative L2 error of its output."""
     inputs = make_inputs(problem)
     buffers = {"q": inputs.q.copy(), "k": inputs.k.copy(), "v": inputs.v.copy(), "o": np.full_like(inputs.q, np.nan)}
-    step = built.completed(plan.launches[0])
+    step = completed(plan.launches[0], built)
     args = [buffers[value] if isinstance(value, str) else value for value in step.args]
     report = launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem)
     reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)

@@ -12,15 +12,9 @@ from rich.console import Console
 
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
-from sdpalab.commands.options import (
-    IncludeOption,
-    JsonOption,
-    SetOption,
-    include_dirs_of,
-    parse_settings,
-    shapes,
-)
+from sdpalab.commands.options import IncludeOption, SetOption, include_dirs_of, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError

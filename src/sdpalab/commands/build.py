@@ -16,7 +16,6 @@ from sdpalab.commands.options import (
     KERNEL_HELP,
     ArchOption,
     IncludeOption,
-    JsonOption,
     SetOption,
     complete_kernel,
     include_dirs_of,
@@ -24,6 +23,7 @@ from sdpalab.commands.options import (
     shapes,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
 from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES

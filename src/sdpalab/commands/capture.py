@@ -10,8 +10,8 @@ import typer
 
 from sdpalab.commands.common import progress_console
 from sdpalab.commands.invocation import INVOCATION
-from sdpalab.commands.options import JsonOption, MaxStepsOption, at_least
 from sdpalab.commands.run import FillOption, GpuOption, MemoryOption, TimeoutOption, print_outcome, program_options
+from sdpalab.commands.shared_options import JsonOption, MaxStepsOption, at_least
 from sdpalab.errors import UserError
 
 __all__ = ["capture"]

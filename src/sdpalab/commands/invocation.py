@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,21 +17,35 @@ from rich.console import Console
 from sdpalab.commands.common import console_for, write_json
 from sdpalab.errors import MachineError, UserError
 
-__all__ = ["INVOCATION", "OUTCOMES", "begin", "command_line", "console_and_subject", "write_document", "write_failure"]
+__all__ = [
+    "INVOCATION",
+    "OUTCOMES",
+    "Tool",
+    "begin",
+    "command_line",
+    "console_and_subject",
+    "write_document",
+    "write_failure",
+]
 
 OUTCOMES = {0: "PASSED", 1: "FAILED", 2: "BAD_INPUT", 3: "MACHINE_FAILED", 130: "INTERRUPTED"}
 """The status of a document without a verdict, by exit code."""
 
 
-CHECK = "SDPALAB_CHECK_DOCUMENTS"
-"""Environment variable: where it is set, as in the tests, each document is held against its model before it is
-written."""
+@dataclass(frozen=True)
+class Tool:
+    """A program with commands: its name and version, and a check that every document passes before it is written."""
+
+    name: str
+    version: str
+    check: Callable[[Mapping[str, Any]], None] | None = None
 
 
 @dataclass
 class Invocation:
-    """One run of the command line: its arguments, the command once it is known, its subject, and what was written."""
+    """One run of a command line: its arguments, the command once it is known, its subject, and what was written."""
 
+    tool: Tool = Tool("", "")
     arguments: list[str] = field(default_factory=list)
     command: str = ""
     subject: str = ""
@@ -42,16 +55,17 @@ class Invocation:
 INVOCATION = Invocation()
 
 
-def begin(arguments: Sequence[str] | None) -> None:
-    """Begin an invocation with these arguments, by default those of the process."""
+def begin(tool: Tool, arguments: Sequence[str] | None) -> None:
+    """Begin an invocation of a tool with these arguments, by default those of the process."""
+    INVOCATION.tool = tool
     INVOCATION.arguments = list(sys.argv[1:] if arguments is None else arguments)
     INVOCATION.command = INVOCATION.subject = ""
     INVOCATION.written = False
 
 
 def command_line() -> list[str]:
-    """``sdpalab`` and its arguments."""
-    return ["sdpalab", *INVOCATION.arguments]
+    """The tool's name and its arguments."""
+    return [INVOCATION.tool.name, *INVOCATION.arguments]
 
 
 def console_and_subject(json_target: str | None, subject: str = "") -> Console:
@@ -88,21 +102,17 @@ def write_failure(code: int, reason: str) -> None:
 
 
 def _write(target: str, document: Mapping[str, Any]) -> None:
-    if os.environ.get(CHECK):
-        from sdpalab.commands.documents import check_document
-
-        check_document(document)
+    if INVOCATION.tool.check is not None:
+        INVOCATION.tool.check(document)
     write_json(target, document)
     INVOCATION.written = True
 
 
 def _envelope(status: str, error: str = "") -> dict[str, Any]:
-    from sdpalab import __version__
-
-    command = INVOCATION.command or "sdpalab"
+    tool, command = INVOCATION.tool, INVOCATION.command or INVOCATION.tool.name
     return {
-        "schema": f"sdpalab/{command}/1",
-        "version": __version__,
+        "schema": f"{tool.name}/{command}/1",
+        "version": tool.version,
         "command": command,
         "subject": INVOCATION.subject,
         "status": status,

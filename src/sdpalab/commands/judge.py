@@ -21,14 +21,9 @@ from sdpalab.commands.options import (
     KERNEL_HELP,
     ArchOption,
     IncludeOption,
-    JsonOption,
     LevelOption,
-    MaxStepsOption,
-    NumericsOption,
     SeedOption,
     SetOption,
-    at_least,
-    checked_numerics,
     complete_kernel,
     include_dirs_of,
     parse_settings,
@@ -36,6 +31,7 @@ from sdpalab.commands.options import (
 )
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.progress import CaseProgress, figures_of
+from sdpalab.commands.shared_options import JsonOption, MaxStepsOption, NumericsOption, at_least, checked_numerics
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise

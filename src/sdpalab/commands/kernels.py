@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import JsonOption
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import entries_of

@@ -20,7 +20,8 @@ __all__ = ["CommandEntry", "LazyCommands", "group_of"]
 class CommandEntry:
     """What the list of commands shows of one, without importing it.
 
-    The command ``torch-matrix`` is ``torch_matrix`` of ``sdpalab.commands.torch_matrix``: a function, or a Typer group.
+    The command ``speed-of-light`` of a package is ``speed_of_light`` of its module ``speed_of_light``: a function, or a
+    Typer group.
 
     Attributes
     ----------
@@ -31,23 +32,27 @@ class CommandEntry:
     one_thread : bool
         Whether NumPy and torch get one thread each: processes and threads of the command keep every core busy already,
         and threads of BLAS would spin while they wait for each other.
+    package : str
+        The package of the module; by default that of the group.
     """
 
     summary: str
     context_settings: Mapping[str, Any] = field(default_factory=dict)
     one_thread: bool = False
+    package: str = ""
 
 
 class LazyCommands(MutableMapping[str, Any]):
     """Commands by name, each imported when it is looked up."""
 
-    def __init__(self, entries: Mapping[str, CommandEntry]) -> None:
+    def __init__(self, package: str, entries: Mapping[str, CommandEntry]) -> None:
+        self.package = package
         self.entries = entries
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = _load(name, self.entries[name])
+            self._loaded[name] = _load(self.package, name, self.entries[name])
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -66,12 +71,12 @@ class LazyCommands(MutableMapping[str, Any]):
         return name in self.entries
 
 
-def _load(name: str, entry: CommandEntry) -> Any:
+def _load(package: str, name: str, entry: CommandEntry) -> Any:
     """The command of the module of its name, with the options of every command; a group adds them itself."""
     attribute = name.replace("-", "_")
     if entry.one_thread:
         _limit_threads()
-    value = getattr(import_module(f"sdpalab.commands.{attribute}"), attribute)
+    value = getattr(import_module(f"{entry.package or package}.{attribute}"), attribute)
     if isinstance(value, typer.Typer):
         return typer.main.get_command(value)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -85,13 +90,13 @@ def _limit_threads() -> None:
         os.environ.setdefault(name, "1")
 
 
-def group_of(entries: Mapping[str, CommandEntry]) -> type[TyperGroup]:
-    """The class of a group with these commands, for ``typer.Typer(cls=)``."""
+def group_of(package: str, entries: Mapping[str, CommandEntry]) -> type[TyperGroup]:
+    """The class of a group with these commands of a package, for ``typer.Typer(cls=)``."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
-            self.commands = LazyCommands(entries)
+            self.commands = LazyCommands(package, entries)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(entries)

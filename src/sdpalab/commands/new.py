@@ -13,7 +13,7 @@ import typer
 
 from sdpalab.commands.common import conclude
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import JsonOption
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.errors import UserError
 
 __all__ = ["KINDS", "new"]

@@ -21,17 +21,11 @@ __all__ = [
     "ArchOption",
     "ExecutorOption",
     "IncludeOption",
-    "JsonOption",
     "KernelArgument",
-    "LaunchOption",
     "LevelOption",
-    "MaxStepsOption",
-    "NumericsOption",
     "SeedOption",
     "SetOption",
     "WorkersOption",
-    "at_least",
-    "checked_numerics",
     "complete_kernel",
     "executor_of",
     "include_dirs_of",
@@ -51,9 +45,6 @@ def complete_kernel(incomplete: str) -> list[str]:
 
 
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
-]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
 ]
@@ -67,24 +58,6 @@ IncludeOption = Annotated[
 ]
 LevelOption = Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")]
 SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs for --shape.")]
-MaxStepsOption = Annotated[
-    int | None,
-    typer.Option("--max-steps", metavar="N", help="Steps of one warp, above which it counts as an endless loop."),
-]
-LaunchOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE.json",
-        help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
-        '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
-        "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
-        "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
-    ),
-]
-NumericsOption = Annotated[
-    str | None,
-    typer.Option(metavar="N", help="Rule of the simulator's tensor-core sums: hardware (the default) or float32."),
-]
 ExecutorOption = Annotated[
     str,
     typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
@@ -126,30 +99,6 @@ def shapes(what: str, default: str) -> Any:
     """``--shape``, which may be repeated; ``what`` it is for, and the default."""
     help_text = f"{what}, or a name such as mission; may be repeated. Default: {default}."
     return typer.Option("--shape", metavar="B,H,S,D", help=help_text)
-
-
-def at_least(option: str, value: int | None, least: int) -> int | None:
-    """``value``, unless it is below ``least``: then a UserError with the name of the option."""
-    if value is not None and value < least:
-        raise UserError(f"{option} takes a number from {least} up, not {value}")
-    return value
-
-
-def checked_numerics(name: str | None) -> str:
-    """The value of ``--numerics``, or the default.
-
-    Raises
-    ------
-    UserError
-        If there is no such rule.
-    """
-    from sdpalab.sim import DEFAULT_NUMERICS, NUMERICS  # here: the simulator takes 0.2 s to import
-
-    if name is None:
-        return DEFAULT_NUMERICS
-    if name not in NUMERICS:
-        raise UserError(f"--numerics takes {', '.join(NUMERICS)}, not {name!r}")
-    return name
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:

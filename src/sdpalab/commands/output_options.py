@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sdpalab.commands.common import OUTPUT
-from sdpalab.commands.option_groups import with_groups
+from sdpalab.commands.groups import with_groups
 
 __all__ = ["with_output_options"]
 

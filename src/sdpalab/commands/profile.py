@@ -14,14 +14,13 @@ from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
-    JsonOption,
-    LaunchOption,
     SetOption,
     complete_kernel,
     include_dirs_of,
     parse_settings,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problem_of
+from sdpalab.commands.shared_options import JsonOption, LaunchOption
 from sdpalab.commands.simulated_profile import (
     ProfileView,
     output_folder,

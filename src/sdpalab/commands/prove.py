@@ -10,15 +10,10 @@ import typer
 
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
-from sdpalab.commands.options import (
-    JsonOption,
-    LevelOption,
-    SeedOption,
-    at_least,
-    shapes,
-)
+from sdpalab.commands.options import LevelOption, SeedOption, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
+from sdpalab.commands.shared_options import JsonOption, at_least
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem
 

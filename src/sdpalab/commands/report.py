@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import JsonOption
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.errors import UserError
 
 __all__ = ["report"]

@@ -15,17 +15,11 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.options import (
-    KERNEL_HELP,
-    IncludeOption,
-    JsonOption,
-    NumericsOption,
-    checked_numerics,
-    include_dirs_of,
-)
+from sdpalab.commands.options import KERNEL_HELP, IncludeOption, include_dirs_of
 from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
+from sdpalab.commands.shared_options import JsonOption, NumericsOption, checked_numerics
 from sdpalab.commands.side_by_side import CaseStarted, JudgeRequest, KernelOutcome, KernelRun, judged_side_by_side
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError

@@ -10,7 +10,7 @@ import typer
 from sdpalab.commands.common import conclude, console_for, verdict_text
 from sdpalab.commands.hazards import count_of, print_hazards
 from sdpalab.commands.invocation import INVOCATION, write_document
-from sdpalab.commands.options import JsonOption, MaxStepsOption, at_least
+from sdpalab.commands.shared_options import JsonOption, MaxStepsOption, at_least
 from sdpalab.errors import UserError
 from sdpalab.gpus import gpu_named
 

@@ -15,20 +15,16 @@ from sdpalab.commands.common import conclude, console_for, progress_console, ver
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.option_groups import WorkerOptions
-from sdpalab.commands.options import (
-    ArchOption,
-    IncludeOption,
+from sdpalab.commands.options import ArchOption, IncludeOption, SetOption, include_dirs_of, parse_settings
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import (
     JsonOption,
     LaunchOption,
     MaxStepsOption,
     NumericsOption,
-    SetOption,
     at_least,
     checked_numerics,
-    include_dirs_of,
-    parse_settings,
 )
-from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
@@ -36,7 +32,7 @@ from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
-    from sdpalab.run.sanitize import Modes, Progress, Sanitized
+    from sdpalab.run.sanitizer import Modes, Progress, Sanitized
 
 __all__ = ["sanitize"]
 
@@ -169,7 +165,7 @@ def _modes(
     max_steps: int | None,
     numerics: str,
 ) -> Modes:
-    from sdpalab.run.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
+    from sdpalab.run.sanitizer import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
 
     if volatile not in ("data", "sync"):
         raise UserError(f"--volatile takes data or sync, not {volatile!r}")
@@ -238,7 +234,7 @@ def _file(
 ) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
     from sdpalab.run.ptx_case import case_of
-    from sdpalab.run.sanitize import sanitize_case
+    from sdpalab.run.sanitizer import sanitize_case
 
     case = case_of(path, launch)
     return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)

@@ -16,10 +16,8 @@ from rich.text import Text
 
 from sdpalab.commands.common import verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import (
-    JsonOption,
-)
 from sdpalab.commands.problem_options import ProblemOptions, problem_of
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named

@@ -14,16 +14,9 @@ from rich.text import Text
 from sdpalab.commands.common import conclude as say_end
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import (
-    JsonOption,
-    KernelArgument,
-    SeedOption,
-    SetOption,
-    at_least,
-    parse_settings,
-    shapes,
-)
+from sdpalab.commands.options import KernelArgument, SeedOption, SetOption, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import JsonOption, at_least
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem

@@ -15,12 +15,12 @@ from sdpalab.commands.options import (
     AddressOption,
     ExecutorOption,
     IncludeOption,
-    JsonOption,
     KernelArgument,
     include_dirs_of,
     shapes,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 

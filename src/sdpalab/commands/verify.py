@@ -8,7 +8,7 @@ import typer
 
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import JsonOption
+from sdpalab.commands.shared_options import JsonOption
 
 __all__ = ["verify"]
 

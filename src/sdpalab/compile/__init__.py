@@ -1,6 +1,7 @@
 """Source and configuration to PTX and cubin: compiler, content-keyed cache, resources, occupancy, static gate."""
 
-from sdpalab.compile.builder import DEFAULT_ARCH, Build, build
+from sdpalab.compile.builder import DEFAULT_ARCH, Build
+from sdpalab.compile.building import build, completed
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.gate import GateResult, Rule, check
 from sdpalab.compile.headers import cuda_include_dirs
@@ -23,6 +24,7 @@ __all__ = [
     "check",
     "check_arch",
     "compiler_version",
+    "completed",
     "cuda_include_dirs",
     "disassemble",
     "nvrtc_version",

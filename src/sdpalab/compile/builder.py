@@ -6,8 +6,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from sdpalab.compile.cache import Cache, key_of
@@ -15,8 +16,7 @@ from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import DEFAULT_ARCH
-from sdpalab.kernels.plan import Launch, Module, PtxSource, Source, TritonModule
+from sdpalab.source import DEFAULT_ARCH, Module, PtxSource, Source, TritonModule
 
 __all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
 
@@ -115,17 +115,6 @@ class Build:
         """Digest of the cubin."""
         return sha256(self.cubin).hexdigest()
 
-    def completed(self, launch: Launch) -> Launch:
-        """``launch`` completed by the compiler's values: Triton's block, shared memory, and null scratch pointers."""
-        if not self.triton:
-            return launch
-        return replace(
-            launch,
-            block=(self.triton["threads"], 1, 1),
-            args=(*launch.args, *(0,) * self.triton["scratch_params"]),
-            dynamic_smem=self.triton["dynamic_smem"],
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: all but the PTX and cubin themselves, of which the digests are given."""
         return {
@@ -162,7 +151,12 @@ class _Compilation:
 
 
 def build(
-    module: Source, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
+    module: Source,
+    arch: str = DEFAULT_ARCH,
+    *,
+    cache: Cache | None = None,
+    options: Sequence[str] = (),
+    include_dirs: Sequence[Path] = (),
 ) -> Build:
     """Compile ``module`` for ``arch``, or read the result from the cache.
 
@@ -176,6 +170,8 @@ def build(
         Default: the user's.
     options : sequence of str
         Further options of NVRTC; none that adds a search path or sets the architecture.
+    include_dirs : sequence of Path
+        Folders with headers, behind those of the module.
 
     Raises
     ------
@@ -189,7 +185,7 @@ def build(
     start = time.perf_counter()
     check_arch(arch)
     if isinstance(module, Module):
-        job = _nvrtc_job(module, arch, options)
+        job = _nvrtc_job(module, arch, options, include_dirs)
     else:
         job = _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
     name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
@@ -222,8 +218,8 @@ def build(
     )
 
 
-def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
-    headers = resolve_headers(module)
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:
+    headers = resolve_headers(module, include_dirs)
     command = _command(module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from sdpalab.compile.standard_headers import standard_header
 from sdpalab.errors import MachineError, UserError
-from sdpalab.kernels.plan import INCLUDE_DIR, Module
+from sdpalab.source import Module
 
 __all__ = ["Header", "cuda_include_dirs", "resolve_headers"]
 
@@ -156,13 +156,13 @@ def cuda_include_dirs() -> tuple[str, ...]:
     raise MachineError("CUDA's headers are not installed: pip install nvidia-cuda-runtime nvidia-cuda-crt")
 
 
-def resolve_headers(module: Module) -> tuple[Header, ...]:
+def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[Header, ...]:
     """Every header that ``module`` can reach, sorted by name.
 
-    A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then among the lab's
-    headers, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to NVRTC, which
-    has a few built in, and whose error message names the line. Directives in comments and in branches not taken count,
-    and of a macro that names a header all definitions: the closure may be too large, never too small.
+    A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then in
+    ``include_dirs``, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to
+    NVRTC, which has a few built in, and whose error message names the line. Directives in comments and in branches not
+    taken count, and all definitions of a macro that names a header: the closure may be too large, never too small.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
     MachineError
         If CUDA's headers are needed and not installed.
     """
-    own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
+    own = [os.path.abspath(folder) for folder in (*module.include_dirs, *include_dirs)]
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())

@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from sdpalab.compile.builder import Build
+from sdpalab.compile.building import completed
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.occupancy import RESERVED_SHARED, capability, occupancy
 from sdpalab.compile.sass import analyse
@@ -97,7 +98,7 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
     MachineError
         If a tool is not installed, or its output does not hold the entry.
     """
-    launch = build.completed(launch)
+    launch = completed(launch, build)
     usage = _usage(build)
     code = analyse(build, cache)
     x, y, z = launch.block

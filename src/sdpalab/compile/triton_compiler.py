@@ -17,7 +17,7 @@ from typing import Any
 
 from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError
-from sdpalab.kernels.plan import TritonModule
+from sdpalab.source import TritonModule
 
 __all__ = ["TESTED", "TritonCompiled", "TritonProgram", "assemble", "assemblers_version", "ptxas_version"]
 

@@ -66,7 +66,7 @@ def built_module(
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}
     if isinstance(module, Module):
         own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
-        for header in resolve_headers(module):
+        for header in resolve_headers(module, (INCLUDE_DIR,)):
             if any(os.path.isfile(os.path.join(folder, header.name)) for folder in own):
                 files[f"include/{header.name}"] = header.text
     return BuiltModule(name, build, files, resources, gate)

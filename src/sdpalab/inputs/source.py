@@ -12,27 +12,17 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.errors import UserError
+from sdpalab.dtypes import dtype_of
 from sdpalab.problem import Problem
 from sdpalab.scoring import Scoring
 
 __all__ = ["F64", "Source", "dtype_of"]
 
 F64 = npt.NDArray[np.float64]
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of that name, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise UserError(f"dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
 
 
 @dataclass

@@ -15,7 +15,8 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
 from sdpalab.run.hazards import SanitizedHazard
-from sdpalab.run.sanitize import Modes, Sanitized, combine, sanitize_kernel
+from sdpalab.run.sanitize import combine, sanitize_kernel
+from sdpalab.run.sanitizer import Modes, Sanitized
 from sdpalab.run.suppressions import Suppression
 
 __all__ = ["sanitize_by_jobs", "sanitize_job"]

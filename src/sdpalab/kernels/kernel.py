@@ -28,6 +28,7 @@ from sdpalab.kernels.declarations import (
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.kernels.tuned import tuned_kernel
 from sdpalab.problem import ARRAYS, Problem
+from sdpalab.source import DEFAULT_ARCH
 
 __all__ = [
     "DEFAULT_ARCH",
@@ -45,9 +46,6 @@ __all__ = [
     "extra_constants",
     "supports_all",
 ]
-
-DEFAULT_ARCH = "sm_89"
-"""Of the mission's GPU, the L4."""
 
 PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
 Supports = Callable[[Problem], "str | bool | None"]

@@ -7,11 +7,12 @@ simulator; it does not depend on the executor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sdpalab.problem import Problem
+from sdpalab.source import Module, PtxSource, Source, TritonModule
 
 __all__ = [
     "HEADER_FOLDERS",
@@ -37,101 +38,6 @@ HEADER_FOLDERS = (INCLUDE_DIR, *sorted(path for path in INCLUDE_DIR.iterdir() if
 """Where to look for a header that PTX names without its folder. No two headers have the same name."""
 
 Dim3 = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Module:
-    """A CUDA C++ translation unit with its knobs fixed: all that the build needs to know.
-
-    Attributes
-    ----------
-    name : str
-        File name for diagnostics and line information, such as ``flash.cu``.
-    source : str
-        CUDA C++ text.
-    entry : str
-        C++ name expression of the ``__global__`` function, such as ``flash_attention`` or ``softmax<64>``.
-    defines : mapping of str to str
-        Preprocessor macros; knobs of the configuration and traits of the problem arrive here.
-    include_dirs : tuple of Path
-        Where ``#include`` looks first; the lab's own headers and CUDA's come after.
-    options : tuple of str
-        Further options of NVRTC, such as ``-default-device``; none that adds a search path or sets the architecture.
-    """
-
-    name: str
-    source: str
-    entry: str
-    defines: Mapping[str, str] = field(default_factory=dict)
-    include_dirs: tuple[Path, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TritonModule:
-    """A Triton function with its knobs fixed: all that the build needs to know.
-
-    Attributes
-    ----------
-    name : str
-        File name for diagnostics and line information, such as ``attention.py``.
-    source : str
-        Text of that file, for the record: Triton compiles ``fn`` and what it calls.
-    fn : triton.JITFunction
-        What ``@triton.jit`` made.
-    signature : mapping of str to str
-        Triton's type of each parameter in order, such as ``*fp16``, ``i32`` or ``constexpr``.
-    constants : mapping of str to int, str or bool
-        Values of the ``constexpr`` parameters.
-    options : mapping of str to int
-        Triton's compile options, such as ``num_warps``.
-    """
-
-    name: str
-    source: str
-    fn: Any
-    signature: Mapping[str, str]
-    constants: Mapping[str, int | float | str | bool]
-    options: Mapping[str, int]
-
-    @property
-    def entry(self) -> str:
-        """Name of the function."""
-        return str(self.fn.__name__)
-
-
-@dataclass(frozen=True)
-class PtxSource:
-    """PTX that another process compiled, with what the build records of it: a Triton function out of a user's file.
-
-    Attributes
-    ----------
-    name, source : str
-        File name and text of the source.
-    entry : str
-        Name in the PTX.
-    arch : str
-        What it was compiled for.
-    ptx : bytes
-    compiler : str
-    command : tuple of str
-        What the compiler was given.
-    triton : mapping of str to int
-        As in :class:`sdpalab.compile.Build`.
-    """
-
-    name: str
-    source: str
-    entry: str
-    arch: str
-    ptx: bytes
-    compiler: str
-    command: tuple[str, ...] = ()
-    triton: Mapping[str, int] = field(default_factory=dict)
-
-
-Source: TypeAlias = Module | TritonModule | PtxSource
-"""What the build can compile."""
 
 
 @dataclass(frozen=True)

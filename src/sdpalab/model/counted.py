@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from sdpalab.compile import Build, Resources, disassemble, resources
+from sdpalab.compile import Build, Resources, completed, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, parse
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
@@ -255,6 +255,6 @@ def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[Coun
     for launch, (build, report) in zip(plan.launches, ran, strict=True):
         assert launch.module is not None, "a launch plan names the module of every step"
         assert report.counters is not None, "counters were requested"
-        complete = build.completed(launch)
+        complete = completed(launch, build)
         counted.append(CountedLaunch(launch.module.entry, complete, build, resources(build, launch), report.counters))
     return counted

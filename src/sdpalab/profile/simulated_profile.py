@@ -19,6 +19,7 @@ from sdpalab.model.counted import CountedLaunch, CountedPlan
 from sdpalab.model.critical_path import CriticalPath
 from sdpalab.model.modelled import ModelledStep, ModelledTime, StepWork, modelled
 from sdpalab.profile.source_lines import LineFigures, line_figures
+from sdpalab.run.kernel_sources import kernel_sources
 from sdpalab.run.sources import Sources
 from sdpalab.sim.counters import Counters
 
@@ -168,7 +169,7 @@ def simulated_profile(counted: CountedPlan, gpu: Gpu, arch: str, *, cold: bool =
     time = modelled(works, gpu, cold=cold) if works else None
     steps = dict(zip(map(id, counted.steps), zip(time.steps, works, strict=True), strict=True)) if time else {}
     modules = (launch.launch.module for launch in counted.launches)
-    sources = Sources.of(module for module in modules if module is not None)
+    sources = kernel_sources(module for module in modules if module is not None)
     launches = [_figures(each, sources, gpu, *steps.get(id(each), (None, None))) for each in counted.launches]
     return SimulatedProfile(gpu, arch, tuple(launches), time, counted.not_modelled, sources)
 

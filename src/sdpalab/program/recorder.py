@@ -160,7 +160,7 @@ class LaunchRecorder:
 
     def _described(self, array: Any, dtype: str, file: str) -> dict[str, Any]:
         """Bytes as a buffer of a launch file, in a file of their own unless they are all alike."""
-        from sdpalab.inputs import dtype_of
+        from sdpalab.dtypes import dtype_of
 
         flat = np.asarray(array).reshape(-1).view(np.uint8)
         if flat.size % dtype_of(dtype).itemsize:

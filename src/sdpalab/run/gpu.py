@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.compile import Build, Cache, build
+from sdpalab.compile import Build, Cache, build, completed
 from sdpalab.errors import UserError
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
@@ -206,7 +206,7 @@ class GpuExecutor:
             knobs = " ".join(option.removeprefix("-D") for option in built.command if option.startswith("-D"))
             where = f"step {number} of the plan, {built.name}" + (f" with {knobs}" if knobs else "")
             entry = entry_of(built.ptx, built.entry)
-            full = built.completed(step)
+            full = completed(step, built)
             block = parameter_bytes(entry, full, addresses, partial(encoded, where), where)
             steps.append(prepare_step(self.gpu, built.cubin, entry, built.arch, full, block, where))
         return steps

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.compile import DEFAULT_ARCH, Cache, build
+from sdpalab.dtypes import dtype_of
 from sdpalab.errors import UserError
-from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Module
 from sdpalab.run.launch_file import (
     BufferDescription,

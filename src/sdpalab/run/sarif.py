@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.run.hazards import HazardGroup, Party
-from sdpalab.run.sanitize import Sanitized
+from sdpalab.run.sanitizer import Sanitized
 from sdpalab.run.sources import split_place
 
 __all__ = ["RULES", "to_sarif"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build
+from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build, completed
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
@@ -103,7 +103,7 @@ class SimulatedExecutor:
                 unwritten.pop(step.c, None)
                 continue
             built = next(ready) if builds else self._build(step, number)
-            step = built.completed(step)
+            step = completed(step, built)
             report = launch(
                 built.ptx,
                 built.entry,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Module, Source
+from sdpalab.source import Module, Source
 
 __all__ = ["Sources", "split_place"]
-
-_WRAPPERS = frozenset(path.name for path in (INCLUDE_DIR / "ptx").iterdir())
-"""Headers of one wrapper an instruction: the line of the call says more than the wrapper's own."""
 
 
 def split_place(place: str) -> tuple[str, int]:
@@ -27,19 +24,29 @@ class Sources:
     texts : mapping of str to str
         Those at hand, such as a kernel's source given as text.
     folders : iterable of Path
-        Where other files are looked for, in this order; the lab's headers come last.
+        Folders of other files, in this order.
+    wrappers : collection of str
+        Files of one wrapper an instruction: the line of the call says more than the wrapper's own.
     """
 
-    def __init__(self, texts: Mapping[str, str] | None = None, folders: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        texts: Mapping[str, str] | None = None,
+        folders: Iterable[Path] = (),
+        wrappers: Collection[str] = frozenset(),
+    ) -> None:
         self._texts: dict[str, str | None] = dict(texts or {})
-        self._folders = tuple(dict.fromkeys([*folders, *HEADER_FOLDERS]))
+        self._folders = tuple(dict.fromkeys(folders))
+        self._wrappers = wrappers
 
     @classmethod
-    def of(cls, modules: Iterable[Source]) -> Sources:
-        """Those of the modules of a launch plan."""
+    def of(
+        cls, modules: Iterable[Source], folders: Iterable[Path] = (), wrappers: Collection[str] = frozenset()
+    ) -> Sources:
+        """The sources of modules, whose own folders come first."""
         modules = list(modules)
-        folders = [folder for module in modules if isinstance(module, Module) for folder in module.include_dirs]
-        return cls({module.name: module.source for module in modules}, folders)
+        own = [folder for module in modules if isinstance(module, Module) for folder in module.include_dirs]
+        return cls({module.name: module.source for module in modules}, [*own, *folders], wrappers)
 
     def text(self, name: str) -> str | None:
         """The text of the file of that name; None if there is no such file at hand."""
@@ -64,7 +71,7 @@ class Sources:
 
     def speaks(self, name: str) -> bool:
         """Whether a line of that file says something to the author of a kernel: it is at hand, and not a wrapper."""
-        return name not in _WRAPPERS and self.text(name) is not None
+        return name not in self._wrappers and self.text(name) is not None
 
     def innermost(self, frames: Sequence[str]) -> str:
         """Of ``file:line:column``, innermost first, the first whose line says something; else the first of all."""

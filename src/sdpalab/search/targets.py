@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from hashlib import sha256
 from pathlib import Path
 
-from sdpalab.compile import Build
+from sdpalab.compile import Build, completed
 from sdpalab.errors import UserError
 from sdpalab.jobs.judging import source_of
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel, kernel_in_sandbox
@@ -89,7 +89,7 @@ def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:
     for step in plan.steps:
         if isinstance(step, Launch):
             build = next(ready)
-            launch = build.completed(step)
+            launch = completed(step, build)
             place = [launch.grid, launch.block, launch.cluster, launch.dynamic_smem, list(map(str, launch.args))]
             parts.append([build.ptx_sha256, build.entry, *place, *(["programmatic"] if launch.programmatic else [])])
         else:

@@ -24,7 +24,7 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
 from sdpalab.run.hazards import ENDINGS, SanitizedHazard, ending, group
-from sdpalab.run.sources import Sources
+from sdpalab.run.kernel_sources import kernel_sources
 from sdpalab.sim import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, prepare, thorough_checks
 
 __all__ = ["main"]
@@ -48,7 +48,7 @@ class _PlanServer:
     def __init__(self) -> None:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
-        self._sources = Sources()
+        self._sources = kernel_sources()
         self._hazards: list[SanitizedHazard] = []
         """Hazards of the order that is being executed."""
         self._launches = 0
@@ -101,7 +101,7 @@ class _PlanServer:
             prepare()
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
-            self._sources = Sources.of(step.module for step in sent.steps if isinstance(step, SentStep))
+            self._sources = kernel_sources(step.module for step in sent.steps if isinstance(step, SentStep))
         return self._built[1]
 
     def _run(

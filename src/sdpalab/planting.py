@@ -1,0 +1,20 @@
+"""Edits of source text that plant a bug."""
+
+from __future__ import annotations
+
+__all__ = ["replace_once"]
+
+
+def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") -> str:
+    """``text`` with each (old, new) of ``edits`` made in turn.
+
+    Raises
+    ------
+    ValueError
+        If an old piece is not there exactly once: the text has changed, and the edit has to follow.
+    """
+    for old, new in edits:
+        if (count := text.count(old)) != 1:
+            raise ValueError(f"an edit of {where} needs its old piece there once, not {count} times: {old!r}")
+        text = text.replace(old, new)
+    return text
