@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.collector import without_collector
-from sdpalab.sim.errors import NotAlgebraic
+from sdpalab.sim.errors import NotAlgebraic, StepLimit
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -117,8 +117,18 @@ class NativeCode:
         return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
 
     def run(self, state: State, begin: int, end: int) -> int:
-        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter."""
-        return int(self._loop(state.context.ctypes.data, begin, end))
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter.
+
+        Raises
+        ------
+        StepLimit
+            If the checks' clock is at its end.
+        """
+        status = int(self._loop(state.context.ctypes.data, begin, end))
+        if status == layout.LATE:
+            most = int(state.context[layout.TIME_LIMIT])
+            raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
+        return status
 
 
 def _run(

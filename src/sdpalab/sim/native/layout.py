@@ -77,6 +77,7 @@ WHY = (
     "not algebraic",
     "an access that comes after no griddepcontrol.wait",
     "calls within calls that are too deep",
+    "too many releases",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
@@ -84,7 +85,12 @@ WHY = (
 (TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
     range(14, 24)
 )
-TOO_DEEP = 24
+TOO_DEEP, LATE = 24, 25
+
+FIRST_TIME, LAST_TIME = 64, 1 << 30
+"""Times of the checks' clock. An operation's time, or a status, is a number of which those below ``FIRST_TIME`` are
+statuses. Times are 32 bits wide in some shadows (``READERS``, ``UPDATERS``, tags of global memory): beyond
+``LAST_TIME`` the run ends at the next block."""
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -142,8 +148,8 @@ CONTEXT_WORDS = 208
     COPIES,  # in flight, MOST_COPIES a warp
     CHECKED,  # whether the checks are on
     ACTORS,  # words of a vector: one for each actor of a cluster, with asynchronous units in both proxies
-    TIME,  # counts releases and asynchronous operations; never goes back
-    BEGAN,  # the time when the cluster began
+    TIME,  # counts releases and asynchronous operations; goes back where a cluster begins late (LAST_TIME)
+    TIME_LIMIT,  # the time beyond which the run ends; a cluster that begins beyond half of it restarts the clock
     CLOCKS,  # for each warp the time of its last release, for other actors that of their last operation
     VECTORS,  # for each warp, up to which time each actor's accesses come before its own
     FLOORS,  # a time up to which the accesses of all actors come before a warp's, but for itself
@@ -284,7 +290,9 @@ CONTEXT_WORDS = 208
     PHASES,  # how many phases of barriers have been complete whose arrivals are events
     TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
-) = range(194)
+    TIMED,  # addresses and bytes of all that holds times of the running cluster's actors, and no others
+    TIMED_COUNT,
+) = range(196)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
