@@ -16,6 +16,7 @@ from gpu_records import Workspace, has_times
 
 from sdpalab.evidence.proven import exactness_reason
 from sdpalab.kernels.registry import KERNELS
+from sdpalab.sim.cpus import usable_cpus
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -214,7 +215,7 @@ def prepare_parts(arch: str) -> list[Part]:
 
 def workers() -> int:
     """Parallel processes where nothing is timed."""
-    return max(1, min(8, os.cpu_count() or 1))
+    return min(8, usable_cpus())
 
 
 def describe(part: Part) -> dict[str, Any]:

@@ -59,7 +59,7 @@ _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EN
 def _top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> int:
     invocation.INVOCATION.command = context.invoked_subcommand or ""
     if version:
-        from sdpalab import __version__
+        from sdpalab.version import __version__
 
         print(f"sdpalab {__version__}")
         raise typer.Exit(_GOOD)

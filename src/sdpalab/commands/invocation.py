@@ -97,7 +97,7 @@ def _write(target: str, document: Mapping[str, Any]) -> None:
 
 
 def _envelope(status: str, error: str = "") -> dict[str, Any]:
-    from sdpalab import __version__
+    from sdpalab.version import __version__
 
     command = INVOCATION.command or "sdpalab"
     return {

@@ -11,7 +11,6 @@ has none and is made anew, and so is what no longer imports.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import json
 import os
@@ -32,6 +31,7 @@ from typing import Any
 from sdpalab.compile import Cache
 from sdpalab.compile.cache import key_of
 from sdpalab.errors import UserError
+from sdpalab.locks import lock_file
 
 __all__ = ["CannotInstall", "TorchEnvironment", "check_version", "lab_packages", "make_environment", "this_environment"]
 
@@ -299,7 +299,7 @@ def _lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor: Any = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_file(descriptor)
         yield
     finally:
         os.close(descriptor)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.collector import without_collector
+from sdpalab.sim.cpus import usable_cpus
 from sdpalab.sim.errors import NotAlgebraic, StepLimit
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -200,8 +199,7 @@ def _threads(setup: Setup, workers: int | None) -> int:
         return min(workers, _MOST_THREADS)
     loops = any(after <= number for number, block in enumerate(setup.program.blocks) for after in block.successors)
     work = setup.geometry.ctas * setup.geometry.threads * len(setup.entry.instructions) * (8 if loops else 1)
-    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(cpus, _MOST_THREADS) if work > _WORTH else 1
+    return min(usable_cpus(), _MOST_THREADS) if work > _WORTH else 1
 
 
 def _conflict(states: list[State]) -> bool:

@@ -49,8 +49,8 @@ UNWRITTEN = "uninitialised"
 """Why a launch ends in which shared memory is read that nobody wrote."""
 NOTHING_CAN_RUN = "nothing can run"
 """Why one does in which all threads wait, most likely for each other or for blocks that have not begun."""
-DONE, MISS = 0, 1
-"""An operation is done; or its addresses are outside the extent that its record remembers."""
+DONE = 0
+"""An operation is done."""
 GIVE_UP = 2
 """From this number on: the run ends, and why."""
 WHY = (
@@ -140,7 +140,6 @@ CONTEXT_WORDS = 208
     CLUSTER_X,
     CLUSTER_Y,
     CLUSTER_Z,
-    FIND,  # the function that looks for an extent
     ORDER,  # FORWARD, BACKWARD or DRAWN
     SEED,
     DRAW,  # the state of what is drawn in a cluster
@@ -292,7 +291,7 @@ CONTEXT_WORDS = 208
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
     TIMED,  # addresses and bytes of all that holds times of the running cluster's actors, and no others
     TIMED_COUNT,
-) = range(196)
+) = range(195)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
