@@ -312,6 +312,27 @@ SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 3276
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
 SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
 """There too: the exponents of A, and room for the sums of a tile."""
+SCRATCH_COUNTS = 65536
+"""In the scratch: for each bank of shared memory how many words it delivers, and which."""
+
+SCRATCH_REGIONS = {
+    "an operation": (0, SCRATCH_PLACES),
+    "places": (SCRATCH_PLACES, 8 * WARP),
+    "stale places": (STALE_PLACES, 8 * WARP),
+    "stale lanes": (STALE_DIFFER, 8),
+    "stale bytes": (STALE_WORDS, STALE_BYTES * WARP),
+    "chunks": (SCRATCH_CHUNKS, 8 * 16 * (256 // 8)),  # of 256 columns
+    "A": (SCRATCH_A, 4 * 16 * 32),  # of a warp
+    "record": (SCRATCH_RECORD, 4 * RECORD_WORDS),
+    "B": (SCRATCH_B, 4 * 256 * 32),
+    "counts": (SCRATCH_COUNTS, 8 * 32 * (1 + 32)),
+    "exponents": (SCRATCH_EXPONENTS, 2 * 16 * 8 * 32),
+    "tile": (SCRATCH_TILE, 1024),
+    "poison": (SCRATCH_POISON, 256),
+    "faults": (SCRATCH_FAULTS, 8 * WARP),
+    "widths": (SCRATCH_WIDTHS, 8 * WARP),
+}
+"""Where each region of the scratch begins, and its bytes."""
 
 HOST_GLOBAL = 1 << 8
 """In ``HOST_ACCESS``: the access is to global memory."""
