@@ -25,7 +25,7 @@ from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import NUMERICS
-from sdpalab.sim.tensor_cores import SumRule, rule_of
+from sdpalab.sim.tensor_cores import EMIN, SumRule, rule_of
 
 Array = npt.NDArray[Any]
 
@@ -56,9 +56,9 @@ def to_e4m3(x: Array) -> Array:
     return x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
 
 
-def exponents(values: Array) -> Array:
-    """Exponents of numbers of e4m3 in float32, far below all others for zero."""
-    return np.where(values == 0, -1000, np.frexp(values)[1] - 1)
+def exponents(values: Array, least: int) -> Array:
+    """Exponents of numbers, ``least`` at least; far below all others for zero."""
+    return np.where(values == 0, -1000, np.maximum(np.frexp(values)[1] - 1, least))
 
 
 def add_products(left: Array, right: Array, before: Array, rule: SumRule) -> Array:
@@ -67,8 +67,9 @@ def add_products(left: Array, right: Array, before: Array, rule: SumRule) -> Arr
     total = before.astype(np.float64)
     for block in map(list, rule.blocks):
         terms = left[:, None, block].astype(np.float64) * right[None, :, block]
-        greatest = (exponents(left)[:, None, block] + exponents(right)[None, :, block]).max(axis=2)
-        greatest = np.maximum(greatest, exponents(total))
+        of_a, of_b = (exponents(each, least) for each, least in zip((left, right), rule.least, strict=True))
+        greatest = (of_a[:, None, block] + of_b[None, :, block]).max(axis=2)
+        greatest = np.maximum(greatest, exponents(total, EMIN["f32"]))
         unit = np.ldexp(1.0, np.where(greatest < -900, 0, greatest) - rule.fraction)
         total = np.trunc(total / unit) * unit + (np.trunc(terms / unit[:, :, None]) * unit[:, :, None]).sum(axis=2)
         last = np.ldexp(1.0, np.where(total == 0, 0, np.frexp(total)[1] - 1) - rule.precision)

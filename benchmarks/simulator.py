@@ -35,6 +35,7 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run.buffers import starting_array
+from sdpalab.sim.cpus import usable_cpus
 
 BLOCK_M, BLOCK_N = 64, 64
 _LONGEST_BESIDE = 4096
@@ -276,7 +277,7 @@ def growth(longest: int, beside: bool) -> None:
 
 def scaling(seq: int) -> None:
     """A row for each number of workers up to that of the CPUs."""
-    most = len(os.sched_getaffinity(0))
+    most = usable_cpus()
     for checks in ((), sim.CHECKS):
         print(f"workers, S={seq}, {'all' if checks else 'no'} checks:")
         alone = 0.0

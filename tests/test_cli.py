@@ -16,6 +16,7 @@ import pytest
 from sdpalab import StaticLimits, doctor
 from sdpalab.compile import triton_compiler
 from sdpalab.kernels import registry
+from sdpalab.sim.cpus import usable_cpus
 
 pytestmark = pytest.mark.first
 
@@ -239,7 +240,7 @@ def test_every_entry_of_the_command_line_is_a_command_with_a_short_summary() -> 
     assert all(len(entry.summary) <= 60 for entry in COMMANDS.values())
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="NumPy has one thread on one core anyway")
+@pytest.mark.skipif(usable_cpus() < 2, reason="NumPy has one thread on one core anyway")
 def test_a_command_that_keeps_every_core_busy_gives_numpy_one_thread() -> None:
     code = """if True:
         import os, sys

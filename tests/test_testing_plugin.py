@@ -45,7 +45,7 @@ def few_cases(level: str, problems: Any, *, seed: int, claims: bool) -> tuple[Ca
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cases in place of some thirty, in one process."""
     monkeypatch.setattr("sdpalab.judge.cases.cases_for", few_cases)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
 
 
 def test_what_is_right_passes_and_the_verdict_comes_back(quickly: None) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sdpalab.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from sdpalab.torch_api.kernels import reload_proofs
     from sdpalab.torch_api.lse import attention_with_lse
     from sdpalab.torch_api.ops import Explanation, explain, no_fallback, prepare, scaled_dot_product_attention
-
-__version__ = "0.1.0"
 
 __all__ = [
     "MISSION",

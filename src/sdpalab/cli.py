@@ -11,10 +11,10 @@ from typing import Any
 
 import typer
 
-from sdpalab import __version__
 from sdpalab.commands.exits import run_app, top
 from sdpalab.commands.invocation import Tool
 from sdpalab.commands.lazy import CommandEntry, group_of
+from sdpalab.version import __version__
 
 __all__ = ["COMMANDS", "TOOL", "app", "main"]
 

@@ -6,7 +6,6 @@ Each check does the thing itself where that is cheap: it compiles, disassembles,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
@@ -21,6 +20,7 @@ from typing import Any
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.plan import Module
+from sdpalab.locks import lock_file
 
 __all__ = ["Check", "Health", "examine"]
 
@@ -272,7 +272,7 @@ def _cache() -> Check:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as name:
             draft = Path(name) / "draft"
             with draft.open("wb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(file.fileno(), wait=False)
                 file.write(b"sdpalab")
                 file.flush()
                 os.fsync(file.fileno())

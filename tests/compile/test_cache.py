@@ -132,7 +132,7 @@ def test_no_space_still_builds_and_never_hits_wrong(
         if call == "write":
             patch.setattr("sdpalab.compile.cache.open", _full_after_ten_bytes, raising=False)
         elif call == "lock":
-            patch.setattr("sdpalab.compile.cache.fcntl.flock", full)
+            patch.setattr("sdpalab.locks.fcntl.flock", full)
         elif call == "mkdir":
             patch.setattr("sdpalab.compile.cache.tempfile.mkdtemp", full)
         else:

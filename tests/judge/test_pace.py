@@ -107,7 +107,7 @@ def test_one_set_of_processes_has_all_cores_unless_the_caller_has_others(monkeyp
 def test_a_second_set_of_processes_shares_the_cores_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "FIRST_CASES", 1)
     monkeypatch.setattr(pace, "PAYS_SECONDS", -1.0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     alone = _alone(monkeypatch)
     assert alone[:2] == [True, True]
     assert alone[-2:] == [False, False]

@@ -13,7 +13,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
-from sdpalab.judge.witness import BACKENDS, Backend, WitnessUnavailable, available_backends, witness_output
+from sdpalab.judge.witness import BACKENDS, Backend, WitnessUnavailable, witness_output
 from sdpalab.problem import Problem
 
 PLAIN = Problem(1, 2, 65, 64)
@@ -37,6 +37,18 @@ def error_of(problem: Problem, backend: Backend | None, device: str) -> float:
     assert out.dtype == asked["q"].dtype
     assert out.shape == problem.q_shape
     return measure(out, attention_float64(**asked), problem.dtype).rel_l2
+
+
+def available_backends(device: str) -> tuple[Backend, ...]:
+    """The backends of ``cpu`` or ``cuda`` that compute one small float16 problem with this torch."""
+    available = []
+    for backend in BACKENDS[device]:
+        try:
+            witness_output(**arguments(PLAIN), backend=backend, device=device)
+        except WitnessUnavailable:
+            continue
+        available.append(backend)
+    return tuple(available)
 
 
 @pytest.mark.sample(6)

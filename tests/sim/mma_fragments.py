@@ -58,3 +58,21 @@ def c_fragment(matrix):
         row, column = lane // 4, 2 * (lane % 4)
         out[lane] = [*matrix[row, column : column + 2], *matrix[row + 8, column : column + 2]]
     return out
+
+
+SUBNORMALS = [
+    ("e4m3", "e4m3", 2.0**-9, 1, "f32", 2.0**-20, 0x3B000000),
+    ("e4m3", "e4m3", 2.0**-9, 1, "f16", -(2.0**-20), 0x1800),
+    ("e4m3", "e4m3", 2.0**-9, 2.0**-9, "f32", 2.0**-26, 0x36800000),
+    ("e4m3", "e5m2", 7 * 2.0**-9, 1, "f32", 2.0**-20, 0x3C600000),
+    ("e5m2", "e4m3", 1, 2.0**-9, "f16", -(2.0**-20), 0x1800),
+    ("e4m3", "e5m2", 2.0**-9, 2.0**-16, "f32", 1.5 * 2.0**-33, 0x33008000),
+    ("e4m3", "e5m2", 1, 2.0**-16, "f32", 9 * 2.0**-28, 0x37804000),
+    ("e5m2", "e5m2", 2.0**-16, 1, "f32", 9 * 2.0**-28, 0x37804000),
+]
+"""Kinds and factors of one product, the sum's type, C, and the bits of the sum where the tensor core takes 8-bit
+factors itself and keeps 13 bits behind the point.
+
+A product's exponent is the sum of its factors', in which a subnormal of e4m3 counts as -6 and one of e5m2 as -14. The
+bits are worked out by hand: in the first row the product's exponent is -6 and the last digit is 2**-19, so that C is
+lost, although the product itself is 2**-9."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import itertools
 import os
 import random
 import shutil
@@ -26,7 +27,8 @@ from recorded import Recorded
 from sdpalab import sim
 from sdpalab.campaigns import fuzz
 from sdpalab.sim import sources
-from sdpalab.sim.native import engine
+from sdpalab.sim.cpus import usable_cpus
+from sdpalab.sim.native import engine, layout
 from sdpalab.sim.native import library as library_module
 from sdpalab.sim.native.assembler import HANDLERS
 from sdpalab.sim.native.compiler import compile_functions, target_name
@@ -284,7 +286,7 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core compiles one after the other")
+@pytest.mark.skipif(usable_cpus() < 2, reason="one core compiles one after the other")
 def test_another_process_compiles_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "compile_functions", None)  # what would compile it here
     library = Library(*target_name(), root=tmp_path)
@@ -438,3 +440,12 @@ def test_calls_and_indexed_branches() -> None:
 def test_an_index_beyond_the_targets() -> None:
     with pytest.raises(sim.IllegalAccess, match="index 3 of 3 targets"):
         sim.launch(CALLS.format(beyond=9), "k", 1, 32, [np.zeros(32, np.uint32)])
+
+
+def test_regions_of_the_scratch_are_disjoint() -> None:
+    regions = sorted((begin, begin + size, name) for name, (begin, size) in layout.SCRATCH_REGIONS.items())
+    overlaps = [f"{one} {other}" for (_, end, one), (begin, _, other) in itertools.pairwise(regions) if end > begin]
+    assert overlaps == []
+    assert regions[-1][1] <= layout.SCRATCH_BYTES
+    named = {name for name in vars(layout) if name.startswith("SCRATCH_")} - {"SCRATCH_BYTES", "SCRATCH_REGIONS"}
+    assert {getattr(layout, name) for name in named} <= {begin for begin, _, _ in regions}

@@ -14,9 +14,10 @@ from sdpalab import sim
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
 from sdpalab.sim import progress
-from sdpalab.sim.native import layout, repeating
+from sdpalab.sim.native import layout, repeating, replay
 from sdpalab.sim.native.engine import NativeCode
 from sdpalab.sim.native.event_order import EventOrder
+from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import build_program
 
@@ -185,6 +186,21 @@ def test_places_are_not_looked_at_again(blocks: int, replays: int, monkeypatch: 
         assert sim.launch(NEIGHBOURS, "k", blocks, 32, [np.zeros(512, np.uint32), 0]).hazards == []
     begins = [int(event[layout.EV_PLACE]) for event in events if event[layout.EV_KIND] == layout.TRACE_CLUSTER]
     assert max(map(begins.count, begins)) == replays
+
+
+def test_an_observer_is_called_in_a_launch_with_a_suspicion_and_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING says of a new check: without a suspicion of native code there is no replay."""
+    calls: list[str] = []
+
+    class Recorder(Observer):
+        def load(self, access: Access) -> None:
+            calls.append(access.space.name)
+
+    monkeypatch.setattr(replay, "race_observers", lambda *_: [Recorder()])
+    for blocks, expected in ((1, False), (BLOCKS, True)):
+        calls.clear()
+        assert sim.launch(NEIGHBOURS, "k", blocks, 32, [np.zeros(512, np.uint32), 0]).hazards == []
+        assert bool(calls) == expected
 
 
 # ---- the order of events ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from mma_fragments import BITS, DTYPES, a_fragment, b_fragment, c_fragment, regs
+from mma_fragments import BITS, DTYPES, SUBNORMALS, a_fragment, b_fragment, c_fragment, regs
 
 from sdpalab import sim
 from sdpalab.sim.tensor_cores import rule_of
@@ -174,6 +174,45 @@ def test_an_f16_sum_in_float32_is_rounded_after_each_block_of_the_hardware(targe
     fragments = np.hstack([a_fragment(a, "f16"), b_fragment(b, "f16"), words])
     out = mma(target, ("f16", "f16", "f16"), 16, fragments[None], "float32").view(np.float16)
     assert (out == (1 if halves == 2 else 1 + 2.0**-10)).all()
+
+
+def products(target, form, factors, c, corner=None):
+    """The sums of an mma of 8-bit factors, whose products are the same few in all rows and columns; C is ``c``
+    everywhere but in its first element, if ``corner`` is given."""
+    result, kind_a, kind_b = form
+    a, b = np.zeros((16, 32)), np.zeros((8, 32))
+    for k, (left, right) in enumerate(factors):
+        a[:, k], b[:, k] = left, right
+    added = np.full((16, 8), c, np.float16 if result == "f16" else np.float32)
+    added[0, 0] = c if corner is None else corner
+    words = added.view(np.uint32).reshape(2, 32).T if result == "f16" else c_fragment(added).view(np.uint32)
+    out = mma(target, form, 32, np.hstack([a_fragment(a, kind_a), b_fragment(b, kind_b), words])[None])
+    return out.view(np.uint16 if result == "f16" else np.uint32)
+
+
+@pytest.mark.parametrize(("kind_a", "kind_b", "a", "b", "result", "c", "bits"), SUBNORMALS)
+def test_an_8_bit_subnormal_has_the_least_exponent_of_its_own_type(kind_a, kind_b, a, b, result, c, bits):
+    assert (products("sm_89", (result, kind_a, kind_b), [(a, b)], c) == bits).all()
+
+
+def test_sums_in_integers_have_the_same_exponents():
+    """An infinity anywhere makes the whole tile's sums in integers."""
+    for kind_a, kind_b, a, b, result, c, bits in SUBNORMALS:
+        out = products("sm_89", (result, kind_a, kind_b), [(a, b)], c, corner=np.inf)
+        assert (out == bits).sum() == out.size - 1
+
+
+def test_more_bits_keep_less_of_what_lies_below_a_subnormal():
+    """On sm_120 25 bits are kept: the last digit beside 2**-9 in e4m3 is 2**-31, and beside 2**-16 in e5m2 2**-39."""
+    assert (products("sm_120a", ("f32", "e4m3", "e4m3"), [(2.0**-9, 1)], 2.0**-32) == 0x3B000000).all()
+    assert (products("sm_120a", ("f32", "e5m2", "e4m3"), [(2.0**-16, 1)], 2.0**-39) == 0x37800001).all()
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_factors_that_are_unpacked_have_the_exponents_of_f16(target):
+    """2**-9 of e4m3 is no subnormal of f16: the greatest exponent is 6, the last digit 2**-19, and 2**-17 is kept."""
+    factors = [(2.0**-9, 2.0**15), (2.0**-9, 2.0**-8)]
+    assert (products(target, ("f32", "e4m3", "e5m2"), factors, 0) == 0x42800001).all()
 
 
 # ---- recorded bits ---------------------------------------------------------------------------------------------------

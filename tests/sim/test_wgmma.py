@@ -5,6 +5,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from mma_fragments import SUBNORMALS
 from wgmma_kernels import (
     ATOM,
     accumulator_fragment,
@@ -75,15 +76,28 @@ def product(
 ):
     """One product with an accumulator: (got, exact, hazards)."""
     a, b = random(kind_a, 64), random(kind_b, n)
+    if result == "s32":
+        c = RNG.integers(-1000, 1000, (64, n)).astype(np.int32)
+    else:
+        c = RNG.normal(size=(64, n)).astype(np.float16 if result == "f16" else np.float32)
+    form = kind_a, kind_b, result
+    out, hazards = run_product(form, a, b, c, swizzle, k_major, in_registers, async_mode=mode, numerics=numerics)
+    wide = np.int64 if result == "s32" else np.float64
+    exact = a.astype(wide) @ b.astype(wide).T + c.astype(wide)
+    if result == "f16":
+        return out.view(np.float16), packed_fragment(exact.astype(np.float16)).view(np.float16), hazards
+    want = accumulator_fragment(exact)
+    return out.view(np.int32 if result == "s32" else np.float32), want, hazards
+
+
+def run_product(form, a, b, c, swizzle="128B", k_major=(True, True), in_registers=False, **options):
+    """One product of A [64, k] and B [n, k] with an accumulator: the words of D, and hazards."""
+    (kind_a, kind_b, result), n = form, len(b)
     at_a, desc_a = lay_out(a, 1024, swizzle, k_major[0])
     start_b = (int(at_a.max()) // 1024 + 1) * 1024
     at_b, desc_b = lay_out(b, start_b, swizzle, k_major[1])
     placed = [(b, at_b)] if in_registers else [(a, at_a), (b, at_b)]
     memory = image((int(at_b.max()) // 1024 + 1) * 1024, *placed)
-    if result == "s32":
-        c = RNG.integers(-1000, 1000, (64, n)).astype(np.int32)
-    else:
-        c = RNG.normal(size=(64, n)).astype(np.float16 if result == "f16" else np.float32)
     words = packed_fragment(c) if result == "f16" else accumulator_fragment(c).view(np.uint32)
     count = words.shape[1]
     immediates = ["1", "1"] if result != "s32" else []
@@ -97,13 +111,8 @@ def product(
     body += instruction(
         n, (result, kind_a, kind_b), registers("d", 0, count), operand, immediates=", ".join(immediates)
     )
-    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, async_mode=mode, numerics=numerics)
-    wide = np.int64 if result == "s32" else np.float64
-    exact = a.astype(wide) @ b.astype(wide).T + c.astype(wide)
-    if result == "f16":
-        return out.view(np.float16), packed_fragment(exact.astype(np.float16)).view(np.float16), report.hazards
-    want = accumulator_fragment(exact)
-    return out.view(np.int32 if result == "s32" else np.float32), want, report.hazards
+    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, **options)
+    return out, report.hazards
 
 
 @pytest.mark.parametrize("swizzle", list(ATOM))
@@ -164,6 +173,17 @@ def test_types(kind_a, kind_b, result, n, in_registers, mode):
 def test_sums_are_those_that_are_recorded(kind_a, kind_b, result, in_registers, numerics):
     for mode in ("late", "early"):
         product(16, kind_a, kind_b, result, in_registers=in_registers, numerics=numerics, mode=mode)
+
+
+@pytest.mark.parametrize("in_registers", [False, True])
+@pytest.mark.parametrize(("kind_a", "kind_b", "a", "b", "result", "c", "bits"), SUBNORMALS)
+def test_an_8_bit_subnormal_has_the_least_exponent_of_its_own_type(kind_a, kind_b, a, b, result, c, bits, in_registers):
+    left, right = np.zeros((64, 32), DTYPES[kind_a]), np.zeros((8, 32), DTYPES[kind_b])
+    left[:, 0], right[:, 0] = a, b
+    added = np.full((64, 8), c, np.float16 if result == "f16" else np.float32)
+    out, hazards = run_product((kind_a, kind_b, result), left, right, added, in_registers=in_registers)
+    assert (out.view(np.uint16 if result == "f16" else np.uint32) == bits).all()
+    assert hazards == []
 
 
 def test_signs_and_scale_d():

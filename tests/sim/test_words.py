@@ -1,15 +1,18 @@
-"""Words that real GPUs computed, as MATLAB-tensor-core publishes them (``words/LICENCE``): the simulator has the same.
+"""Words that real GPUs computed, as MATLAB-tensor-core publishes them: the simulator has the same.
 
-The sample has eight sums of each GPU and format; ``sdpalab campaign words`` compares all of them.
+The sample (``published_words.py``) has eight sums of each GPU and format; ``sdpalab campaign words`` compares all of
+them.
 """
 
-import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from published_words import needs_words, published
 
 from sdpalab.campaigns.words import TARGETS, WordSet, computed, instructions_of, run, word_sets
 from sdpalab.errors import UserError
@@ -22,7 +25,7 @@ DTYPES = {
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-HERE = Path(__file__).parent / "words"
+needs_sample = needs_words("sample.json")
 
 
 def values(text, dtype):
@@ -30,7 +33,7 @@ def values(text, dtype):
 
 
 def sample():
-    for each in json.loads((HERE / "sample.json").read_text())["sets"]:
+    for each in (published("sample.json") or {"sets": []})["sets"]:
         factors = [values(each[name], DTYPES[each["kind"]]).reshape(8, -1) for name in "ab"]
         sums = [values(each[name], np.dtype(np.float32)) for name in "cd"]
         yield WordSet(each["gpu"], each["kind"], each["result"], *factors, *sums)
@@ -39,6 +42,7 @@ def sample():
 SAMPLE = list(sample())
 
 
+@needs_sample
 @pytest.mark.parametrize("gpu", TARGETS)
 def test_the_simulator_computes_what_the_gpu_did(gpu):
     sets = [words for words in SAMPLE if words.gpu == gpu]
@@ -48,6 +52,7 @@ def test_the_simulator_computes_what_the_gpu_did(gpu):
             np.testing.assert_array_equal(computed(words, unit), words.d, err_msg=f"{unit} {words.kind} {words.result}")
 
 
+@needs_sample
 def test_the_words_tell_architectures_apart():
     """Those of an A100 are not those of a V100 or an H100's, on the same inputs: the sample can fail."""
     a100 = next(words for words in SAMPLE if (words.gpu, words.kind, words.result) == ("A100", "f16", "f32"))
@@ -56,6 +61,7 @@ def test_the_words_tell_architectures_apart():
     assert (computed(replace(a100, gpu="V100"), "wmma") != a100.d).any()
 
 
+@needs_sample
 def test_every_form_that_counts_as_exact_on_words_is_in_the_sample():
     for words in SAMPLE:
         for unit in instructions_of(words):
@@ -77,8 +83,11 @@ def write_checkout(folder, words):
 
 @pytest.mark.parametrize("changed", [0, 3])
 def test_the_campaign_counts_the_words_that_agree(tmp_path, changed):
-    words = next(each for each in SAMPLE if (each.gpu, each.kind, each.result) == ("A100", "f16", "f32"))
-    d = words.d.copy()
+    rng = np.random.default_rng(2)
+    a, b = (rng.normal(size=(8, 8)).astype(np.float16) for _ in "ab")
+    c = rng.normal(size=8).astype(np.float32)
+    words = WordSet("A100", "f16", "f32", a, b, c, np.zeros(8, np.float32))
+    d = computed(words, "mma")
     d[:changed] += 1
     write_checkout(tmp_path, replace(words, d=d))
     (read,) = word_sets(tmp_path)
@@ -93,3 +102,13 @@ def test_the_campaign_counts_the_words_that_agree(tmp_path, changed):
 def test_a_folder_without_words_is_refused(tmp_path):
     with pytest.raises(UserError, match="must be a checkout of MATLAB-tensor-core"):
         run(tmp_path, print)
+
+
+def test_without_the_words_their_tests_are_skipped_and_name_the_folder(tmp_path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "gpu_did or apart"]
+    done = subprocess.run(
+        command, env={**os.environ, "SDPALAB_WORDS": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"sample.json is not in {tmp_path}" in done.stdout
+    assert f"{len(TARGETS) + 1} skipped" in done.stdout

@@ -3,7 +3,6 @@ GPU."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -169,8 +168,10 @@ def _build_kernel(name: str, modules: Sequence[Source], arch: str, cache: Cache)
         except BuildError as error:
             return error
 
+    from sdpalab.sim.cpus import usable_cpus
+
     console = progress_console()
-    with console.status(f"{name}: 0 of {len(modules)} modules") as status, ThreadPoolExecutor(_cores()) as pool:
+    with console.status(f"{name}: 0 of {len(modules)} modules") as status, ThreadPoolExecutor(usable_cpus()) as pool:
         for result in pool.map(attempt, modules):
             if isinstance(result, Build):
                 builds.append(result)
@@ -178,10 +179,6 @@ def _build_kernel(name: str, modules: Sequence[Source], arch: str, cache: Cache)
                 failures.append(str(result))
             status.update(f"{name}: {len(builds) + len(failures)} of {len(modules)} modules")
     return KernelBuilds(name, tuple(builds), tuple(failures), time.perf_counter() - start)
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def available(names: Iterable[str]) -> tuple[dict[str, Kernel], list[str]]:

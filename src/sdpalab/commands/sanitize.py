@@ -146,8 +146,8 @@ def sanitize(
     _print(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
-        from sdpalab import __version__
         from sdpalab.run.sarif import to_sarif
+        from sdpalab.version import __version__
 
         write_json(
             sarif, to_sarif(outcome, version=__version__, root=Path.cwd(), directories=folders), option="--sarif"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +168,9 @@ def judged_side_by_side(subjects: Sequence[JudgedKernel], request: JudgeRequest)
 
     Ctrl-C in this block ends all of them early, and so does an exception.
     """
-    cpus = len(os.sched_getaffinity(0))
+    from sdpalab.sim.cpus import usable_cpus
+
+    cpus = usable_cpus()
     threads = 2 if request.gpu else min(max(1, len(subjects)), cpus)
     turn, interrupt = threading.Semaphore(1 if request.gpu else threads), Interrupt()
     workers = None if request.gpu or 2 * threads <= cpus else 1

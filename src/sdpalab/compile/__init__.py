@@ -5,7 +5,7 @@ from sdpalab.compile.building import build, completed
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.gate import GateResult, Rule, check
 from sdpalab.compile.headers import cuda_include_dirs
-from sdpalab.compile.nvrtc import BuildError, check_arch, compiler_version, nvrtc_version, supported_archs
+from sdpalab.compile.nvrtc import BuildError, check_arch, compiler_version, supported_archs
 from sdpalab.compile.occupancy import Occupancy, SmLimits, occupancy, sm_limits
 from sdpalab.compile.resources import Resources, resources
 from sdpalab.compile.sass import disassemble
@@ -27,7 +27,6 @@ __all__ = [
     "completed",
     "cuda_include_dirs",
     "disassemble",
-    "nvrtc_version",
     "occupancy",
     "resources",
     "sm_limits",

@@ -8,7 +8,6 @@ when its process ends.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from sdpalab.locks import lock_file
 
 __all__ = ["Cache", "Stored", "key_of"]
 
@@ -196,7 +197,7 @@ class Cache:
     def _lock(self, name: str) -> Iterator[None]:
         descriptor = os.open(self._folder("locks") / name, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock_file(descriptor)
             yield
         finally:
             os.close(descriptor)

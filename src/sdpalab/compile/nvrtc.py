@@ -22,7 +22,6 @@ __all__ = [
     "check_arch",
     "compile_program",
     "compiler_version",
-    "nvrtc_version",
     "supported_archs",
 ]
 
@@ -84,12 +83,6 @@ def compiler_version() -> str:
     if build is None or release is None:
         raise MachineError("NVRTC's PTX does not name its release")
     return f"NVRTC {release[1]} ({build[1]})"
-
-
-def nvrtc_version() -> tuple[int, int, int]:
-    """Release of the compiler as numbers, such as ``(13, 0, 88)``; raises as :func:`compiler_version`."""
-    major, minor, patch = compiler_version().split()[1].split(".")
-    return int(major), int(minor), int(patch)
 
 
 @cache

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sdpalab import __version__
 from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.folders import evidence_folder, folder_of, proofs_folder
@@ -31,6 +30,7 @@ from sdpalab.gpus import device_name, gpu_named, gpu_of_device
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.tuned import tuned
 from sdpalab.problem import Problem
+from sdpalab.version import __version__
 
 __all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "platform_of", "records_on"]
 

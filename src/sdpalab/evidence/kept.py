@@ -125,7 +125,7 @@ AnyRecord = KeptRecord | AttemptRecord | BenchRecord
 
 def sealed(**fields: Any) -> KeptRecord:
     """A record made now, by this version of the lab, with its digest; ``fields`` as :class:`KeptRecord` has them."""
-    from sdpalab import __version__
+    from sdpalab.version import __version__
 
     about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
     unsealed = KeptRecord.model_construct(**{**about, **fields, "sha256": ""})

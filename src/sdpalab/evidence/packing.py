@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -33,8 +32,10 @@ class Packing:
     """
 
     def __init__(self, top: str) -> None:
+        from sdpalab.sim.cpus import usable_cpus
+
         self._top = top
-        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(usable_cpus())
         self._members: dict[str, bytes] = {}
         self._ready: list[tuple[str, Future[bytes]]] = []
 

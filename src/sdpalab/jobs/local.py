@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,9 @@ class LocalExecutor:
     """
 
     def __init__(self, workers: int | None = None, *, gpu: bool = False) -> None:
-        self._workers = workers or (1 if gpu else max(1, len(os.sched_getaffinity(0))))
+        from sdpalab.sim.cpus import usable_cpus
+
+        self._workers = workers or (1 if gpu else usable_cpus())
         self._gpu, self._cache = gpu, str(Cache().root)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[JobResult] = queue.SimpleQueue()

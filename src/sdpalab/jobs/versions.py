@@ -6,7 +6,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from sdpalab import __version__
+from sdpalab.version import __version__
 
 __all__ = ["code_version", "judge_version"]
 

@@ -38,6 +38,7 @@ from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import EXTRAS, Problem
+from sdpalab.sim.cpus import usable_cpus
 
 __all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Store"]
 
@@ -150,7 +151,7 @@ class JudgeRun:
             sets = min(workers or 1, len(self._specs))
             with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
-                if workers is None and (os.cpu_count() or 1) > 1:
+                if workers is None and usable_cpus() > 1:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
                 try:
                     for server in servers:  # which may get another

@@ -35,7 +35,6 @@ __all__ = [
     "BEYOND_TORCH",
     "Backend",
     "WitnessUnavailable",
-    "available_backends",
     "joined_mask",
     "witness_device",
     "witness_output",
@@ -80,22 +79,6 @@ def witness_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def available_backends(device: str = "cpu") -> tuple[Backend, ...]:
-    """The backends of ``device`` (``cpu`` or ``cuda``) that compute one small float16 problem with this torch.
-
-    A backend that is here may still refuse other inputs (a dtype, a head dimension): see :func:`witness_output`.
-    """
-    tile = np.ones((1, 1, 16, 64), np.float16)
-    available = []
-    for backend in BACKENDS[device]:
-        try:
-            witness_output(tile, tile, tile, scale=0.125, causal=False, backend=backend, device=device)
-        except WitnessUnavailable:
-            continue
-        available.append(backend)
-    return tuple(available)
 
 
 def witness_output(

@@ -260,9 +260,6 @@ def read_launch_file(path: Path) -> LaunchFile:
     return LaunchFile.model_construct(**shared, launches=[one])
 
 
-_TAGS = frozenset({"array", "name", "plain", *_KEYS})
-
-
 def _sentence(error: ValidationError, several: bool) -> str:
     """The first thing that is wrong, and where."""
     errors = error.errors()

@@ -11,7 +11,6 @@ the same key: PTX and launches (the identity), GPU, clock, version of the judge 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import warnings
@@ -24,6 +23,7 @@ from typing import IO, Any, TypeVar
 from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.locks import lock_file
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 from sdpalab.search.outcome import Finalist, Standing, Trial
 
@@ -130,7 +130,7 @@ class SearchLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._file.fileno(), wait=False)
             self._continue(path, resume)
         except BlockingIOError:
             self.close()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdpalab import __version__
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.jobs import Executor, executor_named
@@ -26,6 +25,7 @@ from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
 from sdpalab.search.targets import searched_kernel, spec_of
+from sdpalab.version import __version__
 
 __all__ = ["HERE", "TuneResult", "tune"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
-__all__ = ["Access", "CompletionBarrier", "Observer", "TrafficObserver"]
+__all__ = ["Access", "CompletionBarrier", "Observer"]
 
 
 @dataclass(slots=True)
@@ -80,13 +80,6 @@ class Observer:
 
     records_faults = False
     """Whether it records illegal accesses. Without such an observer they end the launch."""
-
-    def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
-        """A function to call before each execution of these instructions, or None; called once, at decoding.
-
-        It is given all lanes that get there, whatever the instructions' guards.
-        """
-        return None
 
     def fault(self, kind: str, access: Access) -> None:
         """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``; they have no ``index``."""
@@ -187,21 +180,3 @@ class Observer:
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""
-
-
-class TrafficObserver(Observer):
-    """Base of those to whom every access is a read or a write: an atomic operation is both, and an asynchronous one is
-    what it will be, when it is issued."""
-
-    def atomic(self, access: Access) -> None:
-        """A read and a write."""
-        self.load(access)
-        self.store(access, None)
-
-    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """A read or a write."""
-        if writes:
-            self.store(access, None)
-        else:
-            self.load(access)
-        return None

@@ -2,8 +2,9 @@
 
 A sum is a chain of blocks. In each, all products and the sum so far are aligned to the greatest exponent among them,
 cut off (toward zero) behind ``fraction`` bits, added exactly, and rounded once: to f32 toward zero, to f16 to nearest
-even. A product's exponent is the sum of its factors' exponents, where subnormals have the least exponent of their type;
-zeros have none. A sum that is or rounds to zero is +0, and one of f32 beyond the range is infinite.
+even. A product's exponent is the sum of its factors' exponents, where subnormals have the least exponent of their type
+(of f16 if 8-bit factors are unpacked to that); zeros have none. A sum that is or rounds to zero is +0, and one of f32
+beyond the range is infinite.
 
 Sources: the words of eight GPUs that MATLAB-tensor-core b12b5a7 publishes (Khattak and Mikaitis, "Accurate Models of
 NVIDIA Tensor Cores", arXiv 2512.07004), the models of MMA-Sim c785138 (arXiv 2511.10909), and for 8-bit factors in
@@ -42,8 +43,8 @@ class SumRule:
         Bits behind the point of a result in f32, 23 or less.
     addend_last : bool
         Whether the sum begins with zero, and C is added at the end, rounded to nearest even.
-    least : int
-        Exponent of subnormal factors.
+    least : tuple of int
+        Exponents of subnormal factors, of A and of B.
     evidence : {"words", "model", "nearest"}
         What the rule was compared with: words of a GPU, public models only, or nothing (it is the rule of the nearest
         architecture that is known).
@@ -55,7 +56,7 @@ class SumRule:
     fraction: int
     precision: int
     addend_last: bool
-    least: int
+    least: tuple[int, int]
     evidence: str
     source: str
 
@@ -63,11 +64,12 @@ class SumRule:
     def name(self) -> str:
         """A short text that differs where two rules of the same K differ."""
         widths = "_".join(str(len(block)) for block in self.blocks)
-        return f"{widths}.f{self.fraction}.{self.precision}.e{-self.least}{'.last' * self.addend_last}"
+        least = "_".join(str(-exponent) for exponent in self.least)
+        return f"{widths}.f{self.fraction}.{self.precision}.e{least}{'.last' * self.addend_last}"
 
 
 @lru_cache(maxsize=512)
-def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRule:
+def rule_of(target: str, unit: str, kind: str, depth: int, result: str, kind_b: str | None = None) -> SumRule:
     """The rule of an instruction.
 
     Parameters
@@ -76,10 +78,12 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRu
         The module's ``.target``, such as ``sm_90a``.
     unit : {"mma", "wmma", "wgmma"}
     kind : str
-        Type of the factors: f16, bf16, tf32, e4m3 or e5m2. Of two 8-bit types either, since both are read as f16.
+        Type of the factors: f16, bf16, tf32, e4m3 or e5m2.
     depth : int
         K of the instruction.
     result : {"f32", "f16"}
+    kind_b : str, optional
+        Type of B's factors if it is the other 8-bit type; ``kind`` is then A's.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRu
         fraction,
         23 if result == "f16" else precision,
         split,
-        EMIN["f16"] if eight else EMIN[kind],
+        (EMIN["f16"], EMIN["f16"]) if split else (EMIN[kind], EMIN[kind_b or kind]),
         evidence,
         source if evidence != "nearest" else f"sm_{known}",
     )

@@ -18,12 +18,14 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+with contextlib.suppress(ImportError):  # Windows has none
+    import resource
 
 WATCH_MS = 100
 """Seconds between two checks of the processes below this one."""

@@ -1,4 +1,4 @@
-"""The ``memory`` check: out of bounds, misaligned, and reads of uninitialised shared memory."""
+"""The ``memory`` check: accesses out of bounds or misaligned, and warp-wide instructions without the whole warp."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from sdpalab.sim.checks.illegal import address_of, buffer_of, element
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import GLOBAL_BASE, Space
-from sdpalab.sim.observer import Access, TrafficObserver
+from sdpalab.sim.memory import GLOBAL_BASE
+from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import Selection, indices
 
 __all__ = ["MemoryCheck"]
@@ -20,19 +20,14 @@ _NULL_PAGE = 1 << 16
 """Bytes from address 0 that count as reached through a null pointer."""
 
 
-class MemoryCheck(TrafficObserver):
-    """A shadow of shared memory: a byte is 0xFF once it was written, 0 before.
-
-    What an asynchronous operation writes counts as written; the ``async`` check reports accesses that are too early.
-    """
+class MemoryCheck(Observer):
+    """Reports illegal accesses, which the machine suppresses. Native code notes them (:mod:`..native.suspects`); reads
+    of what nobody has written are :mod:`.undefined_reads`'s."""
 
     records_faults = True
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
-        shared = machine.spaces["shared"]
-        self.shadow = Space("shadow", len(shared.data), len(shared.data))
-        machine.on_reset.append(lambda: self.shadow.data.fill(0))
 
     def fault(self, kind: str, access: Access) -> None:
         """Record an access that the machine suppressed."""

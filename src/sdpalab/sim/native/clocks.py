@@ -13,7 +13,6 @@ from __future__ import annotations
 from sdpalab.sim.native.layout import (
     ACTORS,
     BARRIER_COUNT,
-    BEGAN,
     CHECKED,
     CLOCKS,
     CLUSTER_VECTORS,
@@ -24,6 +23,7 @@ from sdpalab.sim.native.layout import (
     EVERY_LANE,
     FENCED_AT,
     FENCED_FLOORS,
+    FIRST_TIME,
     FLOORS,
     FLYING,
     GRANULES,
@@ -41,6 +41,9 @@ from sdpalab.sim.native.layout import (
     SHARED_STRIDE,
     STRICT,
     TIME,
+    TIME_LIMIT,
+    TIMED,
+    TIMED_COUNT,
     VECTORS,
     WAITED,
     WARP_COUNT,
@@ -77,9 +80,10 @@ def begin_clocks(context: int) -> None:
     """A cluster begins: everything before it is ordered, and nothing is written."""
     if load64(context + 8 * CHECKED) == 0:
         return
+    if load64(context + 8 * TIME) > load64(context + 8 * TIME_LIMIT) >> 1:
+        restart_clock(context)
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
-    store64(context + 8 * BEGAN, now)
     actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
     warps = warps_of_cluster(context)
     for column in range(load64(context + 8 * COLUMNS)):
@@ -112,6 +116,17 @@ def begin_clocks(context: int) -> None:
         fill(load64(context + 8 * WAITED), 0, 8 * warps)
     if load64(context + 8 * OBSERVED_AT) != 0:
         fill(load64(context + 8 * OBSERVED_AT), 0, 16 * actors * warps)
+
+
+def restart_clock(context: int) -> None:
+    """Time begins anew, between two clusters.
+
+    Global memory keeps the times of other clusters: they are compared only with times that the same CTA has passed on.
+    """
+    for k in range(load64(context + 8 * TIMED_COUNT)):
+        row = load64(context + 8 * TIMED) + 16 * k
+        fill(load64(row), 0, load64(row + 8))
+    store64(context + 8 * TIME, FIRST_TIME)
 
 
 def warps_of_cluster(context: int) -> int:

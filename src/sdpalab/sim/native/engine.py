@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.collector import without_collector
-from sdpalab.sim.errors import NotAlgebraic
+from sdpalab.sim.cpus import usable_cpus
+from sdpalab.sim.errors import NotAlgebraic, StepLimit
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -117,8 +116,18 @@ class NativeCode:
         return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
 
     def run(self, state: State, begin: int, end: int) -> int:
-        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter."""
-        return int(self._loop(state.context.ctypes.data, begin, end))
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter.
+
+        Raises
+        ------
+        StepLimit
+            If the checks' clock is at its end.
+        """
+        status = int(self._loop(state.context.ctypes.data, begin, end))
+        if status == layout.LATE:
+            most = int(state.context[layout.TIME_LIMIT])
+            raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
+        return status
 
 
 def _run(
@@ -190,8 +199,7 @@ def _threads(setup: Setup, workers: int | None) -> int:
         return min(workers, _MOST_THREADS)
     loops = any(after <= number for number, block in enumerate(setup.program.blocks) for after in block.successors)
     work = setup.geometry.ctas * setup.geometry.threads * len(setup.entry.instructions) * (8 if loops else 1)
-    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min(cpus, _MOST_THREADS) if work > _WORTH else 1
+    return min(usable_cpus(), _MOST_THREADS) if work > _WORTH else 1
 
 
 def _conflict(states: list[State]) -> bool:

@@ -25,13 +25,15 @@ def sum_tile(
     stride: int,
     fraction: int,
     precision: int,
-    least: int,
+    least_a: int,
+    least_b: int,
     half: int,
 ) -> int:
     """Sums [16, 8] at ``out``: of C at ``before`` and the products of [2, depth, 8 rows] and [depth, 8 columns].
 
     A block has ``width`` products. ``stride`` is 0, or the distance from each second product of a block to the next
-    but one, where blocks alternate. ``half`` is 1 for sums in f16.
+    but one, where blocks alternate. ``least_a`` and ``least_b`` are the exponents of subnormal factors.
+    ``half`` is 1 for sums in f16.
     """
     for row in range(16):
         a = left + 32 * depth * (row // 8) + 4 * (row % 8)
@@ -42,20 +44,30 @@ def sum_tile(
             for number in range((depth + width - 1) // width):
                 first = 2 * number if stride else width * number
                 many = width if width * (number + 1) <= depth else depth - width * number
-                total = sum_block(a + 32 * first, b + 32 * first, total, many, stride, fraction, precision, least, half)
+                x, y = a + 32 * first, b + 32 * first
+                total = sum_block(x, y, total, many, stride, fraction, precision, least_a, least_b, half)
             store32(out + place, total)
     return 0
 
 
 def sum_block(
-    a: int, b: int, before: int, many: int, stride: int, fraction: int, precision: int, least: int, half: int
+    a: int,
+    b: int,
+    before: int,
+    many: int,
+    stride: int,
+    fraction: int,
+    precision: int,
+    least_a: int,
+    least_b: int,
+    half: int,
 ) -> int:
     """One block of ``many`` products, whose factors lie 32 bytes apart, and a number: the bits of the sum."""
     least_sum = -14 if half else -126
     greatest = exponent_of(before, least_sum)
     for k in range(many):
         at = 32 * (k // 2 * stride + k % 2 if stride else k)
-        exponent = exponent_of(load32(a + at), least) + exponent_of(load32(b + at), least)
+        exponent = exponent_of(load32(a + at), least_a) + exponent_of(load32(b + at), least_b)
         greatest = exponent if exponent > greatest else greatest
     if greatest > FAR:
         return special_sum(a, b, before, many, stride)
@@ -66,7 +78,7 @@ def sum_block(
     for k in range(many):
         at = 32 * (k // 2 * stride + k % 2 if stride else k)
         x, y = load32(a + at), load32(b + at)
-        of_x, of_y = exponent_of(x, least), exponent_of(y, least)
+        of_x, of_y = exponent_of(x, least_a), exponent_of(y, least_b)
         product = significand(x, of_x) * significand(y, of_y)
         total += aligned(x ^ y, product, 46 - fraction + greatest - of_x - of_y)
     size = -total if total < 0 else total

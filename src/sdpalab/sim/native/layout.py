@@ -49,8 +49,8 @@ UNWRITTEN = "uninitialised"
 """Why a launch ends in which shared memory is read that nobody wrote."""
 NOTHING_CAN_RUN = "nothing can run"
 """Why one does in which all threads wait, most likely for each other or for blocks that have not begun."""
-DONE, MISS = 0, 1
-"""An operation is done; or its addresses are outside the extent that its record remembers."""
+DONE = 0
+"""An operation is done."""
 GIVE_UP = 2
 """From this number on: the run ends, and why."""
 WHY = (
@@ -77,6 +77,7 @@ WHY = (
     "not algebraic",
     "an access that comes after no griddepcontrol.wait",
     "calls within calls that are too deep",
+    "too many releases",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
@@ -84,7 +85,12 @@ WHY = (
 (TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC, EARLY_ACCESS) = (
     range(14, 24)
 )
-TOO_DEEP = 24
+TOO_DEEP, LATE = 24, 25
+
+FIRST_TIME, LAST_TIME = 64, 1 << 30
+"""Times of the checks' clock. An operation's time, or a status, is a number of which those below ``FIRST_TIME`` are
+statuses. Times are 32 bits wide in some shadows (``READERS``, ``UPDATERS``, tags of global memory): beyond
+``LAST_TIME`` the run ends at the next block."""
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -134,7 +140,6 @@ CONTEXT_WORDS = 208
     CLUSTER_X,
     CLUSTER_Y,
     CLUSTER_Z,
-    FIND,  # the function that looks for an extent
     ORDER,  # FORWARD, BACKWARD or DRAWN
     SEED,
     DRAW,  # the state of what is drawn in a cluster
@@ -142,8 +147,8 @@ CONTEXT_WORDS = 208
     COPIES,  # in flight, MOST_COPIES a warp
     CHECKED,  # whether the checks are on
     ACTORS,  # words of a vector: one for each actor of a cluster, with asynchronous units in both proxies
-    TIME,  # counts releases and asynchronous operations; never goes back
-    BEGAN,  # the time when the cluster began
+    TIME,  # counts releases and asynchronous operations; goes back where a cluster begins late (LAST_TIME)
+    TIME_LIMIT,  # the time beyond which the run ends; a cluster that begins beyond half of it restarts the clock
     CLOCKS,  # for each warp the time of its last release, for other actors that of their last operation
     VECTORS,  # for each warp, up to which time each actor's accesses come before its own
     FLOORS,  # a time up to which the accesses of all actors come before a warp's, but for itself
@@ -284,7 +289,9 @@ CONTEXT_WORDS = 208
     PHASES,  # how many phases of barriers have been complete whose arrivals are events
     TRACED_COPY,  # the number of the last copy of cp.async whose access is an event
     TRACED_PHASE,  # where the last event of an empty phase begins; -1: there is none of this cluster
-) = range(194)
+    TIMED,  # addresses and bytes of all that holds times of the running cluster's actors, and no others
+    TIMED_COUNT,
+) = range(195)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -305,6 +312,27 @@ SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 3276
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
 SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
 """There too: the exponents of A, and room for the sums of a tile."""
+SCRATCH_COUNTS = 65536
+"""In the scratch: for each bank of shared memory how many words it delivers, and which."""
+
+SCRATCH_REGIONS = {
+    "an operation": (0, SCRATCH_PLACES),
+    "places": (SCRATCH_PLACES, 8 * WARP),
+    "stale places": (STALE_PLACES, 8 * WARP),
+    "stale lanes": (STALE_DIFFER, 8),
+    "stale bytes": (STALE_WORDS, STALE_BYTES * WARP),
+    "chunks": (SCRATCH_CHUNKS, 8 * 16 * (256 // 8)),  # of 256 columns
+    "A": (SCRATCH_A, 4 * 16 * 32),  # of a warp
+    "record": (SCRATCH_RECORD, 4 * RECORD_WORDS),
+    "B": (SCRATCH_B, 4 * 256 * 32),
+    "counts": (SCRATCH_COUNTS, 8 * 32 * (1 + 32)),
+    "exponents": (SCRATCH_EXPONENTS, 2 * 16 * 8 * 32),
+    "tile": (SCRATCH_TILE, 1024),
+    "poison": (SCRATCH_POISON, 256),
+    "faults": (SCRATCH_FAULTS, 8 * WARP),
+    "widths": (SCRATCH_WIDTHS, 8 * WARP),
+}
+"""Where each region of the scratch begins, and its bytes."""
 
 HOST_GLOBAL = 1 << 8
 """In ``HOST_ACCESS``: the access is to global memory."""

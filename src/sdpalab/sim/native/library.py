@@ -14,7 +14,6 @@ the digest says.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -29,10 +28,16 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
+from sdpalab.sim.cpus import usable_cpus
 from sdpalab.sim.native.compiler import compile_functions, compile_operation, target_machine, target_name
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import symbol
 from sdpalab.sim.sources import changed_since_import, sources_digest
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["Library", "compile_runtime", "library"]
 
@@ -91,7 +96,7 @@ class Library:
         Without a second core, a cache or a process it is compiled when it is needed.
         """
         with self._lock:
-            if self._runtime or self._beside or not self._keeps or len(os.sched_getaffinity(0)) < 2:
+            if self._runtime or self._beside or not self._keeps or usable_cpus() < 2:
                 return
             with self._building("runtime", 0.0) as alone:
                 if not alone or self._kept("runtime") is not None:
@@ -193,7 +198,7 @@ class Library:
         try:
             yield alone
         finally:
-            if alone and locks >= 0:
+            if alone and locks >= 0 and fcntl is not None:
                 with contextlib.suppress(OSError):
                     fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
 
@@ -229,7 +234,9 @@ def compile_runtime() -> None:
 
 
 def _locked(file: int, place: int) -> bool:
-    """Lock a byte of a file; False if another process has it."""
+    """Lock a byte of a file, where there are locks; False if another process has it."""
+    if fcntl is None:
+        return True
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
     except BlockingIOError:

@@ -41,7 +41,6 @@ from sdpalab.sim.touched import Touched
 
 __all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
 
-_CHUNK = 16
 _fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
 
 

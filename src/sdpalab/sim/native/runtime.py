@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
-
-from sdpalab.sim.native import (
-    clocks,
-    copies,
-    exact_sums,
-    flights,
-    frames,
-    groups,
-    initialised,
-    mbarriers,
-    phases,
-    products,
-    scheduler,
-    suspects,
-    trace,
-    traffic,
-    transfers,
-    updates,
-    watch,
-)
-from sdpalab.sim.native.watch import cluster_memory, undefined_bytes, undefined_global, undefined_products
 
 __all__ = ["runtime_functions"]
 
 _MODULES = (
-    clocks,
-    cluster_memory,
-    copies,
-    exact_sums,
-    flights,
-    frames,
-    groups,
-    initialised,
-    mbarriers,
-    phases,
-    products,
-    scheduler,
-    suspects,
-    trace,
-    traffic,
-    transfers,
-    undefined_bytes,
-    undefined_global,
-    undefined_products,
-    updates,
-    watch,
+    *("clocks", "copies", "exact_sums", "flights", "frames", "groups", "initialised", "mbarriers", "phases"),
+    *("products", "scheduler", "suspects", "trace", "traffic", "transfers", "updates", "watch"),
+    *("watch.cluster_memory", "watch.undefined_bytes", "watch.undefined_global", "watch.undefined_products"),
 )
 
 
 def runtime_functions() -> list[Callable[..., Any]]:
     """The functions that have symbols: those that the modules offer to others."""
-    functions = {getattr(module, name) for module in _MODULES for name in module.__all__}
+    modules = [import_module(f"sdpalab.sim.native.{name}") for name in _MODULES]
+    functions = {getattr(module, name) for module in modules for name in module.__all__}
     return sorted(filter(inspect.isfunction, functions), key=lambda each: (each.__module__, each.__name__))

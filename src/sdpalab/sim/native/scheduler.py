@@ -61,6 +61,7 @@ from sdpalab.sim.native.layout import (
     ISSUED,
     LANES_BY_BLOCK,
     LAST,
+    LATE,
     LISTS,
     LIVE,
     LOCAL,
@@ -92,6 +93,8 @@ from sdpalab.sim.native.layout import (
     STUCK,
     TABLE,
     TARGET,
+    TIME,
+    TIME_LIMIT,
     TOGETHER,
     TRAP,
     TURN,
@@ -316,6 +319,8 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
         if steps > load64(context + 8 * MOST_STEPS):
             store64(context + 8 * CURRENT_PC, at)
             return STEPS
+        if load64(context + 8 * TIME) > load64(context + 8 * TIME_LIMIT):
+            return LATE
         store64(context + 8 * STEPS_TAKEN, load64(context + 8 * STEPS_TAKEN) + size)
         store64(lanes_by_block + 8 * at, load64(lanes_by_block + 8 * at) + popcount(mask))
         store64(warps_by_block + 8 * at, load64(warps_by_block + 8 * at) + 1)

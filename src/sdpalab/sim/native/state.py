@@ -48,8 +48,7 @@ _UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
 """What those of all operations of asynchronous units begin with."""
 _CAPTURED = 2
 """How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
-_FIRST_TIME = 64
-"""Of the checks: an operation's time, or a status, is a number of which those below are statuses."""
+_FIRST_TIME, _LAST_TIME = layout.FIRST_TIME, layout.LAST_TIME
 _MOST_ROWS = 1 << 22
 """Words of the rows that hold the order of a grid's warps: one for each warp of the grid and warp of a cluster."""
 _MOST_ACTORS, _MOST_READERS = 1 << 20, 1 << 32
@@ -163,6 +162,7 @@ class State:
             layout.SPECIAL_COUNT: len(specials),
             layout.START: setup.program.start,
             layout.MOST_STEPS: setup.max_steps,
+            layout.TIME_LIMIT: (1 << 63) - 1,  # without checks no times are kept
             layout.LANES_BY_BLOCK: self._keep(self.counted.lanes),
             layout.WARPS_BY_BLOCK: self._keep(self.counted.warps),
             layout.UNWAITED: self._keep(self.counted.unwaited),
@@ -258,8 +258,16 @@ class State:
         self.readers = np.zeros(pages_of_all << layout.GLOBAL_PAGE_SHIFT - layout.READ_SHIFT, np.int64)
         self.pages = np.zeros(pages_of_all, np.uint8)
 
+        timed: list[tuple[int, int]] = []
+
         def zeros(count: int, dtype: Any = np.int64) -> int:
             return self._keep(np.zeros(count, dtype))
+
+        def times(count: int, dtype: Any = np.int64) -> int:
+            """Room for times of the running cluster's actors, which a restart of the clock clears."""
+            array = np.zeros(count, dtype)
+            timed.append((self._keep(array), array.nbytes))
+            return timed[-1][0]
 
         # With asynchronous units, actors are also the operations of each warp and those that signal each mbarrier, and
         # a vector has a second part, of what has passed a proxy fence.
@@ -268,11 +276,12 @@ class State:
         actors = 2 * columns if apart else columns
         if columns >= 1 << 16 or columns * ctas > _MOST_ACTORS or 4 * granules * ctas * planes > _MOST_READERS:
             raise NotNative("too many warps for the race check")
-        return {
+        words = {
             layout.CHECKED: 1,
             layout.STRICT: int("lanes" in self.setup.checks),
             layout.NEEDS_FENCE: int("strict" in self.setup.checks),
             layout.TIME: _FIRST_TIME,
+            layout.TIME_LIMIT: _LAST_TIME,
             layout.ACTORS: actors,
             layout.COLUMNS: columns,
             layout.PLANES: planes,
@@ -280,37 +289,37 @@ class State:
             layout.VECTORS: zeros(actors * warps),
             layout.FLOORS: zeros(warps),
             layout.FENCED_FLOORS: zeros(warps),
-            layout.LAST_READ: zeros(planes),
+            layout.LAST_READ: times(planes),
             layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
             layout.CLUSTER_VECTORS: zeros(2 * actors * ctas // geometry.cluster_size),
-            layout.MBARRIER_VECTORS: zeros(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            layout.MBARRIER_VECTORS: times(4 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             **(
-                {each: zeros(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)}
+                {each: times(WARP * warps) for each in (layout.LANES_ARRIVED, layout.LANES_SEEN)}
                 if apart or orders_blocks(entry)
                 else {}
             ),
             layout.FENCED_AT: zeros(2 * actors * warps) if relaxed_arrivals(entry) else 0,
             layout.OBSERVED_AT: zeros(2 * actors * warps) if relaxed_waits(entry) else 0,
             **(
-                {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
+                {layout.UPDATERS: times(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: times(pages * ctas)}
                 if self._updates("shared")
                 else {}
             ),
             layout.REMOTE: zeros(columns * ctas) if ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
-            layout.WRITERS: zeros(granules * ctas),
+            layout.WRITERS: times(granules * ctas),
             layout.WRITE_MASKS: zeros(granules * ctas, np.int32),
-            layout.PARTIAL_TAGS: zeros(granules * ctas),
+            layout.PARTIAL_TAGS: times(granules * ctas),
             layout.PARTIAL_MASKS: zeros(granules * ctas, np.int32),
-            layout.READERS: zeros(granules * ctas * planes, np.int32),
+            layout.READERS: times(granules * ctas * planes, np.int32),
             layout.FLYING: zeros(granules * ctas, np.int32),
             layout.WRITTEN: zeros(written * ctas, np.uint8),
             layout.WRITTEN_BYTES: written,
             **({layout.ORIGINS: zeros(-(-shared // 16) * 16 * ctas, np.uint8)} if self.setup.tracking else {}),
             layout.PAGES: pages,
-            **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
-            **{word: zeros(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_OTHERS + 1)},
+            **{word: times(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
+            **{word: times(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_OTHERS + 1)},
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: self._keep(self.writers),
             layout.GLOBAL_READERS: self._keep(self.readers),
@@ -321,6 +330,8 @@ class State:
             layout.POSITIONS: zeros(geometry.ctas, np.int32),
             **self._prerequisites(warps),
         }
+        words |= {layout.TIMED: self._keep(np.array(timed, np.int64)), layout.TIMED_COUNT: len(timed)}
+        return words
 
     def _prerequisites(self, warps: int) -> dict[int, int]:
         """What the kernel before accesses, where it may still run."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
     SCRATCH,
+    SCRATCH_COUNTS,
     SCRATCH_PLACES,
-    SCRATCH_RECORD,
     SECTORS,
     TOUCHED,
     TOUCHED_BYTES,
@@ -82,7 +82,7 @@ def count_stretch(context: int, pc: int, size: int) -> None:
 
 def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -> int:
     """The largest number of different words that one bank must deliver to some lanes."""
-    counts = scratch + SCRATCH_RECORD
+    counts = scratch + SCRATCH_COUNTS
     seen = counts + 8 * _BANKS  # for each bank the words so far
     for bank in range(_BANKS):
         store64(counts + 8 * bank, 0)

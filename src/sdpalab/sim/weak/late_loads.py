@@ -51,13 +51,12 @@ class LateLoads:
 
     Parameters
     ----------
-    entry : Entry
     draw : Random
         Decides which loads wait.
     """
 
-    def __init__(self, entry: Entry, draw: Random) -> None:
-        self._draw, self._until = draw, late_windows(entry)
+    def __init__(self, draw: Random) -> None:
+        self._draw = draw
         self._waiting: dict[int, list[_LateLoad]] = {}
         """By warp."""
         self._many = 0

@@ -63,7 +63,7 @@ class WeakMemory:
         self._number = 0
         """Of the last write."""
         self.choices = Choices(self._warps, draw)
-        self.loads = LateLoads(entry, draw)
+        self.loads = LateLoads(draw)
         self._passing = PassedViews(entry, self._warps)
 
     def attach(self, threads: Threads) -> None:

@@ -243,7 +243,7 @@ def product_operation(
     """The operation of one mma, or of half a wmma (:func:`product_code`)."""
     tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
     if result != "s32":
-        tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result), depth, result, asm.numerics)
+        tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result, kinds[1]), depth, result, asm.numerics)
     name = f"mma.{'.'.join(kinds)}.{tile.name}{'.again' * again}"
     return NativeOperation(name, lambda code: product_code(code, kinds, tile, again=again))
 

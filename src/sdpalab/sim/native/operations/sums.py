@@ -101,7 +101,7 @@ class TileSum:
         with code.loop(WORD64(self.depth)) as k:
             for half in range(2):
                 line = code.at(left, b.mul(b.add(k, WORD64(half * self.depth)), WORD64(32)))
-                row = exponents(code.load(line, "f32", 8, align=32), self.rule.least).to("s16").shuffled(repeated)
+                row = exponents(code.load(line, "f32", 8, align=32), self.rule.least[0]).to("s16").shuffled(repeated)
                 place = b.add(b.mul(k, WORD64(256)), WORD64(128 * half))
                 b.store(row.value, code.at(target, place), align=64)
 
@@ -242,7 +242,7 @@ class TileSum:
                 else:
                     k = b.add(b.mul(number, WORD64(len(blocks[0]))), each)
                 factors = code.load(code.at(right, b.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
-                row = exponents(factors, self.rule.least).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
+                row = exponents(factors, self.rule.least[1]).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
                 of_product = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128) + row
                 greatest.set(_greater(greatest.get(), of_product))
             b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
@@ -274,7 +274,7 @@ class TileSum:
         """Make the sums of the whole tile in integers."""
         rule = self.rule
         stride = 4 if rule.addend_last else 0
-        shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, rule.least)
+        shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, *rule.least)
         numbers = (*shape, *digits, self.result == "f16")
         places = [code.builder.ptrtoint(each, WORD64) for each in (left, right, start, results)]
         code.call(sum_tile, *places, *(WORD64(int(number)) for number in numbers))

@@ -190,7 +190,7 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     load = _fragment(kind, numbers) if in_registers else _loaded(kind, not trans_a, numbers)
     tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
     if result != "s32":
-        tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result), depth, result, asm.numerics)
+        tile = TileSum(rule_of(asm.target_name, "wgmma", kind, depth, result, kind_b), depth, result, asm.numerics)
     for place, operation in (
         (layout.L_LOAD_A, load),
         (layout.L_LOAD_B, _loaded(kind_b, not trans_b, numbers)),
