@@ -260,6 +260,9 @@ def _triton_job(module: TritonModule, arch: str) -> _Compilation:
 def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
     if module.arch != arch:
         raise UserError(f"{module.name}: its PTX was compiled for {module.arch}, not {arch}")
+    target = re.search(rb"^\.target\s+sm_(\d+)", module.ptx, re.MULTILINE)
+    if target is None or target[1].decode() != "".join(filter(str.isdigit, arch)):
+        raise UserError(f"{module.name}: its PTX names {target[0].decode() if target else 'no target'}, not {arch}")
     digest = sha256(module.ptx).hexdigest()
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:

@@ -100,6 +100,10 @@ class TritonModule:
         return str(self.fn.__name__)
 
 
+_TRITON_MOST = {"threads": 1024, "dynamic_smem": 1 << 20, "scratch_params": 8}
+"""Largest values of a launch from Triton: threads of a block, bytes of shared memory, appended pointers."""
+
+
 @dataclass(frozen=True)
 class PtxSource:
     """PTX that another process compiled, with what the build records of it: a Triton function out of a user's file.
@@ -118,6 +122,11 @@ class PtxSource:
         What the compiler was given.
     triton : mapping of str to int
         As in :class:`sdpalab.compile.Build`.
+
+    Raises
+    ------
+    ValueError
+        If ``triton`` has some of the values of a launch and not all, or one that no launch has.
     """
 
     name: str
@@ -128,6 +137,13 @@ class PtxSource:
     compiler: str
     command: tuple[str, ...] = ()
     triton: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.triton and self.triton.keys() != _TRITON_MOST.keys():
+            raise ValueError(f"PTX from Triton comes with {', '.join(_TRITON_MOST)}")
+        for name, value in self.triton.items():
+            if not 0 <= value <= _TRITON_MOST[name]:
+                raise ValueError(f"{name} is {value}, and must be 0 to {_TRITON_MOST[name]}")
 
 
 Source: TypeAlias = Module | TritonModule | PtxSource
