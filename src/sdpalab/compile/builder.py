@@ -13,6 +13,7 @@ from typing import Any
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
+from sdpalab.compile.options import allowed_options, check_macro
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import DEFAULT_ARCH
@@ -32,9 +33,6 @@ _BASE_OPTIONS = (
 )
 _LINE_NUMBERS = (b".loc", b".file")
 """How the lines of PTX begin that only name lines of the source."""
-_FORBIDDEN = re.compile(
-    r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+"
-)
 
 
 @dataclass(frozen=True)
@@ -175,14 +173,15 @@ def build(
     cache : Cache, optional
         Default: the user's.
     options : sequence of str
-        Further options of NVRTC; none that adds a search path or sets the architecture.
+        Further options of NVRTC, from the list of :mod:`sdpalab.compile.options`.
 
     Raises
     ------
     BuildError
-        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest.
+        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest. Also
+        for a macro name that cannot be, or an option that a kernel may not set.
     UserError
-        For an unknown architecture, a macro name or option that cannot be, or headers that cannot be resolved.
+        For an unknown architecture, or headers that cannot be resolved.
     MachineError
         If there is no compiler or there are no CUDA headers; names the pip package.
     """
@@ -223,8 +222,8 @@ def build(
 
 
 def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
-    headers = resolve_headers(module)
     command = _command(module, arch, options)
+    headers = resolve_headers(module, command)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
         compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
@@ -297,17 +296,11 @@ def build_key(module: Module, headers: Sequence[Header], command: Sequence[str],
 
 
 def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ...]:
-    options = (*module.options, *options)
-    for option in options:
-        if _FORBIDDEN.fullmatch(option):
-            raise UserError(
-                f"option {option!r} is not allowed: headers come from include_dirs, the architecture from arch"
-            )
-    for name in module.defines:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise UserError(f"{module.name}: {name!r} is not a valid name of a macro")
-    defines = [f"-D{name}={value}" for name, value in sorted(module.defines.items())]
-    return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *defines, *options)
+    defines = [f"{name}={value}" for name, value in sorted(module.defines.items())]
+    for macro in defines:
+        check_macro(module.name, macro)
+    given = allowed_options((*module.options, *options))
+    return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *(f"-D{macro}" for macro in defines), *given)
 
 
 def _file_name(module: Module) -> str:

@@ -156,8 +156,8 @@ def cuda_include_dirs() -> tuple[str, ...]:
     raise MachineError("CUDA's headers are not installed: pip install nvidia-cuda-runtime nvidia-cuda-crt")
 
 
-def resolve_headers(module: Module) -> tuple[Header, ...]:
-    """Every header that ``module`` can reach, sorted by name.
+def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header, ...]:
+    """Every header that ``module`` can reach, sorted by name; with the compiler's ``command``, by its macros, too.
 
     A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then among the lab's
     headers, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to NVRTC, which
@@ -176,7 +176,7 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())
-    macros = list(definitions)
+    macros = [*definitions, *_scan(_definitions(command).encode())[1]]
     # (name, folder of the includer if quoted, includer, whether the includer is one of CUDA's headers)
     pending = [(name, "", module.name, False) for name, _ in includes]
     computed = [(operand, "", module.name, False) for operand in unreadable]
@@ -223,6 +223,12 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
                 f'{includer} has #include {operand}: write <name> or "name", since the build must see every source'
             )
     return tuple(headers[name] for name in sorted(headers))
+
+
+def _definitions(command: Sequence[str]) -> str:
+    """The macros of a command line as directives."""
+    options = (re.fullmatch(r"(?:-D|--define-macro=)([^=]*)=?(.*)", option) for option in command)
+    return "\n".join(f"#define {match[1]} {match[2]}" for match in options if match)
 
 
 def _find(name: str, folders: Iterable[str]) -> str | None:

@@ -56,7 +56,7 @@ class Module:
     include_dirs : tuple of Path
         Where ``#include`` looks first; the lab's own headers and CUDA's come after.
     options : tuple of str
-        Further options of NVRTC, such as ``-default-device``; none that adds a search path or sets the architecture.
+        Further options of NVRTC, such as ``-default-device``, from the list of :mod:`sdpalab.compile.options`.
     """
 
     name: str
@@ -84,7 +84,7 @@ class TritonModule:
     constants : mapping of str to int, str or bool
         Values of the ``constexpr`` parameters.
     options : mapping of str to int
-        Triton's compile options, such as ``num_warps``.
+        Triton's compile options, such as ``num_warps``, from the same list.
     """
 
     name: str

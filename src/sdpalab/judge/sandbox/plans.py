@@ -62,7 +62,7 @@ def _language(code: Any) -> str:
 
 
 class SentStep(_Data):
-    """One launch. ``code`` is the text to build: CUDA C++, or the PTX that Triton made."""
+    """One launch. ``code`` is the text to build: CUDA C++, or the PTX that Triton compiled."""
 
     grid: Sizes
     block: Sizes
@@ -187,9 +187,16 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
     if isinstance(step.module, Module):
         code = step.module
     elif isinstance(step.module, TritonModule):
-        made = build(step.module, arch)
+        compiled = build(step.module, arch)
         code = PtxSource(
-            made.module, step.module.source, made.entry, arch, made.ptx, made.compiler, made.command, made.triton
+            compiled.module,
+            step.module.source,
+            compiled.entry,
+            arch,
+            compiled.ptx,
+            compiled.compiler,
+            compiled.command,
+            compiled.triton,
         )
     else:
         raise PlanError("a module of the launch plan is a Module or a TritonModule")
