@@ -309,7 +309,7 @@ def _file_name(module: Module) -> str:
 
 
 def _readable(name: str) -> str:
-    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py")) or "kernel"
+    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py"))[:100] or "kernel"
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:

@@ -21,7 +21,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Header:
         name with its brackets or quotes.
     unreadable : tuple of str
         Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
+    own : bool
+        Whether it is the kernel's or the lab's, and not one of CUDA's or a standard header.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Header:
     includes: tuple[tuple[str, bool], ...]
     macros: tuple[tuple[str, str, str], ...]
     unreadable: tuple[str, ...]
+    own: bool = False
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
@@ -212,7 +215,7 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
             path, from_cuda, header = "", True, _header(name, (standard or "").encode())
         else:
             header = (_load_cuda if from_cuda else _load)(path, name)
-        paths[name], headers[name] = path, header
+        paths[name], headers[name] = path, replace(header, own=not from_cuda)
         macros += header.macros
         folder = os.path.dirname(path)
         pending += [(inner, folder if quoted else "", name, from_cuda) for inner, quoted in header.includes]
