@@ -208,6 +208,7 @@ def tune(
             configurations=len(space),
             judge=judge_version(),
             lab=__version__,
+            source=source_digest(target),
         )
         if isinstance(executor, str):
             executor = stack.enter_context(closing(executor_named(executor, address=address, gpu=measured)))
