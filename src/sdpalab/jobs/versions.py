@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from sdpalab import __version__
-from sdpalab.import_graph import digest_of
+from sdpalab.kernels.import_graph import digest_of
 
 __all__ = ["code_version", "judge_version"]
 

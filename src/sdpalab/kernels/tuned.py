@@ -25,8 +25,8 @@ from typing import Any, Protocol, TypeVar
 from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.import_graph import digest_of
 from sdpalab.kernels.declarations import Config
+from sdpalab.kernels.import_graph import digest_of
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord, ProblemField

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab import Config, CudaKernel, Launch, import_graph
-from sdpalab.import_graph import digest_of, files_behind
+from sdpalab import Config, CudaKernel, Launch
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
-from sdpalab.kernels import tuned
+from sdpalab.kernels import import_graph, tuned
+from sdpalab.kernels.import_graph import digest_of, files_behind
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import load_user_kernel

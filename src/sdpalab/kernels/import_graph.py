@@ -14,7 +14,7 @@ from pathlib import Path
 
 __all__ = ["digest_of", "files_behind"]
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = _PACKAGE.name
 _IMPORT = re.compile(
     rf"^[ \t]*from ({_NAME}(?:\.\w+)*) import (\([^)]*\)|[^\n(]*)"
@@ -52,7 +52,7 @@ def files_behind(*roots: str) -> list[Path]:
         seen[name] = path
         waiting += _imports(name, path)
     texts = ((path, path.read_text()) for path in seen.values())
-    data = {path.with_name(found) for path, text in texts for found in _DATA.findall(text) if found not in _NO_CODE}
+    data = {path.with_name(name) for path, text in texts for name in _DATA.findall(text) if name not in _NO_CODE}
     return sorted({*seen.values(), *filter(Path.is_file, data)})
 
 
