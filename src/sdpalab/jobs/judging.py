@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from sdpalab.errors import MachineError, UserError
 from sdpalab.jobs.calling import jobs_of, value_of
 from sdpalab.jobs.dispatch import run_jobs
@@ -20,9 +22,19 @@ from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
 from sdpalab.problem import Problem
+from sdpalab.record import RECORD
 from sdpalab.sim import DEFAULT_NUMERICS
 
-__all__ = ["CASES_OF_A_JOB", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
+__all__ = ["CASES_OF_A_JOB", "JudgedCases", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
+
+
+class JudgedCases(BaseModel):
+    """The value of a job: the ``verdict``, or None if none of its cases suits the kernel's tiles or layouts."""
+
+    model_config = RECORD
+
+    verdict: Verdict | None
+
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
@@ -185,7 +197,7 @@ def judge_by_jobs(
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Judge some cases: ``verdict``, or None if none of them suits the kernel's tiles or layouts."""
+    """Judge some cases (:class:`JudgedCases`)."""
     spec = same_source(inputs)
     specs = [_from_data(each) for each in inputs["cases"]]
     options = {**inputs, "include_dirs": include_dirs_in(inputs)}
