@@ -90,8 +90,8 @@ def _differs(here: SearchContext, trial: Trial) -> GateFailure | None:
             return value
         if "standing" in value:
             return GateFailure(Standing(value["standing"]), str(value["reason"]))
-        for name, found in value.items():
-            if _rounded(found) != _rounded(getattr(trial, name)):
+        for name, here_too in value.items():
+            if _rounded(here_too) != _rounded(getattr(trial, name)):
                 reason = f"its worker found another {name} of configuration {trial.number} than this machine"
                 return GateFailure(Standing.LOST, reason)
     return None
