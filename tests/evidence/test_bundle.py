@@ -275,6 +275,19 @@ def test_a_hostile_include_writes_nothing_outside_and_the_bundle_verifies(tmp_pa
     assert verify_bundle(written.tarball).accepted
 
 
+def test_a_file_that_is_no_device_code_is_a_digest(tmp_path: Path) -> None:
+    for name in ("id_key", ".netrc", "passwords.json", "own.cuh", "tile.inl"):
+        (tmp_path / name).write_text(f"// {name}\n")
+    names = ("id_key", ".netrc", "passwords.json", "own.cuh", "tile.inl")
+    includes = "".join(f'#include "{name}"\n' for name in names)
+    module = Module("k.cu", f'#if 0\n{includes}#endif\nextern "C" __global__ void k() {{}}\n', "k", {}, (tmp_path,))
+    module_record = built_module(module, build(module))
+    record = module_record.record("build/00-k")
+    assert set(names) <= set(record.sources)
+    assert {name for name in record.files if "include" in name} == {"include/own.cuh", "include/tile.inl"}
+    assert not any(b"// id_key" in content for name, content in module_record.files.items() if name != "k.cu")
+
+
 @pytest.mark.parametrize("where", ["build", "source"])
 def test_a_name_that_leaves_the_bundle_is_refused_before_anything_is_written(where: str, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"

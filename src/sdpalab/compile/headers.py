@@ -38,6 +38,8 @@ _DEFINITION = re.compile(
 )
 """A macro, with one parameter or none, that stands for the name of a header."""
 _CALL = re.compile(rb"(\w+)(?:[ \t]*\([ \t]*([^()\n]*?)[ \t]*\))?")
+MOST_BYTES = 16 << 20
+"""Of a header."""
 _NAME = re.compile(rb'<([^>\n]+)>|"([^"\n]+)"')
 
 
@@ -116,7 +118,10 @@ def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tupl
 
 def _load(path: str, name: str) -> Header:
     with open(path, "rb") as file:
-        return _header(name, file.read())
+        body = file.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
+        raise UserError(f"{path} is included as {name!r} and has more than {MOST_BYTES >> 20} MiB: it is no header")
+    return _header(name, body)
 
 
 @lru_cache(maxsize=2048)
@@ -170,8 +175,8 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
     Raises
     ------
     UserError
-        If an include is an absolute path, or a macro that none of the files defines as a name; or if two files are
-        included by the same name.
+        If an include is an absolute path, a file of more than :data:`MOST_BYTES`, or a macro that none of the files
+        defines as a name; or if two files are included by the same name.
     MachineError
         If CUDA's headers are needed and not installed.
     """

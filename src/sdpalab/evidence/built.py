@@ -13,6 +13,7 @@ from sdpalab.compile.gate import GateResult
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord
+from sdpalab.evidence.user_source import DEVICE_ENDINGS
 from sdpalab.kernels.plan import Module, Source
 
 __all__ = ["BuiltModule", "built_module"]
@@ -76,7 +77,8 @@ def built_module(
     Parameters
     ----------
     module : Module or TritonModule
-        What was compiled: its source and those headers that are not CUDA's own are kept in full.
+        What was compiled: its source and those headers that are not CUDA's own are kept in full; a header whose name is
+        not that of device code (:data:`~sdpalab.evidence.user_source.DEVICE_ENDINGS`) is a digest.
     build : Build
         Its build.
     resources, gate
@@ -88,7 +90,7 @@ def built_module(
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}
     sources = {name if source == build.module else source: digest for source, digest in build.sources.items()}
     for header in resolve_headers(module, build.command) if isinstance(module, Module) else ():
-        if header.own:
+        if header.own and header.name.endswith(DEVICE_ENDINGS):
             sources.pop(header.name, None)
             path = _kept_name(header)
             if path in sources:  # of another spelling
