@@ -157,7 +157,7 @@ def judge_by_jobs(
         "until_failure": until_failure,
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
-    inputs = [
+    inputs: list[dict[str, Any]] = [
         {
             **shared,
             "algebra": number == 0,

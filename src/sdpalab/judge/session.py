@@ -245,7 +245,7 @@ def described(
     UserError, MachineError
         As :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`.
     """
-    options = {"arch": arch, "sms": sms, "config": config, "timeout": CASE_SECONDS}
+    options: dict[str, Any] = {"arch": arch, "sms": sms, "config": config, "timeout": CASE_SECONDS}
     with closing(CandidateProcesses(prepare(candidate), tuple(problems), **options)) as processes:
         return processes.about
 
