@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tarfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,25 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [path.suffix for path in sorted(out.iterdir())] == [".html", ".gz", ".sha256"]
     left = last_failed.failed_cases(str(tmp_path / "slow.py"))
     assert [spec.name for spec in left] == result["unjudged"]
+
+
+def test_a_header_of_the_folder_above_builds_is_judged_and_kept(root: Path, tmp_path: Path) -> None:
+    folder, out, record = tmp_path / "project" / "kernels", tmp_path / "out", tmp_path / "v.json"
+    folder.mkdir(parents=True)
+    (tmp_path / "project" / "outer.cuh").write_text('#pragma once\n#include "../outermost.cuh"\n')
+    (tmp_path / "outermost.cuh").write_text("constexpr int OUTERMOST = 1;\n")
+    (folder / "my_kernel.py").write_text((root / "examples" / "my_kernel.py").read_text())
+    source = (root / "examples" / "my_kernel.cu").read_text()
+    (folder / "my_kernel.cu").write_text('#include "../outer.cuh"\nstatic_assert(OUTERMOST == 1);\n' + source)
+    spec = str(folder / "my_kernel.py")
+    assert main(["build", spec]) == 0
+    words = ["judge", spec, *SMALL, "--only", "seed", "--no-claims", "--bundle", str(out)]
+    assert main([*words, "--json", str(record)]) == 0
+    bundle = json.loads(record.read_text())["bundle"]
+    assert verify_bundle(bundle).findings == []
+    with tarfile.open(bundle) as packed:
+        headers = [name.rpartition("/")[2] for name in packed.getnames() if "/include/" in name]
+    assert {"outer.cuh", "outermost.cuh"} <= set(headers)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ class Module:
     include_dirs : tuple of Path
         Where ``#include`` looks first; the folders of the build and CUDA's come after.
     options : tuple of str
-        Further options of NVRTC, such as ``-default-device``; none that adds a search path or sets the architecture.
+        Further options of NVRTC, such as ``-default-device``, from the list of :mod:`sdpalab.compile.options`.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TritonModule:
     constants : mapping of str to int, str or bool
         Values of the ``constexpr`` parameters.
     options : mapping of str to int
-        Triton's compile options, such as ``num_warps``.
+        Triton's compile options, such as ``num_warps``, from the same list.
     """
 
     name: str
@@ -72,6 +72,10 @@ class TritonModule:
     def entry(self) -> str:
         """Name of the function."""
         return str(self.fn.__name__)
+
+
+_TRITON_MOST = {"threads": 1024, "dynamic_smem": 1 << 20, "scratch_params": 8}
+"""Largest values of a launch from Triton: threads of a block, bytes of shared memory, appended pointers."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,11 @@ class PtxSource:
         What the compiler was given.
     triton : mapping of str to int
         As in :class:`sdpalab.compile.Build`.
+
+    Raises
+    ------
+    ValueError
+        If ``triton`` has some of the values of a launch and not all, or one that no launch has.
     """
 
     name: str
@@ -102,6 +111,13 @@ class PtxSource:
     compiler: str
     command: tuple[str, ...] = ()
     triton: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.triton and self.triton.keys() != _TRITON_MOST.keys():
+            raise ValueError(f"PTX from Triton comes with {', '.join(_TRITON_MOST)}")
+        for name, value in self.triton.items():
+            if not 0 <= value <= _TRITON_MOST[name]:
+                raise ValueError(f"{name} is {value}, and must be 0 to {_TRITON_MOST[name]}")
 
 
 Source: TypeAlias = Module | TritonModule | PtxSource

@@ -15,6 +15,8 @@ import pytest
 
 from sdpalab.compile import BuildError, Cache, build, builder, compiler_version, nvrtc, supported_archs
 from sdpalab.compile.headers import resolve_headers
+from sdpalab.compile.nvrtc import compile_program
+from sdpalab.compile.options import _BOOL, _CACHING, _NUMBER, _NUMBERS, _NVRTC, _PTXAS, allowed_options
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.plan import Module
 
@@ -192,16 +194,100 @@ def test_every_architecture_builds(scale: Module, cache: Cache, arch: str) -> No
 
 
 @pytest.mark.parametrize(
-    "option", ["-I/x", "-I", "--include-path=/x", "-include=x.h", "--pre-include=x.h", "-arch=sm_80"]
+    "option",
+    [
+        *("-I/x", "-I", "--include-path=/x", "-include=x.h", "--pre-include=x.h", "-arch=sm_80", "--no-such-option"),
+        *("--time=t.csv", "-time=t.csv", "--time", "--fdevice-time-trace=t", "-fdevice-time-trace=t", "x", ""),
+        *(
+            "--create-pch=x",
+            "--use-pch=x",
+            "--pch",
+            "--pch-dir=x",
+            "@x",
+            "--options-file=x",
+            "-optf=x",
+            "--dlink-time-opt",
+        ),
+        *("-Xptxas=-o=x", "--ptxas-options=--output-file=x", "-Xptxas=-optf=x", "-Xptxas=-v -o x", "-Xptxas=-O2,-o=x"),
+        *("--fmad=x", "--maxrregcount=x", "--maxrregcount", "--std=c++17 --time=x", "--use_fast_math=--time=x", "-O3"),
+    ],
 )
-def test_options_that_hide_inputs_are_refused(scale: Module, cache: Cache, option: str) -> None:
-    with pytest.raises(UserError, match="is not allowed"):
+def test_an_option_that_no_kernel_may_set_is_refused_and_writes_nothing(
+    scale: Module, cache: Cache, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BuildError, match=rf"option {re.escape(repr(option))} is not allowed: .*, --.*, --"):
         build(scale, cache=cache, options=(option,))
+    assert set(tmp_path.iterdir()) <= {cache.root}
 
 
-def test_unknown_option_is_a_build_error(scale: Module, cache: Cache) -> None:
-    with pytest.raises(BuildError, match="--no-such-option"):
-        build(scale, cache=cache, options=("--no-such-option",))
+def test_an_option_of_two_items_hides_no_other(scale: Module, cache: Cache) -> None:
+    for pair in (("--maxrregcount", "--time=t"), ("--ptxas-options", "-o=x"), ("--no-such", "--time=t"), ("64",)):
+        with pytest.raises(BuildError, match="is not allowed"):
+            build(scale, cache=cache, options=pair)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("-DN=1",), ("-D", "N=1"), ("--define-macro=N=1",), ("-DF(x)=x + 1",), ('-DQUOTED="a b"',), ("-UN",)),
+        *(("--std=c++20",), ("-std=c++14",), ("--use_fast_math",), ("-use_fast_math",), ("--fmad=false",)),
+        *(("--ftz=true", "--prec-div=false", "--prec-sqrt=false"), ("-maxrregcount=64",), ("--maxrregcount", "64")),
+        *(("--extra-device-vectorization",), ("--restrict",), ("-default-device",), ("-lineinfo",), ("-G",), ("-w",)),
+        *(("--dopt=on",), ("--diag-suppress=177,20012",), ("-Xptxas=-O1",), ("-Xptxas", "-O1"), ("-Xptxas=-dlcm=cg",)),
+        *(
+            ("--ptxas-options=--warn-on-spills",),
+            ("-Xptxas", "--opt-level=2"),
+            ("-rdc=false",),
+            ("--Ofast-compile=min",),
+        ),
+    ],
+)
+def test_the_options_of_an_honest_kernel_build(scale: Module, cache: Cache, options: tuple[str, ...]) -> None:
+    compiled = build(scale, cache=cache, options=options)
+    assert compiled.cubin.startswith(b"\x7fELF")
+
+
+def test_every_option_of_the_list_is_one_of_the_compiler() -> None:
+    values = {"": "", _BOOL: "=true", _NUMBER: "=1", _NUMBERS: "=177", r"c\+\+\d\d": "=c++17", "on|off": "=on"}
+    values |= {"0|min|mid|max": "=min", "inline": "=inline", _CACHING: "=ca", "[0-4]": "=1"}
+    values |= {r"\d{1,9}|archmax|archmin": "=32"}
+    newer = {"--device-float128 -device-float128"}  # needs sm_100
+    macros = {"--define-macro": "=A", "-D": "A", "--undefine-macro": "=A", "-U": "A"}
+    to_ptxas = {"--ptxas-options": "=-v", "-Xptxas": "=-v"}
+    options = [
+        name + (macros | to_ptxas).get(name, values[form])
+        for names, form in _NVRTC.items()
+        for name in names.split()
+        if names not in newer
+    ]
+    options += [f"-Xptxas={name}{values[form]}" for names, form in _PTXAS.items() for name in names.split()]
+    source = "__global__ void k(int* p) { *p = *p * 3; }"
+    for option in options:
+        assert allowed_options((option,)) == (option,)
+        answer = ""
+        try:
+            compile_program(source, "k.cu", "k", (), ("--gpu-architecture=sm_89", option))
+        except BuildError as error:
+            answer = f"{error} {error.log}"
+        assert not re.search("unrecognized option|Unknown option", answer), option
+
+
+def test_a_macro_of_the_command_line_names_a_header(tmp_path: Path, cache: Cache) -> None:
+    (tmp_path / "config.cuh").write_text("constexpr int THREE = 3;\n")
+    source = "#include CONFIG\n__global__ void k(int* p) { *p = *p * THREE; }\n"
+    module = Module("k.cu", source, "k", {"CONFIG": '"config.cuh"'}, (tmp_path,))
+    compiled = build(module, cache=cache)
+    assert "config.cuh" in compiled.sources
+    assert build(replace(module, defines={}, options=("-D", 'CONFIG="config.cuh"')), cache=cache).sources == (
+        compiled.sources
+    )
+    source = '#if 0\n#define CONFIG "config.cuh"\n#endif\n' + source
+    for hidden in ('"/etc/hostname"', "</etc/hostname>"):
+        with pytest.raises(UserError, match="includes the absolute path /etc/hostname"):
+            build(replace(module, source=source, defines={"CONFIG": hidden}), cache=cache)
+    with pytest.raises(BuildError, match="macro CONFIG has a text of several lines"):
+        build(replace(module, defines={"CONFIG": '1\n#include "/etc/hostname"'}), cache=cache)
 
 
 def test_bad_macro_name_is_refused(scale: Module, cache: Cache) -> None:

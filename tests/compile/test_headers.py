@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sdpalab.compile import headers as rooms
-from sdpalab.compile.headers import resolve_headers
+from sdpalab.compile.headers import MOST_BYTES, resolve_headers
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.plan import Module
 
@@ -110,3 +110,10 @@ def test_without_cudas_headers_the_packages_are_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(rooms, "cuda_include_dirs", rooms.cuda_include_dirs.__wrapped__)
     with pytest.raises(MachineError, match="pip install nvidia-cuda-runtime nvidia-cuda-crt"):
         resolve_headers(_module("#include <cuda_fp16.h>"))
+
+
+def test_a_file_that_is_too_large_for_a_header_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "x.cuh").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(UserError, match="has more than 16 MiB: it is no header"):
+        resolve_headers(_module('#include "x.cuh"', tmp_path))

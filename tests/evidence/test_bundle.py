@@ -206,6 +206,101 @@ def test_headers_of_the_kernel_are_kept_and_cudas_are_digests(tmp_path: Path) ->
     assert record.sources["mine.cuh"] == record.files["include/mine.cuh"]
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def including(folder: Path, *spellings: str, name: str = "k.cu") -> Module:
+    """A kernel in ``folder/kernels`` that includes headers by these spellings; each header stands beside the folder,
+    below it, or in it."""
+    kernels = folder / "kernels"
+    for place in ("outer.cuh", "kernels/inner/outer.cuh", "kernels/inner/below.cuh", "kernels/own.cuh"):
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"// {place}\n")
+    includes = "".join(f'#include "{spelling}"\n' for spelling in spellings)
+    return Module(name, f'{includes}extern "C" __global__ void k(float* x) {{ *x *= 2.0f; }}\n', "k", {}, (kernels,))
+
+
+def test_headers_keep_paths_below_their_folder_and_digests_elsewhere(tmp_path: Path) -> None:
+    spellings = ("../outer.cuh", "inner/outer.cuh", "inner/../own.cuh", "./inner/below.cuh", "../kernels/own.cuh")
+    module = including(tmp_path, *spellings)
+    (tmp_path / "outer.cuh").write_text('#include "kernels/inner/below.cuh"\n')
+    compiled = build(module)
+    module_record = built_module(module, compiled)
+    record = module_record.record("build/00-k")
+    headers = {name.removeprefix("include/") for name in record.files if name.startswith("include/")}
+    assert {"inner/outer.cuh", "own.cuh", "inner/below.cuh", "kernels/inner/below.cuh"} < headers
+    outside = sorted(name.partition("/")[2] for name in headers - {"inner/outer.cuh", "own.cuh", "inner/below.cuh"})
+    assert outside == ["inner/below.cuh", "outer.cuh", "own.cuh"]
+    assert all(record.sources[name] == record.files[f"include/{name}"] for name in headers)
+    assert sorted(record.sources.values()) == sorted(compiled.sources.values())
+
+
+def test_two_spellings_of_a_path_keep_two_files(tmp_path: Path) -> None:
+    module = including(tmp_path, "own.cuh", "inner/../own.cuh")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "own.cuh").write_text("// another file\n")
+    module = replace(module, include_dirs=(tmp_path / "first", *module.include_dirs))
+    record = built_module(module, build(module)).record("build/00-k")
+    kept = [name for name in record.files if name.endswith("own.cuh")]
+    assert len(kept) == len({record.files[name] for name in kept}) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../../k.cu", "kernel.ptx", "include", ".k.cu", "/tmp/k.cu", "a b.cu", "k" * 300]
+)
+def test_the_name_of_a_source_is_a_file_name(name: str, tmp_path: Path) -> None:
+    module = including(tmp_path, name=name)
+    compiled = build(module)
+    record = built_module(module, compiled).record("build/00-k")
+    assert record.module in record.files
+    assert record.module == ("k.cu" if name in ("../../k.cu", "/tmp/k.cu") else "source.cu")
+    assert record.files["kernel.ptx"] == compiled.ptx_sha256
+    assert record.sources[record.module] == record.files[record.module]
+
+
+def test_a_hostile_include_writes_nothing_outside_and_the_bundle_verifies(tmp_path: Path) -> None:
+    module = including(tmp_path / "a" / "b", "../outer.cuh", "../../../planted.cuh", "own.cuh")
+    (tmp_path / "planted.cuh").write_text("// planted\n")
+    before = files_below(tmp_path)
+    compiled = build(module)
+    with BundleWriter(tmp_path / "out", command=["x"]) as bundle:
+        case = judged(PROBLEMS[0], 0, bundle.arrays, honest, compiled.ptx_sha256)
+        verdict = Verdict("k", "", "simulator sm_89", "quick", 0, (case,))
+        bundle.add("k", config="", builds=[built_module(module, compiled)], verdict=verdict)
+        written = bundle.write()
+    assert {name for name in files_below(tmp_path).keys() - before.keys() if not name.startswith("out/")} == set()
+    assert {name: files_below(tmp_path)[name] for name in before} == before
+    assert verify_bundle(written.tarball).accepted
+
+
+def test_a_file_that_is_no_device_code_is_a_digest(tmp_path: Path) -> None:
+    for name in ("id_key", ".netrc", "passwords.json", "own.cuh", "tile.inl"):
+        (tmp_path / name).write_text(f"// {name}\n")
+    names = ("id_key", ".netrc", "passwords.json", "own.cuh", "tile.inl")
+    includes = "".join(f'#include "{name}"\n' for name in names)
+    module = Module("k.cu", f'#if 0\n{includes}#endif\nextern "C" __global__ void k() {{}}\n', "k", {}, (tmp_path,))
+    module_record = built_module(module, build(module))
+    record = module_record.record("build/00-k")
+    assert set(names) <= set(record.sources)
+    assert {name for name in record.files if "include" in name} == {"include/own.cuh", "include/tile.inl"}
+    assert not any(b"// id_key" in content for name, content in module_record.files.items() if name != "k.cu")
+
+
+@pytest.mark.parametrize("where", ["build", "source"])
+def test_a_name_that_leaves_the_bundle_is_refused_before_anything_is_written(where: str, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with BundleWriter(out, command=["x"]) as bundle:
+        before = files_below(tmp_path)
+        honest_build = built_module(MODULE, build(MODULE))
+        evil = replace(honest_build, files={**honest_build.files, "include/../../../../../../evil.cuh": b"evil"})
+        given: dict[str, Any] = {"builds": [evil]} if where == "build" else {"sources": {"../../../../evil": b"evil"}}
+        with pytest.raises(ValueError, match=r"leaves the bundle|is not below source/"):
+            bundle.add("k", config="", verdict=None, failure="not judged", **given)
+        assert files_below(tmp_path) == before
+
+
 def test_floors_of_the_mission_are_those_of_the_speed_of_light() -> None:
     records = {record.gpu: record for record in mission_floors()}
     floors = {figure.name: round(figure.value, 2) for figure in records["L4"].floors}

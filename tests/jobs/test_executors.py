@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from planted_executors import FaultyExecutor, InlineExecutor
 
 from sdpalab import Problem, UserError
 from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
+from sdpalab.jobs import local as jobs_local
+from sdpalab.jobs.kinds import KINDS, VALUES, checked_value
 from sdpalab.jobs.local import LocalExecutor
 from sdpalab.jobs.versions import code_version
+from sdpalab.jobs.worker import answer
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import source_digest
 
@@ -34,7 +38,7 @@ def _job(kernel: str, *, source: str = "", seconds: float = 120.0, **more: Any) 
 
 def _planted(name: str, *, seconds: float = 120.0, fresh: bool = False, **inputs: str) -> Job:
     """A job of :mod:`planted_jobs`."""
-    return Job(0, f"planted_jobs:{name}", inputs, seconds, code_version(), fresh)
+    return Job(0, name, inputs, seconds, code_version(), fresh)
 
 
 def _file(folder: Path, name: str, text: str) -> str:
@@ -50,10 +54,18 @@ def local() -> Iterator[LocalExecutor]:
     executor.close()
 
 
+@pytest.fixture
+def _planted_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors start a worker that also runs the jobs of :mod:`planted_jobs`."""
+    monkeypatch.setattr(jobs_local, "_WORKER", "planted_jobs")
+
+
 @pytest.mark.slow
-def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor) -> None:
+@pytest.mark.usefixtures("_planted_worker")
+def test_a_worker_that_crashes_or_hangs_harms_no_other_job() -> None:
     jobs = [_job("flash"), _planted("crash"), _planted("hang", seconds=5.0), _job("flash")]
-    good, crashed, hung, last = run_jobs(local, jobs, attempts=2)
+    with closing(LocalExecutor(2)) as executor:
+        good, crashed, hung, last = run_jobs(executor, jobs, attempts=2)
     assert good.outcome is last.outcome is JobOutcome.DONE
     assert good.value is not None
     assert last.value == good.value
@@ -82,6 +94,68 @@ def test_what_cannot_be_asked_for_is_said_and_is_no_verdict(local: LocalExecutor
     assert "the job is of 0.0.1 other" in reasons[3]
 
 
+PLACES = ("os:system", "planted_jobs:process", "sdpalab.search.gates:build_gate", "sdpalab.jobs.worker:answer", "", "x")
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_worker_runs_no_function_that_a_job_names(kind: str) -> None:
+    reply = answer(kind, {"kernel": "flash"}, code_version())
+    assert reply == {"bad_input": f"there is no kind of job {kind!r}: the kinds are {', '.join(KINDS)}"}
+
+
+@pytest.mark.usefixtures("_planted_worker")
+def test_an_answer_that_is_no_value_of_its_kind_is_no_answer() -> None:
+    with closing(LocalExecutor(1)) as executor:
+        lost, refused = run_jobs(executor, [_planted("full"), _planted("refuses")], attempts=2)
+    assert lost.outcome is JobOutcome.LOST
+    assert lost.reason.startswith("its worker answered what is no value of a job full (")
+    assert refused.value == {"bad_input": "no such thing ?[2J"}
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "build": {"identity": {"L4": "a"}, "ptx_sha256": {"L4": ["a"]}, "resources": {"L4": {"registers": 1}}},
+    "count": {"times_us": {"L4": {"1x1x64x64": 2.5}}},
+    "compare": {"ratios": {"L4": {"1x1x64x64": 2}}},
+    "prove": {"gates": ["sanitize", "quick judge"]},
+    "race": {"times_us": {"1x1x64x64": {"a": 1.0}}, "outcomes": {"1x1x64x64": {}}, "reasons": {"b": "slow"}},
+    "full": {"verdict": {"passed": True, "level": "full", "cases": 1, "devices": ["simulator"], "judge": "a"}},
+    "held_out": {"cases": 0},
+    "judge": {"verdict": None},
+    "sanitize": {"runs": ["a"], "hazards": [], "notes": []},
+    "diagnosis": {"outcome": "none", "diagnosis": "None"},
+    "deletion": {
+        "subject": "a",
+        "configurations": ["a"],
+        "arch": "sm_89",
+        "ptx_sha256": ["a"],
+        "problems": [],
+        "mutants": [{"opcode": "bar", "ptx_line": 1, "source": "a:1", "text": "a", "killed_by": None, "reason": ""}],
+    },
+}
+
+
+def test_every_kind_has_a_type() -> None:
+    assert VALUES.keys() == KINDS.keys() == GOOD.keys() | {"bug"}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_value_has_the_type_of_its_kind(kind: str) -> None:
+    good = GOOD[kind]
+    assert checked_value(kind, good) == good
+    assert checked_value(kind, {"bad_input": "a"}) == {"bad_input": "a"}
+    first = next(iter(good))
+    bad: list[Any] = [{}, [], None, "a", {**good, "more": 1}, {**good, first: object()}, {**good, first: 7.5}]
+    bad += [{**good, "bad_input": "a"}, {"bad_input": 1}, {**good, first: float("nan")}]
+    if kind in ("build", "count", "compare", "prove", "full", "held_out"):
+        bad += [{"standing": "PASSED", "reason": "a"}, {"standing": "HAZARD"}, {"standing": "HAZARD", "reason": ""}]
+        failed = {"standing": "HAZARD", "reason": "two warps write one word"}
+        assert checked_value(kind, failed) == failed
+    for value in bad:
+        with pytest.raises(ValueError, match=r"\w"):
+            checked_value(kind, value)
+
+
+@pytest.mark.usefixtures("_planted_worker")
 def test_a_fresh_job_has_a_process_that_ran_nothing_before() -> None:
     executor = LocalExecutor(1)
     try:
@@ -93,6 +167,7 @@ def test_a_fresh_job_has_a_process_that_ran_nothing_before() -> None:
     assert fresh != first
 
 
+@pytest.mark.usefixtures("_planted_worker")
 def test_a_closed_executor_leaves_no_process(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     executor = LocalExecutor(1)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_candidates import right
+from pydantic import ValidationError
 
-from sdpalab.compile import Cache, build
-from sdpalab.judge.sandbox.plans import PlanError, read_plan, send_plan
+from sdpalab.compile import Build, Cache, build
+from sdpalab.compile.triton_compiler import assemble
+from sdpalab.errors import UserError
+from sdpalab.judge.sandbox.executor import _PlanServer
+from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan, send_plan
 from sdpalab.kernels.kernel import Config
-from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap, problem_buffers
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, PtxSource, TiledMap, problem_buffers
 from sdpalab.problem import Problem
+from sdpalab.run import RunResult
 
 PROBLEM = Problem(1, 1, 9, 32, seq_kv=12)
 BUFFERS = problem_buffers(PROBLEM)
@@ -39,19 +45,67 @@ def test_what_is_sent_arrives() -> None:
     assert read_plan(received.model_dump_json().encode(), BUFFERS) == received
 
 
-def test_a_build_is_sent_without_its_cubin() -> None:
-    compiled = build(right.module(PROBLEM, Config(GAIN=1)))
+COMPILED = build(right.module(PROBLEM, Config(GAIN=1)))
+
+
+def with_ptx(**changes: Any) -> bytes:
+    """The plan as data, with PTX in place of the source."""
+    code = PtxSource("right.py", "source", COMPILED.entry, "sm_89", COMPILED.ptx, "Triton", ("num_warps=4",))
     data = json.loads(send_plan(PLAN, "sm_89"))
-    sent = read_plan(send_plan(PLAN, "sm_89"), BUFFERS)
-    assert "cubin" not in json.dumps(data)
-    (code,) = sent.builds("sm_89", Cache())
-    assert code.ptx_sha256 == compiled.ptx_sha256
-    as_built = sent.model_copy(
-        update={"steps": (sent.steps[0].model_copy(update={"code": replace(compiled, cubin=b"")}),)}
-    )
-    again = read_plan(as_built.model_dump_json().encode(), BUFFERS)
-    (code,) = again.builds("sm_89", Cache("/nowhere/at/all"))
-    assert (code.ptx, code.cubin, code.entry) == (compiled.ptx, b"", compiled.entry)
+    data["steps"][0]["code"] = {**vars(code), "ptx": COMPILED.ptx.decode(), **changes}
+    return json.dumps(data).encode()
+
+
+def test_ptx_is_assembled_here_and_its_digest_is_that_of_what_runs(tmp_path: Path) -> None:
+    assert b"cubin" not in send_plan(PLAN, "sm_89")
+    (code,) = read_plan(with_ptx(), BUFFERS).builds("sm_89", Cache(tmp_path))
+    assert (code.ptx, code.entry) == (COMPILED.ptx, COMPILED.entry)
+    assert code.cubin == assemble(COMPILED.ptx, "right.py")[0]
+    launch = {"threads": 64, "dynamic_smem": 0, "scratch_params": 2}
+    (code,) = read_plan(with_ptx(triton=launch), BUFFERS).builds("sm_89", Cache(tmp_path))
+    completed = code.completed(PLAN.steps[0])
+    assert (completed.block, completed.args) == ((64, 1, 1), (*PLAN.steps[0].args, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cubin": "another program"}, "steps.0.launch.code"),
+        ({"key": "0" * 64, "log": "", "seconds": 0.0}, "steps.0.launch.code"),
+        ({"triton": {"threads": 64}}, "PTX from Triton comes with threads, dynamic_smem, scratch_params"),
+        ({"triton": {"threads": 64, "dynamic_smem": 0, "scratch_params": 10**9}}, "must be 0 to 8"),
+        ({"triton": {"threads": -1, "dynamic_smem": 0, "scratch_params": 0}}, "must be 0 to 1024"),
+    ],
+)
+def test_a_forged_plan_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        read_plan(with_ptx(**changes), BUFFERS)
+
+
+def test_a_build_with_the_machine_code_of_another_program_is_refused() -> None:
+    fields = {**vars(COMPILED), "ptx": COMPILED.ptx.decode(), "cubin": "machine code of another program"}
+    data = json.loads(send_plan(PLAN, "sm_89"))
+    data["steps"][0]["code"] = fields
+    with pytest.raises(PlanError, match=r"steps.0.launch.code"):
+        read_plan(json.dumps(data).encode(), BUFFERS)
+    with pytest.raises(ValidationError):  # the executor reads what the judge sends by the same schema
+        SentPlan.model_validate_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arch": "sm_90"}, "its PTX was compiled for sm_90, not sm_89"),
+        ({"ptx": COMPILED.ptx.decode().replace(".target sm_89", ".target sm_80")}, "names .target sm_80, not sm_89"),
+        ({"ptx": "no text of a program"}, "names no target, not sm_89"),
+        ({"ptx": ".version 8.0\n.target sm_89\n.address_size 64\nnonsense"}, "ptxas refuses the PTX"),
+    ],
+)
+def test_ptx_that_is_none_of_the_architecture_is_an_error_of_its_author(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        read_plan(with_ptx(**changes), BUFFERS).builds("sm_89", Cache(tmp_path))
 
 
 PRODUCT = Gemm("q", "k", "scores", batch=1, m=9, n=12, k=32, transpose_b=True, ldc=16)
@@ -162,3 +216,30 @@ def test_the_log_sum_exp_is_there_as_declared_or_not_at_all() -> None:
         other = {**data, "buffers": [*data["buffers"][:-1], {**data["buffers"][-1], **changes}]}
         with pytest.raises(PlanError, match="does not begin with the buffers"):
             read_plan(json.dumps(other).encode(), problem_buffers(PROBLEM, lse=True))
+
+
+class Loads:
+    """Stands for the GPU of an executor: keeps the builds that it would load."""
+
+    def __init__(self) -> None:
+        self.loaded: list[Build] = []
+
+    def run(self, plan: LaunchPlan, inputs: Any, *, poison: int, builds: Sequence[Build]) -> RunResult:
+        self.loaded += builds
+        return RunResult({"o": np.zeros(1)}, "GPU", tuple(build.ptx_sha256 for build in builds), (), ())
+
+
+def test_the_executor_loads_what_it_assembled_from_the_ptx_that_it_digests(tmp_path: Path) -> None:
+    server = _PlanServer()
+    server._gpu = gpu = Loads()  # type: ignore[assignment]
+    order = {"do": "run", "arch": "sm_89", "cache": str(tmp_path), "poison": 0, "watched": False}
+
+    def answer(data: bytes) -> dict[str, Any]:
+        return server.answer(order, {"plan": np.frombuffer(data, np.uint8)})[0]
+
+    reply = answer(read_plan(with_ptx(), BUFFERS).model_dump_json().encode())
+    (loaded,) = gpu.loaded
+    assert loaded.cubin == assemble(COMPILED.ptx, "right.py")[0]
+    assert reply["ptx_sha256"] == [COMPILED.ptx_sha256]
+    assert answer(with_ptx(cubin="machine code of another program"))["status"] is not None
+    assert gpu.loaded == [loaded]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,6 +318,16 @@ def test_scratch_memory_is_refused(write: Write) -> None:
     text = "tl.make_tensor_descriptor(o_ptr, [count], [1], [BLOCK]).store([tl.program_id(0) * BLOCK], x.to(tl.float16))"
     with pytest.raises(BuildError, match=r"scaled needs \d+ bytes of scratch memory"):
         built(write("    tl.store(", f"    {text}\n    tl.store("), "sm_90")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ir_override": "/x.ttir"}, {"extern_libs": "/x.bc"}, {"ptx_options": "-o /x"}, {"num_warps": "4 -o /x"}],
+)
+def test_an_option_that_no_kernel_may_set_is_refused(write: Write, options: dict[str, Any]) -> None:
+    module = module_of(write())
+    with pytest.raises(BuildError, match=rf"Triton's option {next(iter(options))}=.* is not allowed: .* num_warps, "):
+        build(replace(module, options=options))
 
 
 def test_number_of_warps_that_cannot_be(write: Write) -> None:

@@ -222,6 +222,7 @@ def campaign(
     measured: bool = False,
     resume: bool = False,
     now: Callable[[], float] = time.monotonic,
+    here: Executor | None = None,
 ) -> TuneResult:
     """A search of the toy kernel."""
     toy, space, chosen = _toy(tuple(gpus))
@@ -248,6 +249,7 @@ def campaign(
             executor=executor,
             log=records,
             clock=BudgetClock(Budget.parse(budget), now),
+            here=here,
         )
         return run_search(made, Sweep(made, strategy_named(strategy, space, len(chosen), seed)))
     finally:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,59 @@ def test_duplicates_are_one() -> None:
         assert {**earlier.config, "NOISE": 0} == {**trial.config, "NOISE": 0}
     judged = [Config({**trial.config, "NOISE": 0}) for trial in result.trials if trial.costs_us]
     assert len(set(judged)) == len(judged)
+
+
+class Liar(Landscape):
+    """Workers that believe, or say, that every configuration is right, and some that a slow one is fast."""
+
+    def __init__(self, lies: str) -> None:
+        super().__init__()
+        self._lies = lies
+
+    def _told(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        right = {**inputs["config"], "MODE": "a" if inputs["config"]["MODE"] == "e" else inputs["config"]["MODE"]}
+        return {**inputs, "config": right if self._lies == "verdict" else inputs["config"]}
+
+    def _build(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        value = super()._build(inputs)
+        if self._lies == "verdict" and "identity" not in value:
+            value = super()._build(self._told(inputs))
+        return {name: each for name, each in value.items() if name not in ("standing", "reason")}
+
+    def _count(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        value = super()._count(inputs)
+        if self._lies == "cost" and inputs["config"]["MODE"] == "b":
+            value["times_us"]["L4"] = {label: time / 100 for label, time in value["times_us"]["L4"].items()}
+        return value
+
+    def _prove(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._prove(self._told(inputs))
+
+    def _full(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return super()._full(self._told(inputs))
+
+
+@pytest.mark.parametrize("lies", ["verdict", "cost"])
+def test_what_workers_of_other_machines_say_makes_no_winner(lies: str) -> None:
+    def lied_about(trial: Trial) -> bool:
+        return bool(wrong(trial.config)) if lies == "verdict" else trial.config["MODE"] == "b"
+
+    believed = campaign(InlineExecutor(Liar(lies).run), budget=120)
+    assert lied_about(believed.winners["L4"])
+    honest = Landscape()
+    result = campaign(InlineExecutor(Liar(lies).run), budget=120, here=InlineExecutor(honest.run))
+    assert not lied_about(result.winners["L4"])
+    refused = [each for each in result.finalists if each.standing is not Standing.PASSED]
+    assert refused
+    assert all(each.reason and not each.verdict for each in refused)
+    if lies == "cost":
+        assert {each.standing for each in refused} == {Standing.LOST}
+        assert "another times_us of configuration" in refused[0].reason
+    assert {kind for kind, _ in honest.asked} >= {"build", "count", "full", "held_out"}
+
+
+def test_honest_workers_of_other_machines_change_no_result() -> None:
+    executor = InlineExecutor(Landscape().run)
+    assert campaign(executor).to_dict() | {"head": 0} == (
+        campaign(executor, here=InlineExecutor(Landscape().run)).to_dict() | {"head": 0}
+    )

@@ -113,7 +113,7 @@ else:
 
 
 @pytest.mark.slow
-def test_what_the_gpu_does_not_run_and_a_triton_kernel_whose_ptx_is_loaded(standin: StandIn) -> None:
+def test_what_the_gpu_does_not_run_and_a_triton_kernel_whose_ptx_is_assembled(standin: StandIn) -> None:
     triton = str(KERNELS.parents[1] / "sim" / "triton_attention.py")
     done = standin.run(REFUSALS, KERNELS=str(KERNELS), TRITON=triton)
     assert done.returncode == 0, done.stderr

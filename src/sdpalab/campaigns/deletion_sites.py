@@ -7,9 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
+from sdpalab.record import RECORD
 from sdpalab.sim.ir import Instruction
 
-__all__ = ["Site", "is_synchronisation", "reason_of", "without"]
+__all__ = ["Deletions", "Mutant", "Site", "is_synchronisation", "reason_of", "without"]
 
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar")
 _MODIFIERS = {
@@ -31,6 +34,35 @@ class Site:
     source: str
     source_text: str
     weaker: str = ""
+
+
+class Mutant(BaseModel):
+    """A mutant of one site: what killed it and in which run, or why it is redundant; the reason may be empty."""
+
+    model_config = RECORD
+
+    opcode: str
+    ptx_line: int
+    source: str
+    text: str
+    weaker: str = ""
+    killed_by: str | None
+    run: str = ""
+    reason: str = ""
+
+
+class Deletions(BaseModel):
+    """The value of a job: all mutants of one code."""
+
+    model_config = RECORD
+
+    subject: str
+    configurations: list[str]
+    arch: str
+    ptx_sha256: list[str]
+    problems: list[str]
+    strict: bool = True
+    mutants: list[Mutant]
 
 
 def is_synchronisation(instruction: Instruction) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel
 
 from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.catalogue import BUGS
@@ -24,8 +25,9 @@ from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
+from sdpalab.record import RECORD
 
-__all__ = ["PACKAGES", "bug_job", "run"]
+__all__ = ["PACKAGES", "Diagnosed", "bug_job", "run"]
 
 PACKAGES = ("numpy", "torch")
 BUG_SECONDS = 600.0
@@ -45,8 +47,17 @@ def failures(bug: Bug) -> list[Failure]:
     return failures
 
 
+class Diagnosed(BaseModel):
+    """The value of a job: whether the diagnosis names the bug's cause, and the diagnosis."""
+
+    model_config = RECORD
+
+    outcome: Literal["right", "wrong", "none"]
+    diagnosis: str
+
+
 def bug_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Diagnose the bug with that ``id``: ``outcome`` is right, wrong or none, ``diagnosis`` what was found."""
+    """Diagnose the bug with that ``id`` (:class:`Diagnosed`)."""
     torch.set_num_threads(1)
     bug = BUGS[inputs["id"]]
     diagnosis: Diagnosis | None = diagnose(failures(bug))

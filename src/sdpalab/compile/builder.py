@@ -14,6 +14,7 @@ from typing import Any
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
+from sdpalab.compile.options import allowed_options, check_macro
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import UserError
 from sdpalab.source import DEFAULT_ARCH, Module, PtxSource, Source, TritonModule
@@ -32,9 +33,6 @@ _BASE_OPTIONS = (
 )
 _LINE_NUMBERS = (b".loc", b".file")
 """How the lines of PTX begin that only name lines of the source."""
-_FORBIDDEN = re.compile(
-    r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+"
-)
 
 
 @dataclass(frozen=True)
@@ -169,16 +167,17 @@ def build(
     cache : Cache, optional
         Default: the user's.
     options : sequence of str
-        Further options of NVRTC; none that adds a search path or sets the architecture.
+        Further options of NVRTC, from the list of :mod:`sdpalab.compile.options`.
     include_dirs : sequence of Path
         Folders with headers, behind those of the module.
 
     Raises
     ------
     BuildError
-        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest.
+        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest. Also
+        for a macro name that cannot be, or an option that a kernel may not set.
     UserError
-        For an unknown architecture, a macro name or option that cannot be, or headers that cannot be resolved.
+        For an unknown architecture, or headers that cannot be resolved.
     MachineError
         If there is no compiler or there are no CUDA headers; names the pip package.
     """
@@ -219,8 +218,8 @@ def build(
 
 
 def _nvrtc_job(module: Module, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:
-    headers = resolve_headers(module, include_dirs)
     command = _command(module, arch, options)
+    headers = resolve_headers(module, command, include_dirs)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
         compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
@@ -256,6 +255,9 @@ def _triton_job(module: TritonModule, arch: str) -> _Compilation:
 def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
     if module.arch != arch:
         raise UserError(f"{module.name}: its PTX was compiled for {module.arch}, not {arch}")
+    target = re.search(rb"^\.target\s+sm_(\d+)", module.ptx, re.MULTILINE)
+    if target is None or target[1].decode() != "".join(filter(str.isdigit, arch)):
+        raise UserError(f"{module.name}: its PTX names {target[0].decode() if target else 'no target'}, not {arch}")
     digest = sha256(module.ptx).hexdigest()
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
@@ -290,17 +292,11 @@ def build_key(module: Module, headers: Sequence[Header], command: Sequence[str],
 
 
 def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ...]:
-    options = (*module.options, *options)
-    for option in options:
-        if _FORBIDDEN.fullmatch(option):
-            raise UserError(
-                f"option {option!r} is not allowed: headers come from include_dirs, the architecture from arch"
-            )
-    for name in module.defines:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise UserError(f"{module.name}: {name!r} is not a valid name of a macro")
-    defines = [f"-D{name}={value}" for name, value in sorted(module.defines.items())]
-    return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *defines, *options)
+    defines = [f"{name}={value}" for name, value in sorted(module.defines.items())]
+    for macro in defines:
+        check_macro(module.name, macro)
+    given = allowed_options((*module.options, *options))
+    return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *(f"-D{macro}" for macro in defines), *given)
 
 
 def _file_name(module: Module) -> str:
@@ -309,7 +305,7 @@ def _file_name(module: Module) -> str:
 
 
 def _readable(name: str) -> str:
-    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py")) or "kernel"
+    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py"))[:100] or "kernel"
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:

@@ -21,7 +21,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -38,6 +38,8 @@ _DEFINITION = re.compile(
 )
 """A macro, with one parameter or none, that stands for the name of a header."""
 _CALL = re.compile(rb"(\w+)(?:[ \t]*\([ \t]*([^()\n]*?)[ \t]*\))?")
+MOST_BYTES = 16 << 20
+"""Of a header."""
 _NAME = re.compile(rb'<([^>\n]+)>|"([^"\n]+)"')
 
 
@@ -60,6 +62,8 @@ class Header:
         name with its brackets or quotes.
     unreadable : tuple of str
         Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
+    own : bool
+        Whether it is the kernel's or the lab's, and not one of CUDA's or a standard header.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Header:
     includes: tuple[tuple[str, bool], ...]
     macros: tuple[tuple[str, str, str], ...]
     unreadable: tuple[str, ...]
+    own: bool = False
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
@@ -113,7 +118,10 @@ def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tupl
 
 def _load(path: str, name: str) -> Header:
     with open(path, "rb") as file:
-        return _header(name, file.read())
+        body = file.read(MOST_BYTES + 1)
+    if len(body) > MOST_BYTES:
+        raise UserError(f"{path} is included as {name!r} and has more than {MOST_BYTES >> 20} MiB: it is no header")
+    return _header(name, body)
 
 
 @lru_cache(maxsize=2048)
@@ -156,8 +164,10 @@ def cuda_include_dirs() -> tuple[str, ...]:
     raise MachineError("CUDA's headers are not installed: pip install nvidia-cuda-runtime nvidia-cuda-crt")
 
 
-def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[Header, ...]:
-    """Every header that ``module`` can reach, sorted by name.
+def resolve_headers(
+    module: Module, command: Sequence[str] = (), include_dirs: Sequence[Path] = ()
+) -> tuple[Header, ...]:
+    """Every header that ``module`` can reach, sorted by name; with the compiler's ``command``, by its macros, too.
 
     A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then in
     ``include_dirs``, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to
@@ -167,8 +177,8 @@ def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[
     Raises
     ------
     UserError
-        If an include is an absolute path, or a macro that none of the files defines as a name; or if two files are
-        included by the same name.
+        If an include is an absolute path, a file of more than :data:`MOST_BYTES`, or a macro that none of the files
+        defines as a name; or if two files are included by the same name.
     MachineError
         If CUDA's headers are needed and not installed.
     """
@@ -176,7 +186,7 @@ def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())
-    macros = list(definitions)
+    macros = [*definitions, *_scan(_definitions(command).encode())[1]]
     # (name, folder of the includer if quoted, includer, whether the includer is one of CUDA's headers)
     pending = [(name, "", module.name, False) for name, _ in includes]
     computed = [(operand, "", module.name, False) for operand in unreadable]
@@ -212,7 +222,7 @@ def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[
             path, from_cuda, header = "", True, _header(name, (standard or "").encode())
         else:
             header = (_load_cuda if from_cuda else _load)(path, name)
-        paths[name], headers[name] = path, header
+        paths[name], headers[name] = path, replace(header, own=not from_cuda)
         macros += header.macros
         folder = os.path.dirname(path)
         pending += [(inner, folder if quoted else "", name, from_cuda) for inner, quoted in header.includes]
@@ -223,6 +233,12 @@ def resolve_headers(module: Module, include_dirs: Sequence[Path] = ()) -> tuple[
                 f'{includer} has #include {operand}: write <name> or "name", since the build must see every source'
             )
     return tuple(headers[name] for name in sorted(headers))
+
+
+def _definitions(command: Sequence[str]) -> str:
+    """The macros of a command line as directives."""
+    options = (re.fullmatch(r"(?:-D|--define-macro=)([^=]*)=?(.*)", option) for option in command)
+    return "\n".join(f"#define {match[1]} {match[2]}" for match in options if match)
 
 
 def _find(name: str, folders: Iterable[str]) -> str | None:

@@ -32,7 +32,7 @@ _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 
 
 class BuildError(UserError):
-    """Source that does not compile. ``log`` is the compiler's whole output."""
+    """Source that does not compile, or an option that it may not set. ``log`` is the compiler's whole output."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

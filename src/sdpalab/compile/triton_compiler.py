@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.compile.nvrtc import BuildError
+from sdpalab.compile.options import check_triton_options
 from sdpalab.errors import MachineError
 from sdpalab.source import TritonModule
 
@@ -72,11 +73,14 @@ class TritonProgram:
 
     Raises
     ------
+    BuildError
+        If the module sets an option that a kernel may not set (:mod:`sdpalab.compile.options`).
     MachineError
         If Triton is not installed, or has no ptxas.
     """
 
     def __init__(self, module: TritonModule, arch: str) -> None:
+        check_triton_options(module.name, module.options)
         try:
             import triton
             from triton.backends.compiler import GPUTarget

@@ -25,6 +25,7 @@ from sdpalab.evidence.records import (
     FigureKind,
     FloorRecord,
     Record,
+    leaves_folder,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
 from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest
@@ -126,27 +127,24 @@ class BundleWriter:
             If the record would be illegal, such as a case that ran PTX which is none of the builds'.
         """
         label = f"{len(self._attempts):02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', kernel)}"
-        records = []
-        for step, built in enumerate(builds):
-            directory = f"build/{label}" + (f"-{step}" if step else "")
-            for name, content in built.files.items():
-                self._put(f"{directory}/{name}", content)
-            records.append(built.record(directory))
-        paths = {f"{SOURCES}/{label}/{name}": content for name, content in (sources or {}).items()}
-        for path, content in paths.items():
-            self._put(path, content)
+        directories = [f"build/{label}" + (f"-{step}" if step else "") for step in range(len(builds))]
+        members = {f"{SOURCES}/{label}/{name}": content for name, content in (sources or {}).items()}
         record = AttemptRecord(
             kernel=kernel,
             config=config,
             idea=idea,
-            builds=tuple(records),
+            builds=tuple(built.record(place) for built, place in zip(builds, directories, strict=True)),
             verdict=None if verdict is None else Verdict.from_dict(_clean(verdict.to_dict())),
             failure=without_paths(failure),
             figures=tuple(figures),
-            sources={path: hashlib.sha256(content).hexdigest() for path, content in paths.items()},
+            sources={path: hashlib.sha256(content).hexdigest() for path, content in members.items()},
         )
+        # The record is legal, and so are all names: only now is anything written.
+        for built, place in zip(builds, directories, strict=True):
+            members |= {f"{place}/{name}": content for name, content in built.files.items()}
+        for path, content in (*members.items(), (f"records/{label}.json", _json(record))):
+            self._put(path, content)
         self._attempts.append(record)
-        self._put(f"records/{label}.json", _json(record))
         return record
 
     def write(self) -> WrittenBundle:
@@ -228,6 +226,8 @@ class BundleWriter:
             time.sleep(0.1)
 
     def _put(self, name: str, content: bytes) -> None:
+        if leaves_folder(name):
+            raise ValueError(f"{name!r} leaves the bundle")
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content, lasting=False)

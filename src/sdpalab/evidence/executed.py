@@ -44,12 +44,12 @@ class ExecutedPlans:
             if ran <= builds.keys():
                 break
             try:
-                built = build(step.module, arch)
+                built = build(step.code, arch)
             except UserError:
                 continue  # what does not compile did not run, and the verdict says so
             if built.ptx_sha256 not in builds:
                 used = resources(built, step.launch()) if built.ptx_sha256 in asked else None
-                builds[built.ptx_sha256] = built_module(step.module, built, used)
+                builds[built.ptx_sha256] = built_module(step.code, built, used)
         if not ran <= builds.keys():
             raise MachineError(
                 f"the code of {verdict.kernel} that was judged differs from its build in this process: "

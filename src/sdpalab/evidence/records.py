@@ -37,6 +37,7 @@ __all__ = [
     "FloorRecord",
     "Harness",
     "Record",
+    "leaves_folder",
 ]
 
 Sha256 = str
@@ -127,11 +128,19 @@ PTX, CUBIN, LOG = "kernel.ptx", "kernel.cubin", "log.txt"
 """Names of what the compiler made, in the directory of a build."""
 
 
+def leaves_folder(name: str) -> bool:
+    """Whether a path that is joined to a folder may lead out of it."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
+
+
 class BuildRecord(Record):
     """One compiled module.
 
     ``sources`` are the digests of all that the compiler could see, CUDA's own headers too; ``files`` those of what is
     kept in the bundle under ``directory``: the source, its headers under ``include/`` (not CUDA's), PTX, cubin and log.
+    A header has the same name in both: the path by which it is included, or, where that leads out of a folder, its
+    digest and last part.
     """
 
     directory: str
@@ -152,7 +161,7 @@ class BuildRecord(Record):
     @model_validator(mode="after")
     def _legal(self) -> BuildRecord:
         for name in (self.directory, *self.files):
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            if leaves_folder(name):
                 raise ValueError(f"build {self.name}: {name!r} leaves the bundle")
         for name in (PTX, CUBIN, LOG, self.module):
             if name not in self.files:
@@ -191,7 +200,7 @@ class AttemptRecord(Record):
         if self.verdict is None and not self.failure:
             raise ValueError(f"attempt {self.kernel}: without a verdict there must be a failure that says why")
         for name in self.sources:
-            if not name.startswith(f"{SOURCES}/") or ".." in PurePosixPath(name).parts:
+            if not name.startswith(f"{SOURCES}/") or leaves_folder(name):
                 raise ValueError(f"attempt {self.kernel}: the source {name!r} is not below {SOURCES}/")
         speeds = [figure.name for figure in self.figures if figure.is_speed]
         if speeds and not self.passed:

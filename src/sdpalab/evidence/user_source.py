@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["user_files"]
+__all__ = ["DEVICE_ENDINGS", "user_files"]
 
-_DEVICE_ENDINGS = (".cu", ".cuh", ".h", ".hpp", ".ptx")
+DEVICE_ENDINGS = (".cu", ".cuh", ".h", ".hpp", ".inl", ".inc", ".ptx")
+"""How the names of device code end. The text of no other file that a kernel names goes into a bundle."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 MOST_BYTES = 8 << 20
 """Of one file; a larger one is no source."""
@@ -54,7 +55,7 @@ def _python_names(text: str, folder: Path) -> Iterator[Path]:
             modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             value = node.value
-            if value.endswith(_DEVICE_ENDINGS) and len(value) < 256 and value.isprintable():
+            if value.endswith(DEVICE_ENDINGS) and len(value) < 256 and value.isprintable():
                 yield folder / value
         for module in modules:
             stem = folder.joinpath(*module.split("."))

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import count
 
 from sdpalab.jobs.job import Executor, Job, JobOutcome, JobResult
+from sdpalab.jobs.kinds import VALUES, checked_value
+from sdpalab.judge.sandbox.messages import plain
 
 __all__ = ["ATTEMPTS", "GRACE_SECONDS", "run_jobs"]
 
@@ -34,7 +36,8 @@ def run_jobs(
 ) -> list[JobResult]:
     """Run jobs; the results in their order, each with the number of its job.
 
-    A job that is LOST, or of which nothing is heard within its limit and ``grace``, is submitted again under a new
+    A value that is none of the job's kind (:func:`sdpalab.jobs.kinds.checked_value`) counts as no answer. A job that is
+    LOST, or of which nothing is heard within its limit and ``grace``, is submitted again under a new
     number, ``attempts`` times in all. A result under a number that is not awaited (a repeated or late one) is ignored.
     At most ``executor.capacity`` jobs are submitted at a time, so that a job's limit begins when it does.
 
@@ -52,6 +55,7 @@ def run_jobs(
     flying: dict[int, tuple[int, int, float]] = {}
 
     def ended(place: int, attempt: int, result: JobResult) -> None:
+        result = _checked(jobs[place].kind, result)
         if result.outcome is JobOutcome.LOST and attempt < attempts:
             waiting.append((place, attempt + 1))
             return
@@ -78,3 +82,15 @@ def run_jobs(
                 del flying[number]
                 ended(place, attempt, JobResult(number, JobOutcome.LOST, None, "no answer came from its worker"))
     return [results[place] for place in range(len(jobs))]
+
+
+def _checked(kind: str, result: JobResult) -> JobResult:
+    """The result, if its value is one of the kind, and LOST otherwise. A kind that no worker of the lab runs has none
+    to hold it against."""
+    if result.value is None or kind not in VALUES:
+        return result
+    try:
+        return replace(result, value=checked_value(kind, result.value))
+    except ValueError as error:
+        reason = plain(f"its worker answered what is no value of a job {kind} ({error})")
+        return JobResult(result.number, JobOutcome.LOST, None, reason)

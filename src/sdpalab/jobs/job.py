@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-__all__ = ["Executor", "Job", "JobOutcome", "JobResult"]
+__all__ = ["Executor", "Job", "JobOutcome", "JobResult", "is_remote"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ class JobResult:
 
 
 class Executor(Protocol):
-    """Runs jobs, in any order. It may lose one, and may report one twice: :func:`~.dispatch.run_jobs` copes."""
+    """Runs jobs, in any order. It may lose one, and may report one twice: :func:`~.dispatch.run_jobs` copes.
+
+    One whose workers are on other machines has an attribute ``remote`` that is true (:func:`is_remote`): a verdict of
+    its jobs that decides something is derived again here.
+    """
 
     @property
     def capacity(self) -> int:
@@ -83,3 +87,8 @@ class Executor(Protocol):
     def close(self) -> None:
         """End all workers, and whatever they run."""
         ...
+
+
+def is_remote(executor: Executor) -> bool:
+    """Whether its workers are on machines that this one need not believe."""
+    return bool(getattr(executor, "remote", False))

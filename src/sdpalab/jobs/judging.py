@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from sdpalab.errors import MachineError, UserError
 from sdpalab.jobs.calling import jobs_of, value_of
 from sdpalab.jobs.dispatch import run_jobs
-from sdpalab.jobs.job import Executor, Job, JobResult
+from sdpalab.jobs.job import Executor, Job, JobResult, is_remote
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, judge_candidate
+from sdpalab.judge.recorded import Recorded, Recording
+from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, described, judge_candidate, judge_recorded
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
 from sdpalab.problem import Problem
+from sdpalab.record import RECORD
 from sdpalab.sim import DEFAULT_NUMERICS
 
-__all__ = ["CASES_OF_A_JOB", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
+__all__ = ["CASES_OF_A_JOB", "JudgedCases", "include_dirs_in", "judge_by_jobs", "judge_job", "same_source", "source_of"]
+
+
+class JudgedCases(BaseModel):
+    """The value of a job: the ``verdict``, or None if none of its cases suits the kernel's tiles or layouts; or, for
+    one who does not take a verdict, the ``answers`` of the candidate's processes, from which it is derived."""
+
+    model_config = RECORD
+
+    verdict: Verdict | None
+    answers: list[Recorded] | None = None
+
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
@@ -111,8 +128,9 @@ def judge_by_jobs(
     Returns
     -------
     Verdict
-        With the cases in the order of ``specs``. The cases of a job that was lost, or that did not end, are
-        INFRA_ERROR: neither a pass nor a fail.
+        With the cases in the order of ``specs``. Where workers are on other machines it is derived here, from the
+        answers of the candidate's processes (:mod:`sdpalab.judge.recorded`). The cases of a job that was lost, or that
+        did not end, are INFRA_ERROR: neither a pass nor a fail.
 
     Raises
     ------
@@ -139,10 +157,18 @@ def judge_by_jobs(
         "until_failure": until_failure,
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
-    inputs = [
-        {**shared, "algebra": number == 0, "cases": [_as_data(spec) for spec in share]}
+    inputs: list[dict[str, Any]] = [
+        {
+            **shared,
+            "algebra": number == 0,
+            "cases": [_as_data(spec) for spec in share],
+            "secret": secrets.token_hex(16) if is_remote(executor) else "",
+        }
         for number, share in enumerate(shares)
     ]
+    about: Mapping[str, Any] | None = None
+    if is_remote(executor):
+        about = described(kernel, [spec.problem for spec in specs], arch=arch, sms=sms, config=config)
     verdicts: dict[int, Verdict] = {}
     lost: dict[int, list[Case]] = {}
 
@@ -154,24 +180,46 @@ def judge_by_jobs(
         if on_start is not None:
             on_start(name_of(job.number), len(specs))
 
-    def finished(result: JobResult) -> None:
+    def derived(number: int, answers: Sequence[Any] | None) -> Verdict | None:
+        """The verdict on what a worker's processes answered; None if none of the cases suits the kernel."""
+        assert about is not None
+        if answers is None:
+            raise MachineError("the worker sent no answers of the candidate's processes")
+        first = sum(map(len, shares[:number]))
+        mine = {**about, "rejects": about["rejects"][first : first + len(shares[number])]}
+        asked = {name: inputs[number][name] for name in ("device", "level", "seed", "until_failure", "algebra")}
+        secret = bytes.fromhex(inputs[number]["secret"])
+        try:
+            return judge_recorded(answers, mine, shares[number], secret=secret, **asked)
+        except NoCaseSuits:
+            return None
+
+    def ended(result: JobResult) -> None:
         if on_end is not None:
             on_end(name_of(result.number))
+        if about is None:
+            finished(result)
+
+    def finished(result: JobResult) -> None:
         try:
             value = value_of(result)
+            part = derived(result.number, value.get("answers")) if about else value["verdict"]
         except MachineError as error:
             cases = lost[result.number] = [_not_judged(spec, str(error)) for spec in shares[result.number]]
         else:
-            if value["verdict"] is None:
+            if part is None:
                 return
-            verdicts[result.number] = Verdict.from_dict(value["verdict"])
+            verdicts[result.number] = part if isinstance(part, Verdict) else Verdict.from_dict(part)
             cases = list(verdicts[result.number].cases)
         for case in cases if progress else ():
             assert progress is not None
             progress(case)
 
     seconds = 60.0 + (timeout or CASE_SECONDS) * CASES_OF_A_JOB
-    run_jobs(executor, jobs_of("judge", inputs, seconds), started=started, finished=finished)
+    results = run_jobs(executor, jobs_of("judge", inputs, seconds), started=started, finished=ended)
+    if about is not None:  # only now: while it judges, this process does not listen for answers
+        for result in results:
+            finished(result)
     if not verdicts:
         if lost:
             raise MachineError(next(iter(lost.values()))[0].reason)
@@ -185,15 +233,16 @@ def judge_by_jobs(
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Judge some cases: ``verdict``, or None if none of them suits the kernel's tiles or layouts."""
+    """Judge some cases (:class:`JudgedCases`)."""
     spec = same_source(inputs)
     specs = [_from_data(each) for each in inputs["cases"]]
-    options = {**inputs, "include_dirs": include_dirs_in(inputs)}
+    recording = Recording() if inputs["secret"] else None
+    options = {**inputs, "include_dirs": include_dirs_in(inputs), "secret": bytes.fromhex(inputs["secret"])}
     options = {name: value for name, value in options.items() if name not in ("kernel", "source", "cases")}
-    try:
-        return {"verdict": judge_candidate(spec, specs, workers=1, **options).to_dict()}
-    except NoCaseSuits:
-        return {"verdict": None}
+    verdict = None
+    with suppress(NoCaseSuits):
+        verdict = judge_candidate(spec, specs, workers=1, recording=recording, **options).to_dict()
+    return {"verdict": None, "answers": recording.answers} if recording else {"verdict": verdict}
 
 
 def _as_data(spec: CaseSpec) -> dict[str, Any]:

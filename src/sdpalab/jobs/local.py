@@ -12,6 +12,7 @@ from sdpalab.compile import Cache
 from sdpalab.errors import MachineError
 from sdpalab.jobs.job import Job, JobOutcome, JobResult
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
+from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import WireError, WireTimeout
 
 __all__ = ["LocalExecutor", "result_of"]
@@ -132,5 +133,5 @@ def result_of(number: int, reply: Mapping[str, Any]) -> JobResult:
     if "value" in reply:
         return JobResult(number, JobOutcome.DONE, reply["value"])
     if "bad_input" in reply:
-        return JobResult(number, JobOutcome.DONE, {"bad_input": reply["bad_input"]})
-    return JobResult(number, JobOutcome.LOST, None, str(reply.get("machine", "its worker failed")))
+        return JobResult(number, JobOutcome.DONE, {"bad_input": plain(str(reply["bad_input"]))})
+    return JobResult(number, JobOutcome.LOST, None, plain(str(reply.get("machine") or "its worker failed")))

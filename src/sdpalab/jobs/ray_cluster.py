@@ -3,11 +3,16 @@
 The job of an actor that dies is not repeated by Ray (``max_task_retries=0``): it is LOST, and
 :func:`~sdpalab.jobs.dispatch.run_jobs` decides. A new actor takes its place. After a CUDA error that makes
 its GPU unusable the actor's process leaves by ``os._exit``, so that the new one begins with a GPU that works.
+
+An answer is JSON in the cluster's key-value store, under a random key. The objects that actors return, and the errors
+that Ray makes of them, are never fetched: ``ray.get`` would unpickle them here, and run code of whoever holds a worker.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +25,10 @@ from sdpalab.jobs.local import result_of
 
 __all__ = ["RayExecutor"]
 
+_NAMESPACE = b"sdpalab"
+"""Of the keys of answers."""
+MOST_BYTES = 1 << 30
+"""Of an answer."""
 _CONNECT_SECONDS = 5.0
 """For a cluster to take a connection: Ray itself would try for minutes."""
 
@@ -56,7 +65,10 @@ class RayExecutor:
         self._actor = ray.remote(**options)(_Actor)
         self._free = [self._actor.remote() for _ in range(self._workers)]
         self._starting: dict[Any, tuple[Any, Job]] = {}
-        self._flying: dict[Any, tuple[Any, Job, float]] = {}
+        self._flying: dict[Any, tuple[Any, Job, float, bytes]] = {}
+
+    remote = True
+    """Its workers are on other machines (:func:`sdpalab.jobs.job.is_remote`)."""
 
     @property
     def capacity(self) -> int:
@@ -78,17 +90,18 @@ class RayExecutor:
         waiting = [*self._starting, *self._flying]
         if not waiting:
             return []
-        ready, _ = self._ray.wait(waiting, num_returns=1, timeout=seconds)
+        ready, _ = self._ray.wait(waiting, num_returns=1, timeout=seconds, fetch_local=False)
         results = []
         for reference in ready:
             if reference in self._starting:
-                results += self._start(reference)
+                self._start(reference)
             else:
                 results.append(self._result(reference))
-        for reference, (actor, job, deadline) in list(self._flying.items()):
+        for reference, (actor, job, deadline, key) in list(self._flying.items()):
             if time.monotonic() >= deadline:
                 del self._flying[reference]
                 self._free.append(self._replaced(actor))
+                _taken(key)
                 reason = f"it took more than {job.seconds:g} s"
                 results.append(JobResult(job.number, JobOutcome.TIMED_OUT, None, reason))
         return results
@@ -102,30 +115,26 @@ class RayExecutor:
         if self._own:
             self._ray.shutdown()
 
-    def _start(self, reference: Any) -> list[JobResult]:
-        """Send its job to an actor that has answered; LOST if it has died."""
+    def _start(self, reference: Any) -> None:
+        """Send its job to an actor that has answered or has died: a dead one leaves no answer to the job."""
         actor, job = self._starting.pop(reference)
-        try:
-            self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            return [self._lost(actor, job, error)]
-        sent = actor.run.remote(job.kind, dict(job.inputs), job.code)
-        self._flying[sent] = actor, job, time.monotonic() + job.seconds
-        return []
+        key = secrets.token_bytes(16)
+        sent = actor.run.remote(key, job.kind, dict(job.inputs), job.code)
+        self._flying[sent] = actor, job, time.monotonic() + job.seconds, key
 
     def _result(self, reference: Any) -> JobResult:
-        actor, job, _ = self._flying.pop(reference)
+        actor, job, _, key = self._flying.pop(reference)
+        text = _taken(key)
         try:
-            reply = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            return self._lost(actor, job, error)
+            reply = json.loads(text) if text is not None and len(text) <= MOST_BYTES else None
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            self._free.append(self._replaced(actor))
+            reason = "its actor died" if text is None else "its actor answered what is no JSON object"
+            return JobResult(job.number, JobOutcome.LOST, None, reason)
         self._free.append(actor)
         return result_of(job.number, reply)
-
-    def _lost(self, actor: Any, job: Job, error: Exception) -> JobResult:
-        self._free.append(self._replaced(actor))
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return JobResult(job.number, JobOutcome.LOST, None, f"its actor died: {reason}")
 
     def _replaced(self, actor: Any) -> Any:
         """A new actor in the place of one: calls to it wait until it is there, those to a restarting one fail."""
@@ -139,10 +148,22 @@ class _Actor:
     def ready(self) -> None:
         """Answer as soon as the process is there."""
 
-    def run(self, kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
+    def run(self, key: bytes, kind: str, inputs: Mapping[str, Any], code: str) -> None:
+        """Run a job and leave its answer as JSON under ``key``."""
+        from ray.experimental.internal_kv import _internal_kv_put
+
         from sdpalab.jobs.worker import answer
 
-        return answer(kind, inputs, code)
+        _internal_kv_put(key, json.dumps(answer(kind, inputs, code)).encode(), namespace=_NAMESPACE)
+
+
+def _taken(key: bytes) -> bytes | None:
+    """Take what an actor has left under ``key``; None if that is nothing."""
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
+
+    text: bytes | None = _internal_kv_get(key, namespace=_NAMESPACE)
+    _internal_kv_del(key, namespace=_NAMESPACE)
+    return text
 
 
 def _connected(address: str | None, workers: int | None) -> Any:

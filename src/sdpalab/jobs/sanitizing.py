@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from sdpalab.jobs.calling import values
 from sdpalab.jobs.job import Executor
@@ -14,15 +16,34 @@ from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
+from sdpalab.record import RECORD
 from sdpalab.run.hazards import SanitizedHazard
 from sdpalab.run.sanitize import combine, sanitize_kernel
 from sdpalab.run.sanitizer import Modes, Sanitized
 from sdpalab.run.suppressions import Suppression
 
-__all__ = ["sanitize_by_jobs", "sanitize_job"]
+__all__ = ["SanitizedProblem", "sanitize_by_jobs", "sanitize_job"]
 
 PROBLEM_SECONDS = 3600.0
 """Most for one problem in all modes."""
+
+
+def _hazard(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        TypeAdapter(SanitizedHazard).validate_python(SanitizedHazard.from_dict(value))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no hazard of a kernel: {error}") from None
+    return value
+
+
+class SanitizedProblem(BaseModel):
+    """The value of a job: what ran, and what was found (:class:`sdpalab.run.sanitize.Sanitized`)."""
+
+    model_config = RECORD
+
+    runs: list[str]
+    hazards: list[Annotated[dict[str, Any], AfterValidator(_hazard)]]
+    notes: list[str]
 
 
 def sanitize_by_jobs(
@@ -76,7 +97,7 @@ def sanitize_by_jobs(
 
 
 def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sanitize a kernel on one problem: its ``runs``, ``hazards`` and ``notes``."""
+    """Sanitize a kernel on one problem (:class:`SanitizedProblem`)."""
     spec, modes = same_source(inputs), inputs["modes"]
     lists = {name: tuple(modes[name]) for name in ("schedules", "async_modes")}
     where = {"arch": inputs["arch"], "include_dirs": include_dirs_in(inputs)}

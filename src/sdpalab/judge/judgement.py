@@ -31,20 +31,53 @@ from sdpalab.judge.pace import Behind, Pace
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
-from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
+from sdpalab.judge.sandbox.isolation import CandidateDied
 from sdpalab.judge.sandbox.plans import SentPlan
-from sdpalab.judge.small_cases import CaseSpec, hidden_seed
+from sdpalab.judge.small_cases import CaseSpec
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import EXTRAS, Problem
 from sdpalab.sim.cpus import usable_cpus
 
-__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Store"]
+__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes", "Store"]
 
 _MOST_HANGS = 2
 """Cases of a kernel that may hang before it is judged no further: each costs ten seconds of GPU time, or two minutes of
 the simulator's."""
+
+
+class Processes(Protocol):
+    """What runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
+
+    about: dict[str, Any]
+    alone: bool
+
+    def run(
+        self,
+        problem: Problem,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        other: Mapping[str, npt.NDArray[Any]] | None = None,
+        *,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run the candidate twice."""
+
+    def attempt(
+        self, problem: Problem, inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run it once."""
+
+    def run_in_ring(
+        self, problem: Problem, draws: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run it in exact arithmetic."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+    def kill(self) -> None:
+        """End the processes, from another thread."""
 
 
 class JudgingInterrupted(KeyboardInterrupt):
@@ -103,7 +136,7 @@ class JudgeRun:
 
     def __init__(
         self,
-        processes: Callable[..., CandidateProcesses],
+        processes: Callable[..., Processes],
         specs: Sequence[CaseSpec],
         store: Store | None,
         progress: Callable[[Case], None] | None,
@@ -112,14 +145,16 @@ class JudgeRun:
         until_failure: bool,
         algebraic: Sequence[Problem],
         interrupt: Interrupt | None,
+        secret: bytes | None = None,
     ) -> None:
+        self._secret = secret or os.urandom(16)
         self._interrupt = interrupt or Interrupt()
         self._heard = contextlib.nullcontext() if interrupt else self._interrupt.heard()
         self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
         self._processes, self._store, self._until_failure = processes, store, until_failure
         self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
         self._specs = list(specs)
-        self._live: list[CandidateProcesses] = []
+        self._live: list[Processes] = []
         self._hangs = 0
         self._abandoned = self._interrupted = False
         self._cases: dict[int, Case] = {}
@@ -146,7 +181,10 @@ class JudgeRun:
                 raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
-            self._specs = [spec if spec.seed is not None else replace(spec, seed=hidden_seed()) for spec in self._specs]
+            self._specs = [
+                spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
+                for n, spec in enumerate(self._specs)
+            ]
             self._queue = iter(range(len(self._specs)))
             sets = min(workers or 1, len(self._specs))
             with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
@@ -177,7 +215,7 @@ class JudgeRun:
         algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
         return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged, algebra)
 
-    def _worker(self) -> CandidateProcesses:
+    def _worker(self) -> Processes:
         problems = tuple(spec.problem for spec in self._specs)
         worker = self._processes(problems, on_plan=self._on_plan and self._planned)
         with self._lock:
@@ -244,7 +282,7 @@ class JudgeRun:
         selected = zip(self._specs, rejects, wanted, strict=True)
         self._specs = [spec for spec, why, want in selected if why is None and want]
 
-    def _serve(self, worker: CandidateProcesses | None) -> None:
+    def _serve(self, worker: Processes | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died.
 
         An output is judged while the candidate's processes compute the next one.
@@ -301,7 +339,7 @@ class JudgeRun:
             if self._progress:
                 self._progress(case)
 
-    def _run_in_ring(self, worker: CandidateProcesses) -> None:
+    def _run_in_ring(self, worker: Processes) -> None:
         """Take the problems of the algebraic stage, of which the first worker that has no more cases gets all."""
         if worker.about["kind"] != "cuda":
             return
@@ -337,10 +375,10 @@ class JudgeRun:
         with self._lock:
             self._on_plan(problem, plan, arch)
 
-    def _executed(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> _RunOfCase:
+    def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
         """Run a case."""
         spec = self._specs[n]
-        other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
+        other = other_inputs(inputs, self._hidden("other", n, 8))
         reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
         return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
 
@@ -356,7 +394,7 @@ class JudgeRun:
             evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
         return evidence
 
-    def _related(self, execution: _RunOfCase, worker: CandidateProcesses) -> Evidence:
+    def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
         """Judge what a case gave; and run and judge what is related to it, if it is about a relation."""
         spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
@@ -371,6 +409,10 @@ class JudgeRun:
         )
         run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
         return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
+
+    def _hidden(self, what: str, n: int, size: int) -> int:
+        """A number of ``size`` bytes for a case that nobody can tell without the secret of this judgement."""
+        return int.from_bytes(hashlib.sha256(self._secret + f"{what} {n}".encode()).digest()[:size], "little")
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
         return self._case(n, inputs, Evidence(status, reason))

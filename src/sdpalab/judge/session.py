@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.judge.algebra.stage import algebra_problems
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.judgement import JudgeRun, JudgingInterrupted, NoCaseSuits, Store
+from sdpalab.judge.recorded import RecordedRuns, Recording
 from sdpalab.judge.sandbox.candidate import Candidate, prepare
 from sdpalab.judge.sandbox.isolation import CandidateProcesses
 from sdpalab.judge.sandbox.plans import SentPlan
@@ -26,8 +29,10 @@ __all__ = [
     "JudgingInterrupted",
     "NoCaseSuits",
     "Store",
+    "described",
     "judge",
     "judge_candidate",
+    "judge_recorded",
 ]
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
@@ -108,6 +113,8 @@ def judge_candidate(
     algebra: bool = True,
     include_dirs: Sequence[Path] = (),
     interrupt: Interrupt | None = None,
+    secret: bytes | None = None,
+    recording: Recording | None = None,
 ) -> Verdict:
     """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, limits and callbacks.
 
@@ -153,6 +160,10 @@ def judge_candidate(
         Folders for ``#include`` beside those of the kernel.
     interrupt : Interrupt, optional
         What ends this judgement early, heard by the caller. Default: one of its own, heard while cases run.
+    secret : bytes, optional
+        What hidden seeds are drawn from. Default: bytes of the operating system.
+    recording : Recording, optional
+        Keeps what the candidate's processes answer, for :func:`judge_recorded`.
 
     Raises
     ------
@@ -179,6 +190,65 @@ def judge_candidate(
         numerics=numerics,
         include_dirs=include_dirs,
     )
-    algebraic = tuple(algebra_problems(specs[0].problem)) if algebra and not gpu else ()
-    session = JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure, algebraic, interrupt)
+    algebraic = _algebraic(specs, algebra, gpu)
+    started = recording.of(processes) if recording else processes
+    session = JudgeRun(started, specs, store, progress, on_start, on_plan, until_failure, algebraic, interrupt, secret)
     return session.run(device, level, seed, workers)
+
+
+def judge_recorded(
+    answers: Sequence[Any],
+    about: Mapping[str, Any],
+    specs: Sequence[CaseSpec],
+    *,
+    secret: bytes,
+    device: str = "auto",
+    level: str = "quick",
+    seed: int = 0,
+    until_failure: bool = False,
+    algebra: bool = True,
+) -> Verdict:
+    """The verdict of :func:`judge_candidate` with one worker, from the answers that it recorded: nothing is run.
+
+    Parameters
+    ----------
+    answers : sequence of dict
+        Those of a :class:`~sdpalab.judge.recorded.Recording`, from a worker that need not be honest.
+    about : mapping
+        What the candidate says of itself here (:func:`described`), with one entry of ``rejects`` for each of ``specs``.
+    specs, secret, device, level, seed, until_failure, algebra
+        As they were given there.
+
+    Raises
+    ------
+    UserError, MachineError
+        As there; MachineError also if the answers are malformed, or those to other cases.
+    """
+    algebraic = _algebraic(specs, algebra, device == "gpu")
+    started = partial(RecordedRuns(answers, about).processes, gpu=device == "gpu")
+    session = JudgeRun(started, specs, None, None, None, None, until_failure, algebraic, None, secret)
+    return session.run(device, level, seed, 1)
+
+
+def described(
+    candidate: Candidate,
+    problems: Sequence[Problem],
+    *,
+    arch: str | None = None,
+    sms: int | None = None,
+    config: Mapping[str, str] | None = None,
+) -> Mapping[str, Any]:
+    """What a candidate says of itself in a process of this machine, which runs it on none of ``problems``.
+
+    Raises
+    ------
+    UserError, MachineError
+        As :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`.
+    """
+    options: dict[str, Any] = {"arch": arch, "sms": sms, "config": config, "timeout": CASE_SECONDS}
+    with closing(CandidateProcesses(prepare(candidate), tuple(problems), **options)) as processes:
+        return processes.about
+
+
+def _algebraic(specs: Sequence[CaseSpec], algebra: bool, gpu: bool) -> tuple[Problem, ...]:
+    return tuple(algebra_problems(specs[0].problem)) if algebra and not gpu else ()

@@ -278,7 +278,8 @@ class CudaKernel(Kernel):
         Folders for ``#include`` beside that of the source, such as a library's; a relative one from the folder of the
         Python file. The lab's headers, CUDA's and the standard headers (libcu++) need none.
     options : sequence of str
-        Further options of NVRTC, such as ``-default-device``, which CUTLASS needs.
+        Further options of NVRTC, such as ``-default-device``, which CUTLASS needs, from the list of
+        :mod:`sdpalab.compile.options`.
     algebraic : mapping of str to knob
         Knobs of the judge's stage in exact arithmetic (:mod:`sdpalab.judge.algebra`) in place of the default ones:
         those with which no instruction lacks a meaning there, such as exponentials without a polynomial.

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import sha256
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.declarations import Config
+from sdpalab.kernels.import_graph import digest_of
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord, ProblemField
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 SHIPPED = Path(__file__).with_name("tuned.json")
+_KERNELS = __name__.rpartition(".")[0]
 
 
 class TunedWarning(UserWarning):
@@ -236,7 +239,7 @@ def tuned_kernel(kernel: AnyTunable, problem: Problem, gpu: str) -> AnyTunable:
 
 
 def source_digest(kernel: Tunable) -> str:
-    """Sha256 of the kernel's source text and of the shared device headers: what its code depends on, besides knobs.
+    """Sha256 of the kernel's source text and of the shared device headers: what decides about it, besides knobs.
 
     Raises
     ------
@@ -247,22 +250,39 @@ def source_digest(kernel: Tunable) -> str:
 
 
 def source_text(kernel: Tunable) -> str:
-    """The text of the kernel's own source: CUDA C++, or its Triton function.
+    """The text of the kernel's own source: CUDA C++ or its Triton function, and the Python that plans its launches and
+    declares its arithmetic. For a shipped kernel a digest stands for its Python.
 
     Raises
     ------
     UserError
         If it cannot be read.
     """
-    source = getattr(kernel, "source", None)
-    if isinstance(source, Path):
-        try:
-            source = source.read_text()
-        except OSError as error:
-            raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
-    if source is None:
-        source = getattr(getattr(kernel, "fn", None), "src", kernel.name)
-    return str(source)
+    described: str | None = getattr(kernel, "described_source", None)
+    if described is not None:  # its Python is in another process, which has called this function
+        return described
+    texts = [_text_of(kernel, getattr(kernel, name, None)) for name in ("source", "variant")]
+    texts.append(str(getattr(getattr(kernel, "fn", None), "src", "")))
+    functions = [getattr(value, "fn", value) for value in vars(kernel).values()]
+    written = {function.__code__.co_filename: function.__module__ for function in functions if isfunction(function)}
+    shipped = {module for module in written.values() if module.startswith(_KERNELS)}
+    texts.append(_digest_of_python(tuple(sorted(shipped))))
+    files = (Path(file) for file, module in sorted(written.items()) if module not in shipped)
+    return "\0".join((*texts, *(_text_of(kernel, file) for file in files if file.is_file())))
+
+
+def _text_of(kernel: Tunable, source: str | Path | None) -> str:
+    if not isinstance(source, Path):
+        return source or ""
+    try:
+        return source.read_text()
+    except OSError as error:
+        raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
+
+
+@lru_cache(maxsize=64)
+def _digest_of_python(modules: tuple[str, ...]) -> str:
+    return digest_of(*modules, within=_KERNELS)
 
 
 @lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdpalab.errors import UserError
@@ -65,6 +65,8 @@ class SearchContext:
         Digest of the kernel's source, by default as it is now.
     include_dirs : tuple of str
         Folders for ``#include`` beside those of a user's kernel, absolute.
+    here : Executor, optional
+        On this machine, where the executor's workers are on others: what they say of a finalist is derived again by it.
     """
 
     spec: str
@@ -79,6 +81,7 @@ class SearchContext:
     say: Callable[[str], None] = lambda line: None
     source: str = ""
     include_dirs: tuple[str, ...] = ()
+    here: Executor | None = None
     limits_s: dict[str, float] = field(default_factory=lambda: dict(LIMITS_S))
 
     def __post_init__(self) -> None:
@@ -103,6 +106,10 @@ class SearchContext:
             **more,
         }
         return Job(0, kind, inputs, self.limits_s[kind], code_version(), fresh=kind == "held_out")
+
+    def on_this_machine(self) -> SearchContext | None:
+        """The same search, with jobs that run here; None if they do already."""
+        return replace(self, executor=self.here, here=None) if self.here is not None else None
 
     def took(self, kind: str, seconds: float) -> None:
         """Limit jobs of a kind by what the default configuration took: one that hangs must not use up the budget."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from types import MappingProxyType
 
@@ -59,12 +60,50 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
         if done and trial.number not in wanted:
             continue
         known = context.log.known_finalist(trial.identity)
-        finalist = known or _judged(context, trial, trials[0])
+        finalist = known or _believed(context, trial, trials[0])
         if known is None:
             context.log.keep(finalist)
         finalists.append(finalist)
         context.say(f"finalist {trial.number}: {finalist.standing.value} {finalist.reason}".rstrip())
     return finalists
+
+
+def _believed(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
+    """Through the last gates; where workers on other machines say that it passed, again on this one, and alone that
+    counts: it becomes a default."""
+    finalist, here = _judged(context, trial, default), context.on_this_machine()
+    if here is None or finalist.standing is not Standing.PASSED:
+        return finalist
+    context.say(f"finalist {trial.number}: derived again on this machine")
+    for each in dict.fromkeys((trial.number, default.number)):
+        failed = _differs(here, trial if each == trial.number else default)
+        if failed is not None:
+            return replace(finalist, standing=failed.standing, reason=failed.reason, verdict={}, held_out={})
+    return _judged(here, trial, default)
+
+
+def _differs(here: SearchContext, trial: Trial) -> GateFailure | None:
+    """What of a trial's record this machine does not find: its code, or its modelled cost."""
+    jobs = [here.job("build", trial.knobs), *([here.job("count", trial.knobs)] if here.modelled else [])]
+    for value in here.run(jobs):
+        if isinstance(value, GateFailure):
+            return value
+        if "standing" in value:
+            return GateFailure(Standing(value["standing"]), str(value["reason"]))
+        for name, here_too in value.items():
+            if _rounded(here_too) != _rounded(getattr(trial, name)):
+                reason = f"its worker found another {name} of configuration {trial.number} than this machine"
+                return GateFailure(Standing.LOST, reason)
+    return None
+
+
+def _rounded(value: object) -> object:
+    """Plain values whose numbers differ by no more than the last digits that two machines may compute differently."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(inner) for inner in value]
+    return f"{value:.9g}" if isinstance(value, float) else value
 
 
 def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:

@@ -62,7 +62,11 @@ class Head(JsonRecord):
         Version of the lab.
     when : str
         UTC time at which the log was begun.
+    source : str
+        Digest of the kernel's source (:func:`sdpalab.kernels.tuned.source_digest`); empty in a log of an older version.
     """
+
+    added = ("source",)
 
     kernel: str
     problems: tuple[ProblemField, ...]
@@ -75,6 +79,7 @@ class Head(JsonRecord):
     judge: str
     lab: str
     when: str = ""
+    source: str = ""
 
     def differs_from(self, other: Head) -> str:
         """The first thing in which the two are different searches, in words; empty if they are one."""

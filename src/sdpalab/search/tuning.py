@@ -11,6 +11,7 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.jobs import Executor, executor_named
+from sdpalab.jobs.job import is_remote
 from sdpalab.jobs.versions import judge_version
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS
@@ -160,7 +161,8 @@ def tune(
     strategy : str
         One of :data:`sdpalab.search.strategy.STRATEGIES`.
     executor : str or Executor
-        ``local``, ``ray``, or an executor of your own, which is left open.
+        ``local``, ``ray``, or an executor of your own, which is left open. If its workers are on other machines
+        (attribute ``remote``), what they say of a finalist is derived again on this one.
     log : Path or str, optional
         Where records are kept; without it they are kept in memory alone.
     resume : bool
@@ -208,9 +210,15 @@ def tune(
             configurations=len(space),
             judge=judge_version(),
             lab=__version__,
+            source=source_digest(target),
         )
         if isinstance(executor, str):
             executor = stack.enter_context(closing(executor_named(executor, address=address, gpu=measured)))
+        here = (
+            stack.enter_context(closing(executor_named("local", workers=1, gpu=measured)))
+            if is_remote(executor)
+            else None
+        )
         records = stack.enter_context(closing(SearchLog(None if log is None else Path(log), head, resume=resume)))
         context = SearchContext(
             spec=spec,
@@ -224,6 +232,7 @@ def tune(
             device="gpu" if measured else "sim",
             say=progress or _silent,
             include_dirs=tuple(map(str, folders)),
+            here=here,
         )
         return run_search(context, Sweep(context, chosen))
 

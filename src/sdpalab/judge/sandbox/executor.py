@@ -1,6 +1,6 @@
 """The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
 
-No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or takes the PTX that
+No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or assembles the PTX that
 Triton made), and runs that on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore
 reliable.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ class _PlanServer:
             prepare()
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
-            self._sources = kernel_sources(step.module for step in sent.steps if isinstance(step, SentStep))
+            self._sources = kernel_sources(step.code for step in sent.steps if isinstance(step, SentStep))
         return self._built[1]
 
     def _run(
@@ -121,10 +120,8 @@ class _PlanServer:
             except SimError as error:
                 self._stopped(error, builds)
                 raise
-        # Of what Triton made the PTX was sent: the driver assembles that.
-        loaded = [built if built.cubin else replace(built, cubin=built.ptx) for built in builds]
         try:
-            return self._gpu.run(plan, inputs, poison=poison, builds=loaded)
+            return self._gpu.run(plan, inputs, poison=poison, builds=builds)
         except UserError as error:
             raise _NoSuchLaunch(str(error)) from None
 

@@ -1,7 +1,7 @@
 """A launch plan as data: how it travels from the process that ran the candidate's Python to the one that executes it.
 
-The executor gets text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. So it
-is the PTX that computed the output, whatever the candidate did to the process in which it made its plan.
+The executor gets text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. Machine code has no
+field in a plan: the executor makes it from the text whose digest it reports.
 """
 
 from __future__ import annotations
@@ -57,27 +57,20 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
 
 
+def _language(code: Any) -> str:
+    return "ptx" if isinstance(code, PtxSource) or (isinstance(code, dict) and "ptx" in code) else "source"
+
+
 class SentStep(_Data):
-    """One launch. ``code`` is what is to be built, or, from Triton, what was: its cubin is not sent, its source is."""
+    """One launch. ``code`` is the text to build: CUDA C++, or the PTX that Triton compiled."""
 
     grid: Sizes
     block: Sizes
     cluster: Sizes
     dynamic_smem: Annotated[int, Field(ge=0, lt=1 << 31)]
     args: tuple[Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | float | str | TiledMap, ...]
-    code: Module | Build
-    source: str = ""
+    code: Annotated[Annotated[Module, Tag("source")] | Annotated[PtxSource, Tag("ptx")], Discriminator(_language)]
     programmatic: bool = False
-
-    @property
-    def module(self) -> Module | PtxSource:
-        """The code as :func:`sdpalab.compile.build` takes it in any process."""
-        code = self.code
-        if isinstance(code, Module):
-            return code
-        return PtxSource(
-            code.module, self.source, code.entry, code.arch, code.ptx, code.compiler, code.command, code.triton
-        )
 
     def launch(self, module: Source | None = None) -> Launch:
         """The step of a plan."""
@@ -104,10 +97,7 @@ class SentPlan(_Data):
 
     def builds(self, arch: str, cache: Cache) -> tuple[Build, ...]:
         """Each launch's module, built if it is not; raises as :func:`sdpalab.compile.build`."""
-        launches = [step for step in self.steps if isinstance(step, SentStep)]
-        return tuple(
-            step.code if isinstance(step.code, Build) else build(step.code, arch, cache=cache) for step in launches
-        )
+        return tuple(build(step.code, arch, cache=cache) for step in self.steps if isinstance(step, SentStep))
 
     def without(self, name: str) -> SentPlan:
         """The plan without that buffer, as :meth:`sdpalab.kernels.plan.LaunchPlan.without` makes it."""
@@ -132,7 +122,7 @@ class SentPlan(_Data):
     def plan(self, *, modules: bool = False) -> LaunchPlan:
         """The plan; without ``modules`` it has none, and :meth:`builds` gives what is to be run."""
         steps = [
-            step.launch(step.module if modules else None) if isinstance(step, SentStep) else step for step in self.steps
+            step.launch(step.code if modules else None) if isinstance(step, SentStep) else step for step in self.steps
         ]
         return LaunchPlan(self.buffers, tuple(steps))
 
@@ -193,11 +183,21 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
         return replace(step, batch=batch, m=m, n=n, k=k, lda=lda, ldc=ldc)
     if step.module is None:
         raise PlanError("a step of the launch plan has no module: make the plan with launch_plan of a kernel")
-    code: Module | Build
+    code: Module | PtxSource
     if isinstance(step.module, Module):
-        code, source = step.module, ""
+        code = step.module
     elif isinstance(step.module, TritonModule):
-        code, source = replace(build(step.module, arch), cubin=b""), step.module.source
+        compiled = build(step.module, arch)
+        code = PtxSource(
+            compiled.module,
+            step.module.source,
+            compiled.entry,
+            arch,
+            compiled.ptx,
+            compiled.compiler,
+            compiled.command,
+            compiled.triton,
+        )
     else:
         raise PlanError("a module of the launch plan is a Module or a TritonModule")
     return SentStep(
@@ -207,7 +207,6 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
         dynamic_smem=operator.index(step.dynamic_smem),
         args=tuple(map(_argument, step.args)),
         code=code,
-        source=source,
         programmatic=bool(step.programmatic),
     )
 

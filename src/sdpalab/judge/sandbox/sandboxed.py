@@ -91,7 +91,7 @@ class SandboxedKernel(Kernel):
 
     Attributes
     ----------
-    source : str
+    described_source : str
         Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
     arch : str
         What Triton compiles it for.
@@ -129,7 +129,7 @@ class SandboxedKernel(Kernel):
         self.arch = arch or self.default_arch
 
     def _describe(self, about: KernelDescription) -> None:
-        self.name, self.idea, self.source = about.name, about.idea, about.source
+        self.name, self.idea, self.described_source = about.name, about.idea, about.source
         self.configs, self.knobs = about.configs, about.knobs
         self.min_arch, self.only_arch, self.lse = about.min_arch, about.only_arch, about.lse
         self.supports, self.takes = lambda problem: None, EXTRAS  # the process answers all at once, see _reject

@@ -1,0 +1,273 @@
+"""What a candidate's processes answered, as data; and a verdict that is derived from that, where nothing else runs.
+
+A worker on another machine judges and sends the answers of the candidate's processes. Whoever asked does not take the
+worker's verdict: the judge runs again here on the same cases, with the answers in place of the processes. Outputs are
+held against the oracle once more, by the arithmetic that the candidate declares in a process of this machine. What no
+array shows (a hazard, a crash) is taken from the worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.judgement import Processes
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.sandbox.isolation import CandidateDied
+from sdpalab.judge.sandbox.messages import ExecutorReply, Message, Text, plain
+from sdpalab.judge.sandbox.wire import DTYPES
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
+
+__all__ = ["Recorded", "RecordedRuns", "Recording"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+_SPARE = 1 << 20
+"""Bytes of outputs beyond four times those of the inputs, as the judge takes from a process."""
+
+
+class SentArray(Message):
+    """An array: ``data`` is base64 of its compressed bytes."""
+
+    dtype: str
+    shape: list[Annotated[int, Field(ge=0, lt=1 << 31)]]
+    data: str
+
+
+class RecordedDevice(Message):
+    """What the processes run on."""
+
+    device: Text
+    arch: Text
+    sms: int | None
+
+
+class RecordedReply(ExecutorReply):
+    """A reply of the processes, with what the judge notes of them."""
+
+    confinement: Text = ""
+    confined_by: Text = ""
+    lse_refusal: Text = ""
+
+
+class Recorded(Message):
+    """One answer: to the ``start`` of the processes, a ``run``, an ``attempt`` or one in the ``ring``.
+
+    ``failure`` says who ended it: the candidate ``died`` with a ``status``, or the request or the machine was wrong.
+    """
+
+    call: Literal["start", "run", "attempt", "ring"]
+    problem: str
+    device: RecordedDevice | None = None
+    reply: RecordedReply | None = None
+    outputs: dict[Text, SentArray] = Field(default_factory=dict)
+    failure: Literal["", "died", "user", "machine"] = ""
+    status: str = ""
+    reason: Text = ""
+
+
+class Recording:
+    """Keeps the answers of processes, in their order.
+
+    Attributes
+    ----------
+    answers : list of dict
+        Plain JSON values, each a :class:`Recorded`.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[dict[str, Any]] = []
+
+    def of(self, processes: Callable[..., Processes]) -> Callable[..., Processes]:
+        """The same processes, whose answers are kept."""
+        return lambda problems, **options: _Kept(self, partial(processes, problems, **options), problems)
+
+    def keep(self, call: str, problem: str, ask: Callable[[], Answer]) -> Answer:
+        """Ask, and keep the answer or the failure, which is raised again."""
+        answer: dict[str, Any] = {"call": call, "problem": problem}
+        self.answers.append(answer)
+        try:
+            reply, outputs = ask()
+        except CandidateDied as death:
+            answer |= {"failure": "died", "status": death.status.value, "reason": death.reason}
+            raise
+        except (UserError, MachineError) as error:
+            answer |= {"failure": "user" if isinstance(error, UserError) else "machine", "reason": str(error)}
+            raise
+        answer |= {"device" if call == "start" else "reply": json.loads(json.dumps(reply))}
+        answer["outputs"] = {name: _sent(array) for name, array in outputs.items()}
+        return reply, outputs
+
+
+class _Kept:
+    """A candidate's processes; what they answer is kept."""
+
+    def __init__(self, tape: Recording, start: Callable[[], Processes], problems: Sequence[Problem]) -> None:
+        started: list[Processes] = []
+
+        def device() -> Answer:
+            started.append(start())
+            about = started[0].about
+            return {"device": about["device"], "arch": about["arch"], "sms": about.get("sms")}, {}
+
+        tape.keep("start", _labels(problems), device)
+        (self._inner,) = started
+        self._tape, self.about = tape, self._inner.about
+
+    @property
+    def alone(self) -> bool:
+        """As :attr:`CandidateProcesses.alone`."""
+        return self._inner.alone
+
+    @alone.setter
+    def alone(self, value: bool) -> None:
+        self._inner.alone = value
+
+    def run(
+        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
+    ) -> Answer:
+        """As :meth:`CandidateProcesses.run`."""
+        return self._tape.keep("run", problem.label, lambda: self._inner.run(problem, inputs, other, layout=layout))
+
+    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
+        """As :meth:`CandidateProcesses.attempt`."""
+        return self._tape.keep("attempt", problem.label, lambda: self._inner.attempt(problem, inputs))
+
+    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
+        """As :meth:`CandidateProcesses.run_in_ring`."""
+        return self._tape.keep("ring", problem.label, lambda: self._inner.run_in_ring(problem, draws))
+
+    def close(self) -> None:
+        """End the processes."""
+        self._inner.close()
+
+    def kill(self) -> None:
+        """End the processes."""
+        self._inner.kill()
+
+
+class RecordedRuns:
+    """Recorded answers in place of processes, each once, in their order.
+
+    Parameters
+    ----------
+    answers : sequence of dict
+        Those of a :class:`Recording`.
+    about : mapping
+        The candidate's description of itself in a process of this machine, for the same problems.
+
+    Raises
+    ------
+    MachineError
+        Where an answer is asked for that was not recorded: the record is of other cases.
+    """
+
+    def __init__(self, answers: Sequence[Any], about: Mapping[str, Any]) -> None:
+        self._about = about
+        try:
+            self._answers = iter([Recorded.model_validate_json(json.dumps(answer)) for answer in answers])
+        except (ValidationError, TypeError, ValueError) as error:
+            raise MachineError(f"the worker's record of its runs is malformed: {plain(str(error))[:300]}") from None
+
+    def processes(self, problems: tuple[Problem, ...], **options: Any) -> _RecordedProcesses:
+        """In place of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
+        device = self.next("start", _labels(problems)).device
+        if device is None:
+            raise _foreign("start")
+        about = {**self._about, "device": device.device}
+        if options.get("gpu"):
+            about |= {"arch": device.arch, "sms": device.sms}
+        return _RecordedProcesses(self, about)
+
+    def next(self, call: str, problem: str) -> Recorded:
+        """The next answer, or what it says was raised."""
+        answer = next(self._answers, None)
+        if answer is None or (answer.call, answer.problem) != (call, problem):
+            raise _foreign(f"{call} of {problem}")
+        if answer.failure == "died" and answer.status in _DEATHS:
+            raise CandidateDied(Status(answer.status), answer.reason or "it died")
+        if answer.failure:
+            raise (UserError if answer.failure == "user" else MachineError)(answer.reason or "it failed")
+        return answer
+
+
+class _RecordedProcesses:
+    """Answers of one set of processes."""
+
+    def __init__(self, replay: RecordedRuns, about: dict[str, Any]) -> None:
+        self._replay, self.about, self.alone = replay, about, False
+
+    def run(
+        self, problem: Problem, inputs: Arrays, other: Arrays | None = None, *, layout: Layout = Layout.CONTIGUOUS
+    ) -> Answer:
+        """As :meth:`CandidateProcesses.run`."""
+        reply, outputs = self._answer("run", problem, inputs)
+        if reply.get("status") is None and not {"first", "second"} <= outputs.keys():
+            raise _foreign(f"run of {problem.label}, with outputs")
+        return reply, outputs
+
+    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
+        """As :meth:`CandidateProcesses.attempt`."""
+        reply, outputs = self._answer("attempt", problem, inputs)
+        if reply.get("status") is None and "o" not in outputs:
+            raise _foreign(f"attempt of {problem.label}, with an output")
+        return reply, outputs
+
+    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
+        """As :meth:`CandidateProcesses.run_in_ring`."""
+        return self._answer("ring", problem, draws)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+    def _answer(self, call: str, problem: Problem, inputs: Arrays) -> Answer:
+        answer = self._replay.next(call, problem.label)
+        if answer.reply is None:
+            raise _foreign(f"{call} of {problem.label}")
+        room = 4 * sum(array.nbytes for array in inputs.values()) + _SPARE
+        outputs = {name: _array(sent, room) for name, sent in answer.outputs.items()}
+        return answer.reply.model_dump(exclude_unset=True), outputs
+
+
+_DEATHS = {status.value for status in (Status.TIMED_OUT, Status.CRASHED, Status.INFRA_ERROR, Status.HAZARD)}
+
+
+def _labels(problems: Sequence[Problem]) -> str:
+    return ", ".join(problem.label for problem in problems)
+
+
+def _foreign(asked: str) -> MachineError:
+    return MachineError(f"the worker's record of its runs is not that of these cases: there is no {asked}")
+
+
+def _sent(array: Array) -> dict[str, Any]:
+    data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 1)).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
+
+
+def _array(sent: SentArray, room: int) -> Array:
+    """The array of what was sent, of at most ``room`` bytes."""
+    dtype = DTYPES.get(sent.dtype, None)
+    size = math.prod(sent.shape) * (dtype.itemsize if dtype is not None else 0)
+    try:
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(sent.data, validate=True), min(size, room) + 1)
+    except (ValueError, zlib.error):
+        unpacked = b""
+    if dtype is None or size > room or len(unpacked) != size:
+        raise MachineError(f"the worker's record has an array that is none: {plain(sent.dtype)} {sent.shape}")
+    return np.frombuffer(unpacked, dtype).reshape(sent.shape)

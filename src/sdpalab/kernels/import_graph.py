@@ -1,0 +1,85 @@
+"""Which source files of the lab are behind a module, by its imports, and one digest of them.
+
+The graph is read from the text: imports anywhere in a file count, and so do modules that a string names, such as those
+of processes. It may be too large, never too small.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+__all__ = ["digest_of", "files_behind"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NAME = _PACKAGE.name
+_IMPORT = re.compile(
+    rf"^[ \t]*from ({_NAME}(?:\.\w+)*) import (\([^)]*\)|[^\n(]*)"
+    rf"|^[ \t]*import ({_NAME}(?:\.\w+)*)"
+    rf"|[\"']({_NAME}(?:\.\w+)+)(\.\{{)?",
+    re.MULTILINE,
+)
+"""``from MODULE import NAMES``, ``import MODULE``, ``"MODULE"``, and ``f"PACKAGE.{...}"``, which is all its modules."""
+_OWN_MODULES = 'f"{__name__}.{'
+_DATA = re.compile(r"[\"']([\w-]+\.json)[\"']")
+_NO_CODE = frozenset({"tuned.json"})
+"""Data that records what the code has decided."""
+
+
+def digest_of(*roots: str, within: str = _NAME) -> str:
+    """Sha256 of the files that :func:`files_behind` gives, with their names, if they are ``within`` a package."""
+    digest = sha256()
+    folder = _PACKAGE.joinpath(*within.split(".")[1:])
+    for path in files_behind(*roots):
+        if path.is_relative_to(folder):
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def files_behind(*roots: str) -> list[Path]:
+    """The Python files of modules, of all modules of the lab that these import, and the JSON files that they name."""
+    seen: dict[str, Path] = {}
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        path = _file(name)
+        if name in seen or path is None:
+            continue
+        seen[name] = path
+        waiting += _imports(name, path)
+    texts = ((path, path.read_text()) for path in seen.values())
+    data = {path.with_name(name) for path, text in texts for name in _DATA.findall(text) if name not in _NO_CODE}
+    return sorted({*seen.values(), *filter(Path.is_file, data)})
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
+    """Names of modules, and others, that a module may import; its package comes first, as Python has it."""
+    if name == _NAME:  # the package imports nothing until a name of it is used, and the lab uses the modules' own
+        return
+    yield name.rpartition(".")[0]
+    text = path.read_text()
+    if _OWN_MODULES in text:
+        yield from _modules_in(name)
+    for source, names, imported, named, every in _IMPORT.findall(text):
+        yield source or imported or named
+        yield from (f"{source}.{each}" for each in re.findall(r"\w+", names))
+        if every:
+            yield from _modules_in(named)
+
+
+def _modules_in(package: str) -> Iterator[str]:
+    for path in _PACKAGE.joinpath(*package.split(".")[1:]).glob("*.py"):
+        yield f"{package}.{path.stem}"
+
+
+@cache
+def _file(name: str) -> Path | None:
+    """The file of a module; None if there is no module of the lab with that name."""
+    first, *rest = name.split(".")
+    path = _PACKAGE.joinpath(*rest)
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py") if rest else (path / "__init__.py",)
+    return next((each for each in candidates if first == _NAME and each.is_file()), None)
