@@ -74,7 +74,7 @@ _CLUSTER_BARRIER = (
 )
 _WAIT_BEFORE = "        ptx::griddepcontrol_wait();\n        ptx::fence_mbarrier"
 _NO_WAIT_BEFORE = (_WAIT_BEFORE, "        ptx::fence_mbarrier")
-_FIRST_COPIES = "            load_round(tensors, work, tile, at, ring, false);\n        }\n"
+_FIRST_COPIES = "            load_round(tensors, work, tile, at, ring, seq_kv, false);\n        }\n"
 _CONSUMERS_BEGIN = "        ptx::setmaxnreg_inc<Budget::CONSUMER>();\n"
 _ROW_SEES = "visible_keys(row / HEADS, seq_kv) - before"
 _NEXT_ROW_SEES = "visible_keys((row + 8) / HEADS, seq_kv) - before"
