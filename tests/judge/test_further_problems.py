@@ -115,6 +115,9 @@ class Whole:
         sinks: Any = None,
     ) -> torch.Tensor:
         group, dtype = q.shape[1] // k.shape[1], q.dtype
+        if kv_lengths is not None:  # a weight of 0 times NaN is NaN
+            padding = (torch.arange(k.shape[2]) >= kv_lengths[:, None])[:, None, :, None]
+            k, v = (tensor.masked_fill(padding, 0.0) for tensor in (k, v))
         k, v = (tensor.repeat_interleave(group, dim=1).float() for tensor in (k, v))
         scores, away = q.float() @ k.mT * scale, torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
         if softcap:

@@ -55,6 +55,8 @@ def not_finite_reason(failure: Failure) -> str:
     reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {place(first)}: {out[first]}"
     if untouched:
         reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
+    if failure.padding:
+        reason += f"; {failure.padding}"
     row = f"worst row among the rest {place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     return f"{reason}; {row}"
 
