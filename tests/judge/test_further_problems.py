@@ -232,7 +232,7 @@ def failed(bug: Bug, spec: CaseSpec) -> list[Failure]:
     if judged.status is Status.PASSED:
         return []
     assert judged.status in bug.statuses
-    return [Failure(spec.problem, inputs, out, judged.errors, judged.limits)]
+    return [Failure(spec.problem, inputs, out, judged.errors, judged.limits, written=True)]
 
 
 def test_the_small_cases_of_lengths_have_two_entries_and_every_edge() -> None:

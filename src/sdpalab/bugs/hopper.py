@@ -35,6 +35,8 @@ _ONE_KEY = Problem(1, 1, 33, 64, seq_kv=1)
 _GROUPED = Problem(1, 8, 40, 64, kv_heads=2, seq_kv=150)
 """Of each K/V head, three tiles of 16 queries of four heads each, the last one ragged."""
 _ONE_TILE = _GROUPED.with_(seq_q=16)
+_PADDED = Problem(2, 1, 40, 64, seq_kv=150, kv_lengths=(150, 83))
+"""A length that cuts the last tile of keys, and one that cuts an earlier one."""
 
 
 def _bug(
@@ -239,6 +241,24 @@ BUGS: tuple[Bug, ...] = (
         problem=_GROUPED,
         family=Family.LSE,
         knobs=_PACKED,
+    ),
+    # Key lengths.
+    *in_source(
+        "hopper",
+        "a tile that a length cuts is loaded with its padding",
+        ("return KV_LENGTHS ? min(tile * KEYS, keys - KEYS) : tile * KEYS;", "return tile * KEYS;"),
+        ("if (KV_LENGTHS && keys_left < KEYS) {", "if (false) {"),
+        problem=_PADDED,
+        harmless=_PADDED.with_(kv_lengths=None),
+        of="variant",
+    ),
+    *in_source(
+        "hopper",
+        "keys that a shifted tile shares with the one before count twice",
+        ("max(first[i], -own_column()) + KEYS - keys_left;", "first[i] + KEYS - keys_left;"),
+        problem=_PADDED,
+        harmless=_PADDED.with_(kv_lengths=None),
+        of="variant",
     ),
     # Groups of consumers with the same rows.
     *_groups(

@@ -58,13 +58,13 @@ class _OneFewer(_Other):
         return (lengths - 1).clamp(min=0)
 
 
-@_read("all batch entries have the length of the first")
+@_padding("all batch entries have the length of the first", PADDED)
 class _OfTheFirst(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths[:1].expand(len(lengths))
 
 
-@_padding("the length is that of the next batch entry", PADDED)
+@_read("the length is that of the next batch entry")
 class _OfTheNext(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.roll(-1)
@@ -138,7 +138,7 @@ class _EmptyEntryNan(TiledAttention):
         return out / total
 
 
-@_padding("a batch entry without keys is the mean of V", PADDED)
+@_padding("a batch entry without keys is the mean of V", PADDED, cause=Cause.RANGE)
 class _EmptyEntryMean(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._mean = v.mean(dim=2, keepdim=True)
@@ -148,7 +148,7 @@ class _EmptyEntryMean(TiledAttention):
         return super().finish(out, total, maximum, seq_kv).where(total != 0.0, self._mean)
 
 
-@_padding("a length of 0 is taken for no padding", PADDED)
+@_padding("a length of 0 is taken for no padding", PADDED, cause=Cause.RANGE)
 class _ZeroIsAll(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.masked_fill(lengths == 0, 1 << 30)
@@ -169,11 +169,15 @@ class _PaddingInMaximum(TiledAttention):
         return tile
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        self._scores = super().scores(q, k)
+        self._scores, self._padding = super().scores(q, k), None
         return self._scores
 
+    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+        self._padding = super().padding(columns, lengths, rows)
+        return self._padding
+
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
-        return super().maximum(maximum, self._scores.maximum(scores))
+        return super().maximum(maximum, scores if self._padding is None else scores.where(~self._padding, self._scores))
 
 
 @_read("padding counts in the scale of a block of V")

@@ -41,7 +41,7 @@ def failures(bug: Bug) -> list[Failure]:
         out = output_of(bug.edit, problem, inputs, spec.layout)
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
-            failures.append(Failure(problem, inputs, out, judged.errors, judged.limits))
+            failures.append(Failure(problem, inputs, out, judged.errors, judged.limits, written=True))
     return failures
 
 

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.diagnose.failure import Failure, place, still_poison
+from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
 from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
 from sdpalab.judge.diagnose.workings import TILES
@@ -133,7 +133,7 @@ def _rows(bad: npt.NDArray[np.bool_]) -> str:
 def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
     """Whether padding or large scores alone can have made the rows that are not finite: they were written, and all have
     some."""
-    w, written = failure.workings, ~still_poison(failure.out).any(axis=-1)
+    w, written = failure.workings, ~failure.untouched.any(axis=-1)
     if not (bad & written).any():
         return
     if np.broadcast_to(w.hidden, w.scores.shape)[bad].all():

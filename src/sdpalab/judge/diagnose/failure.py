@@ -59,6 +59,8 @@ class Failure:
         What the judge measured, and allows.
     known : ndarray of float64, [B, H, Sq, D], optional
         The float64 reference, where it is at hand.
+    written : bool
+        Whether a second run gave the same bits, in memory that held another poison: then all of it was written.
     """
 
     problem: Problem
@@ -67,6 +69,7 @@ class Failure:
     errors: Errors
     limits: Limits
     known: F64 | None = None
+    written: bool = False
 
     @cached_property
     def limited(self) -> dict[str, Limited]:
@@ -119,10 +122,14 @@ class Failure:
         return rows
 
     @cached_property
+    def untouched(self) -> Rows:
+        """Elements that were never written, as far as one can tell: they hold the poison, [B, H, Sq, D]."""
+        return np.zeros(self.out.shape, np.bool_) if self.written else still_poison(self.out)
+
+    @cached_property
     def padding(self) -> str:
         """The padding whose NaN can have made the rows that are not finite, in a sentence; empty if it has not."""
-        spoilt = self.asked & ~self.judged & ~still_poison(self.out).any(axis=-1)
-        key = first_padding(self.inputs, spoilt)
+        key = first_padding(self.inputs, self.asked & ~self.judged & ~self.untouched.any(axis=-1))
         return f"{key}: K and V hold NaN from there on, and NaN reached the output" if key else ""
 
     @cached_property

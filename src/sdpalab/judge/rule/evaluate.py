@@ -66,6 +66,8 @@ def judge_output(
     numerics: Numerics,
     lse: Array | None = None,
     references: References | None = None,
+    *,
+    written: bool = False,
 ) -> Judged:
     """Check one output by the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
@@ -80,6 +82,8 @@ def judge_output(
         The log-sum-exp of each row, from a candidate that writes it.
     references : References, optional
         Of this problem and these inputs, for all rows, where several outputs are judged. Default: computed here.
+    written : bool
+        As in :class:`sdpalab.judge.diagnose.failure.Failure`.
 
     Raises
     ------
@@ -96,7 +100,7 @@ def judge_output(
         lse_errors = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
     references.release_weights()
-    failure = Failure(problem, inputs, out, errors, limits, reference)
+    failure = Failure(problem, inputs, out, errors, limits, reference, written)
     if errors.not_finite:
         status, reason = Status.NOT_FINITE, not_finite_reason(failure)
     elif broken:
@@ -153,9 +157,9 @@ def evaluate(
 
     first, second = outputs["first"], outputs["second"]
     numerics = declared_numerics(about)
-    judged = judge_output(problem, inputs, first, numerics, lse)
     rows = judged_rows(*inputs.qkv, inputs.kv_lengths)
     same = first[rows].tobytes() == second[rows].tobytes()
+    judged = judge_output(problem, inputs, first, numerics, lse, written=same)
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
     arrays |= {} if lse is None else {"lse": lse}
     noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by")
