@@ -1,5 +1,5 @@
-"""Bugs of key padding: lengths that are ignored, off, of another batch entry, or counted in tiles; padding that is read.
-"""
+"""Bugs of key padding: lengths that are ignored, off, of another batch entry, or counted in tiles; padding that is
+read."""
 
 from __future__ import annotations
 

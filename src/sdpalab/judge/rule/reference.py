@@ -41,9 +41,7 @@ MOST_WEIGHT_BYTES = 64 << 20
 """Weights that :class:`Weights` keeps at most: those of the mission shape (1x8x512x64) take 16 MiB."""
 
 
-def judged_rows(
-    q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array | None = None
-) -> npt.NDArray[np.bool_]:
+def judged_rows(q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array | None = None) -> npt.NDArray[np.bool_]:
     """Which rows of the output are judged, [B, H, Sq]: those of which Q, and all keys of the head, are finite.
 
     A NaN or an infinity in Q is its row's own affair. In K or V it is that of the whole head, even of rows that the
