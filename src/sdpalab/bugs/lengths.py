@@ -168,13 +168,15 @@ class _PaddingInMaximum(TiledAttention):
     def valid_keys(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
         return tile
 
+    _padding: Tensor | None
+
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         self._scores, self._padding = super().scores(q, k), None
         return self._scores
 
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        self._padding = super().padding(columns, lengths, rows)
-        return self._padding
+        self._padding = padding = super().padding(columns, lengths, rows)
+        return padding
 
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
         return super().maximum(maximum, scores if self._padding is None else scores.where(~self._padding, self._scores))

@@ -62,7 +62,7 @@ def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.gene
 
 def _shuffled_keys(array: npt.NDArray[Any], label: str, lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """K or V whose padding stays in its place."""
-    shuffled = array.copy()
+    shuffled: npt.NDArray[Any] = array.copy()
     for entry, length in zip(shuffled, lengths, strict=True):
         entry[:, :length] = _shuffled(entry[None, :, :length], label)[0]
     return shuffled

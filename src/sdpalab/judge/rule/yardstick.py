@@ -49,8 +49,8 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
     if any(name in scoring for name in BEYOND_TORCH):
-        zeroed = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
-        out = _composed(q[:, :, wanted], *zeroed, wanted, scoring)
+        k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
+        out = _composed(q[:, :, wanted], k, v, wanted, scoring)
     else:
         out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
     for b, h in np.ndindex(*q.shape[:2]) if may_see_none(scoring) else ():
