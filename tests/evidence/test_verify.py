@@ -228,7 +228,7 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    message = "manifest.yaml: format 1, and this verifier reads 2, 3, 4, 5, 6 and 7; the verify.py in the bundle"
+    message = "manifest.yaml: format 1, and this verifier reads 2, 3, 4, 5, 6, 7 and 8; the verify.py in the bundle"
     assert [finding.startswith(message) for finding in verify_bundle(unpacked).findings] == [True]
 
 

@@ -84,7 +84,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
         np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
         wrong = [(reference * 1.01).astype(dtype_of(problem.dtype)), np.zeros_like(outputs[0]), outputs[0].copy()]
-    wrong[-1][(*np.argwhere(judged_rows(*qkv))[-1], 0)] = np.nan
+    wrong[-1][(*np.argwhere(judged_rows(*qkv, inputs.kv_lengths))[-1], 0)] = np.nan
     statuses = set()
     for declared in (outputs[:1], outputs):
         fixed = exact_elements(*qkv, **common, any_count=len(declared) == 1)
@@ -156,7 +156,7 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
                 np.testing.assert_allclose(one, other, rtol=1e-12)
             right = (reference + 0.3 * limit).astype(np.float32)
             wrong, missing = (reference + 3 * limit).astype(np.float32), right.copy()
-            missing[tuple(np.argwhere(judged_rows(inputs.q, inputs.k, inputs.v))[-1])] = np.nan
+            missing[tuple(np.argwhere(judged_rows(*inputs.qkv, inputs.kv_lengths))[-1])] = np.nan
             for lse, status in ((right, "PASSED"), (wrong, "INCORRECT"), (missing, "NOT_FINITE")):
                 lse_errors = measure_lse(lse, reference, limit)
                 figures = verify.lse_errors_of(lse, *own, list(lse_errors.row))
@@ -300,11 +300,11 @@ FORMAT_3 = {
     "digests ptx_sha256 lse_refusal",
 }
 """The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
-format number. Formats 4, 6 and 7 added fields that a record lacks while they are empty."""
+format number. Formats 4, 6 and 7 added fields that a record lacks while they are empty; 8 changed inputs alone."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 7
+    assert verify.FORMAT == 8
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always

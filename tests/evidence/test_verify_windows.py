@@ -3,18 +3,21 @@ be talked away."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from evidence_sample import MODULE, honest, judged
 from standalone import verify
 
 from sdpalab.compile import build
 from sdpalab.evidence import BundleWriter, built_module, verify_bundle
+from sdpalab.inputs import make_inputs
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.problem import Problem
 
@@ -86,7 +89,7 @@ def problem_of(number: int, **changes: Any) -> Callable[[dict[str, Any]], object
         (problem_of(0, sinks=1), "PASSED without the array sinks that shows it"),
         (problem_of(0, drop=1), "the fields of its problem are not those of the format"),
         (problem_of(3, kv_lengths=[0, 22]), "its array of lengths is not that of its problem"),
-        (problem_of(3, kv_lengths=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(3, kv_lengths=None), "malformed (ValueError: no row is judged)"),
         (problem_of(3, attn_mask=None), "malformed"),
         (problem_of(3, attn_mask="bool:B,1"), "malformed"),
         (problem_of(4, sinks=None), "the record says PASSED, and its arrays say INCORRECT"),
@@ -100,3 +103,31 @@ def test_a_forged_problem_is_rejected(bundle: Path, edit: Callable[[dict[str, An
     checker = verify.Checker({**members, "records/00-honest.json": verify.canonical(record)})
     checker.run()
     assert any(expected in finding for finding in checker.outcome.findings), checker.outcome.findings
+
+
+def test_padding_is_nan_since_format_8(bundle: Path) -> None:
+    """Of a record whose K has numbers behind the lengths nothing says that its kernel does not read them."""
+    members, _ = verify.read_directory(bundle)
+    record = json.loads(members["records/00-honest.json"])
+    padded = record["verdict"]["cases"][3]
+    k, path = make_inputs(PADDED).k, f"arrays/{padded['digests']['k']}.raw"
+    assert members[path] == k.tobytes()
+    assert np.isnan(k[0]).all()
+    assert np.isnan(k[1, :, 21:]).all()
+    clean = np.nan_to_num(k).tobytes()
+    del members[path]
+    padded["digests"]["k"] = hashlib.sha256(clean).hexdigest()
+    members[f"arrays/{padded['digests']['k']}.raw"] = clean
+    checker = verify.Checker({**members, "records/00-honest.json": verify.canonical(record)})
+    checker.run()
+    findings = [finding.partition(": ")[2] for finding in checker.outcome.findings]
+    assert findings == ["the padding of k is not NaN", "k is not what normal inputs of seed 0 are"]
+
+
+def test_before_format_8_padding_was_drawn_as_other_keys() -> None:
+    older, now = (dict(verify.normal_inputs(PADDED.to_dict(), 0, padded=padded)) for padded in (False, True))
+    for name in ("k", "v"):
+        assert np.isfinite(older[name]).all()
+        padding = np.isnan(now[name])
+        assert np.array_equal(older[name][~padding], now[name][~padding])
+        assert padding.any(axis=(1, 3)).tolist() == verify.padding_of(PADDED.to_dict()).tolist()

@@ -33,7 +33,9 @@ def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
     out = output_of(bug.edit, problem, inputs)
     verdict = judged(problem, kind, out)
-    return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
+    if verdict.status is Status.PASSED:
+        return None
+    return Failure(problem, inputs, out, verdict.errors, verdict.limits, written=True)
 
 
 def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:

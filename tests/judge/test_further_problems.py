@@ -115,6 +115,9 @@ class Whole:
         sinks: Any = None,
     ) -> torch.Tensor:
         group, dtype = q.shape[1] // k.shape[1], q.dtype
+        if kv_lengths is not None:  # a weight of 0 times NaN is NaN
+            padding = (torch.arange(k.shape[2]) >= kv_lengths[:, None])[:, None, :, None]
+            k, v = (tensor.masked_fill(padding, 0.0) for tensor in (k, v))
         k, v = (tensor.repeat_interleave(group, dim=1).float() for tensor in (k, v))
         scores, away = q.float() @ k.mT * scale, torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
         if softcap:
@@ -229,7 +232,7 @@ def failed(bug: Bug, spec: CaseSpec) -> list[Failure]:
     if judged.status is Status.PASSED:
         return []
     assert judged.status in bug.statuses
-    return [Failure(spec.problem, inputs, out, judged.errors, judged.limits)]
+    return [Failure(spec.problem, inputs, out, judged.errors, judged.limits, written=True)]
 
 
 def test_the_small_cases_of_lengths_have_two_entries_and_every_edge() -> None:

@@ -23,6 +23,7 @@ from sdpalab.campaigns import self_test as campaign
 from sdpalab.campaigns.self_test import BugResult, SelfTest, self_test
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.cases import CaseSpec, quick_cases
+from sdpalab.judge.layouts import Layout
 from sdpalab.judge.parameters import PARAMETERS, parameter_names
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
@@ -40,12 +41,12 @@ IN_PYTHON = [bug for bug in BUGS.values() if not bug.in_source]
 def first_failure(function: Any, specs: Sequence[CaseSpec]) -> tuple[str, Status] | None:
     """The first of these cases that ``function`` fails, run here and not in a process of its own."""
 
-    def run(problem: Problem, inputs: Inputs) -> Array:
-        return output_of(function, problem, inputs)
+    def run(problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS) -> Array:
+        return output_of(function, problem, inputs, layout)
 
     for spec in specs:
         inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
-        out = run(spec.problem, inputs)
+        out = run(spec.problem, inputs, spec.layout)
         judged = judge_output(spec.problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             return spec.name, judged.status

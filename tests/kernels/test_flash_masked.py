@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from checking import assert_gate
 
 from sdpalab.bugs import replace_once
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import loud_padding, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.flash import FLASH
@@ -40,6 +43,22 @@ def outcome(kernel: CudaKernel, problem: Problem, kind: str, config: Config | No
 @pytest.mark.parametrize("kind", ["normal", "needle", "uniform", "forbidden"])
 def test_it_is_right(problem: Problem, kind: str) -> None:
     judged = outcome(FLASH, problem, kind)
+    assert judged.status is Status.PASSED, judged.reason
+
+
+@pytest.mark.parametrize("lengths", [(100, 37), (0, 128), (1, 64), (63, 65)])
+@pytest.mark.parametrize("problem", [{}, {"causal": True}, {"window_size": (20, 9), "dtype": "bfloat16"}], ids=str)
+def test_no_output_depends_on_what_lies_behind_a_length(problem: dict[str, Any], lengths: tuple[int, int]) -> None:
+    padded = Problem(2, 2, 128, 64, kv_heads=1, kv_lengths=lengths).with_(**problem)
+    inputs = make_inputs(padded)
+    assert np.isnan(inputs.k[1 - (lengths[1] == 128), :, -1]).all()
+    results = [
+        SimulatedExecutor("sm_89", checks=CHECKS).run(FLASH.launch_plan(padded), arrays)
+        for arrays in (inputs.arrays, loud_padding(inputs.arrays, lengths), inputs.padded(0.0).arrays)
+    ]
+    assert len({result.outputs["o"].tobytes() for result in results}) == 1
+    assert not any(result.hazards for result in results)
+    judged = judge_output(padded, inputs, results[0].outputs["o"], FLASH.numerics_of(None))
     assert judged.status is Status.PASSED, judged.reason
 
 
@@ -86,3 +105,8 @@ def test_what_it_does_not_take_is_refused() -> None:
     assert "does not take sinks" in reason
     reason = FLASH.reject_reason(WINDOW, FLASH.default_config.but(SCHEDULE="stream_k"))
     assert reason == "SCHEDULE=stream_k is not for window_size: tiles and auto are"
+
+
+@pytest.mark.parametrize("problem", [{"causal": True}, {"batch": 2, "kv_lengths": (512, 100)}], ids=str)
+def test_no_register_is_spilled_at_head_dim_128(problem: dict[str, Any]) -> None:
+    assert_gate(FLASH, Problem(1, 8, 512, 128, window_size=(30, 9)).with_(**problem))

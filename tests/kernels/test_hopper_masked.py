@@ -3,11 +3,14 @@ none of it."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from checking import assert_gate
 
 from sdpalab.bugs.edit import SourceEdit
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import loud_padding, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.hopper import HOPPER
@@ -51,6 +54,26 @@ def test_it_is_right(problem: Problem, kind: str, config: Config | None) -> None
 @pytest.mark.parametrize("kind", ["normal", "forbidden"])
 def test_heads_share_a_tile(kind: str) -> None:
     judged = outcome(HOPPER, SHARED, kind, SMALL_TILES.but(PACK_GQA=4))
+    assert judged.status is Status.PASSED, judged.reason
+
+
+@pytest.mark.parametrize("lengths", [(100, 37), (0, 128), (1, 64), (63, 65)])
+@pytest.mark.parametrize("problem", [{}, {"causal": True}, {"window_size": (20, 9), "dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("config", [None, SMALL_TILES, SMALL_TILES.but(BLOCK_N=80)], ids=["auto", "64 keys", "80 keys"])
+@pytest.mark.sample(4)
+def test_no_output_depends_on_what_lies_behind_a_length(
+    config: Config | None, problem: dict[str, Any], lengths: tuple[int, int]
+) -> None:
+    padded = Problem(2, 2, 128, 64, kv_heads=1, kv_lengths=lengths).with_(**problem)
+    inputs = make_inputs(padded)
+    assert np.isnan(inputs.k[1 - (lengths[1] == 128), :, -1]).all()
+    results = [
+        SimulatedExecutor("sm_90a", checks=CHECKS).run(HOPPER.launch_plan(padded, config), arrays)
+        for arrays in (inputs.arrays, loud_padding(inputs.arrays, lengths), inputs.padded(0.0).arrays)
+    ]
+    assert len({result.outputs["o"].tobytes() for result in results}) == 1
+    assert not any(result.hazards for result in results)
+    judged = judge_output(padded, inputs, results[0].outputs["o"], HOPPER.numerics_of(config))
     assert judged.status is Status.PASSED, judged.reason
 
 

@@ -60,6 +60,14 @@ def test_a_write_outside_is_found_by_the_nearest_buffer(buffer: str, place: int,
     assert image.damage(after) == (f"1 bytes outside buffer {buffer} were written, the first {where}",)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_what_lies_around_a_buffer_is_nan_in_every_float_type(dtype: type) -> None:
+    image = Image(ARRAYS)
+    begin, end = image.offsets["q"], image.offsets["q"] + ARRAYS["q"].nbytes
+    for around in (image.bytes[:begin], image.bytes[end : image.offsets["o"]]):
+        assert np.isnan(around.view(dtype).astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("byte", [0x00, 0xA5, 0xFF])
 def test_no_constant_byte_can_be_taken_for_the_guard(byte: int) -> None:
     image = Image(ARRAYS)

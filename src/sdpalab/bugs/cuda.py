@@ -9,6 +9,7 @@ from functools import partial
 
 from sdpalab.bugs.bug import HAZARD, Bug
 from sdpalab.bugs.source import CAUSAL, CROSS, EVEN, FLAT, GROUPED, HAZARD_OR_WRONG, RAGGED, in_source
+from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
 __all__ = ["ALL", "BUGS", "MODULO_IN_FLASH"]
@@ -46,7 +47,29 @@ def _clamped(kernels: str, exponent: str, clamped: str) -> tuple[Bug, ...]:
     )
 
 
+_PADDED = Problem(2, 1, 40, 64, seq_kv=150, kv_lengths=(150, 83))
+_padding = partial(in_source, "flash", problem=_PADDED, harmless=EVEN.with_(head_dim=64), of="variant")
+"""Plants in the source for windows, soft caps and lengths."""
+
 BUGS: tuple[Bug, ...] = (
+    *_padding(
+        "V behind a length is not cleared",
+        ("rows_left = keys - tile * TILE_N - kv_copy.row", "rows_left = seq_kv - tile * TILE_N - kv_copy.row"),
+    ),
+    *_padding(
+        "the maximum is taken before the padding is masked",
+        (
+            "kv_copy.start(copy_smem + stage, head.k + offset, rows_left);",
+            "kv_copy.start(copy_smem + stage, head.k + offset, seq_kv - tile * TILE_N - kv_copy.row);",
+        ),
+        ("        advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);\n", ""),
+        (
+            "        if (at_edge<TILE_N>(tile, first_row, last_row, keys)) {\n",
+            "        advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);\n"
+            "        if (at_edge<TILE_N>(tile, first_row, last_row, keys)) {\n",
+        ),
+        statuses=frozenset({Status.NONDETERMINISTIC}),  # its maximum drops NaN, and keeps infinity
+    ),
     *in_source(
         "scalar",
         "rescale of O lost",

@@ -35,6 +35,8 @@ _ONE_KEY = Problem(1, 1, 33, 64, seq_kv=1)
 _GROUPED = Problem(1, 8, 40, 64, kv_heads=2, seq_kv=150)
 """Of each K/V head, three tiles of 16 queries of four heads each, the last one ragged."""
 _ONE_TILE = _GROUPED.with_(seq_q=16)
+_PADDED = Problem(2, 1, 40, 64, seq_kv=150, kv_lengths=(150, 83))
+"""A length that cuts the last tile of keys, and one that cuts an earlier one."""
 
 
 def _bug(
@@ -74,7 +76,7 @@ _CLUSTER_BARRIER = (
 )
 _WAIT_BEFORE = "        ptx::griddepcontrol_wait();\n        ptx::fence_mbarrier"
 _NO_WAIT_BEFORE = (_WAIT_BEFORE, "        ptx::fence_mbarrier")
-_FIRST_COPIES = "            load_round(tensors, work, tile, at, ring, false);\n        }\n"
+_FIRST_COPIES = "            load_round(tensors, work, tile, at, ring, seq_kv, false);\n        }\n"
 _CONSUMERS_BEGIN = "        ptx::setmaxnreg_inc<Budget::CONSUMER>();\n"
 _ROW_SEES = "visible_keys(row / HEADS, seq_kv) - before"
 _NEXT_ROW_SEES = "visible_keys((row + 8) / HEADS, seq_kv) - before"
@@ -239,6 +241,24 @@ BUGS: tuple[Bug, ...] = (
         problem=_GROUPED,
         family=Family.LSE,
         knobs=_PACKED,
+    ),
+    # Key lengths.
+    *in_source(
+        "hopper",
+        "a tile that a length cuts is loaded with its padding",
+        ("return KV_LENGTHS ? min(tile * KEYS, keys - KEYS) : tile * KEYS;", "return tile * KEYS;"),
+        ("if (KV_LENGTHS && keys_left < KEYS) {", "if (false) {"),
+        problem=_PADDED,
+        harmless=_PADDED.with_(kv_lengths=None),
+        of="variant",
+    ),
+    *in_source(
+        "hopper",
+        "keys that a shifted tile shares with the one before count twice",
+        ("max(first[i], -own_column()) + KEYS - keys_left;", "first[i] + KEYS - keys_left;"),
+        problem=_PADDED,
+        harmless=_PADDED.with_(kv_lengths=None),
+        of="variant",
     ),
     # Groups of consumers with the same rows.
     *_groups(

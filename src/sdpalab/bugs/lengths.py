@@ -1,4 +1,5 @@
-"""Bugs of key padding: lengths that are ignored, off, of another batch entry, or counted in tiles."""
+"""Bugs of key padding: lengths that are ignored, off, of another batch entry, or counted in tiles; padding that is
+read."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ BUGS: list[Bug] = []
 PADDED = PLAIN.with_(batch=2, heads=1, seq_q=120, seq_kv=150, kv_lengths=(150, 83))
 PADDED_CAUSAL = PLAIN.with_(batch=2, heads=1, seq_q=150, seq_kv=150, kv_lengths=(150, 83), causal=True)
 _padding = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
+_read = partial(planted, Family.MASK, problem=PADDED, harmless=PLAIN, into=BUGS, cause=Cause.PADDING)
+"""NaN of the padding reaches the output."""
 
 
 class _Other(TiledAttention):
@@ -30,14 +33,20 @@ class _Other(TiledAttention):
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
         return super().padding(columns, self.other(lengths), rows)
 
+    def valid_keys(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        return super().valid_keys(tile, columns, self.other(lengths))
 
-@_padding("the lengths of the keys are ignored", PADDED)
-class _Ignored(TiledAttention):
-    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        return super().padding(columns, lengths, rows) & False
+    def valid_values(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        return super().valid_values(tile, columns, self.other(lengths))
 
 
-@_padding("one key of the padding is seen", PADDED)
+@_read("the lengths of the keys are ignored")
+class _Ignored(_Other):
+    def other(self, lengths: Tensor) -> Tensor:
+        return lengths | 1 << 30
+
+
+@_read("one key of the padding is seen")
 class _OneMore(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths + 1
@@ -55,19 +64,19 @@ class _OfTheFirst(_Other):
         return lengths[:1].expand(len(lengths))
 
 
-@_padding("the length is that of the next batch entry", PADDED)
+@_read("the length is that of the next batch entry")
 class _OfTheNext(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.roll(-1)
 
 
-@_padding("all batch entries have the largest length", PADDED)
+@_read("all batch entries have the largest length")
 class _Largest(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.max().expand(len(lengths))
 
 
-@_padding("padding in the last tile that has a valid key is seen", PADDED)
+@_read("padding in the last tile that has a valid key is seen")
 class _PaddingInWholeTiles(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return -(-lengths // self.tile) * self.tile
@@ -129,7 +138,7 @@ class _EmptyEntryNan(TiledAttention):
         return out / total
 
 
-@_padding("a batch entry without keys is the mean of V", PADDED)
+@_padding("a batch entry without keys is the mean of V", PADDED, cause=Cause.RANGE)
 class _EmptyEntryMean(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self._mean = v.mean(dim=2, keepdim=True)
@@ -139,7 +148,43 @@ class _EmptyEntryMean(TiledAttention):
         return super().finish(out, total, maximum, seq_kv).where(total != 0.0, self._mean)
 
 
-@_padding("a length of 0 is taken for no padding", PADDED)
+@_padding("a length of 0 is taken for no padding", PADDED, cause=Cause.RANGE)
 class _ZeroIsAll(_Other):
     def other(self, lengths: Tensor) -> Tensor:
         return lengths.masked_fill(lengths == 0, 1 << 30)
+
+
+# ---- padding that is read and hidden --------------------------------------------------------------------------------
+
+
+@_read("V of the padding is not cleared, and meets weights of 0")
+class _ValuesNotCleared(TiledAttention):
+    def valid_values(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        return tile
+
+
+@_read("the maximum is taken before the padding is masked")
+class _PaddingInMaximum(TiledAttention):
+    def valid_keys(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        return tile
+
+    _padding: Tensor | None
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        self._scores, self._padding = super().scores(q, k), None
+        return self._scores
+
+    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+        self._padding = padding = super().padding(columns, lengths, rows)
+        return padding
+
+    def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
+        return super().maximum(maximum, scores if self._padding is None else scores.where(~self._padding, self._scores))
+
+
+@_read("padding counts in the scale of a block of V")
+class _PaddingInScale(TiledAttention):
+    def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
+        tile = super().value_tile(values, chosen)
+        scale = tile.abs().amax((-2, -1), keepdim=True).clamp(min=1e-30)
+        return tile / scale * scale

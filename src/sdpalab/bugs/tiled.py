@@ -92,7 +92,11 @@ class TiledAttention:
         for start in self.starts(seq_kv):
             chosen = slice(start, min(start + self.tile, seq_kv))
             columns = torch.arange(chosen.start, chosen.stop)
-            scores = self.scores(queries, self.tile_of(keys, chosen)) * factor
+            key_tile, value_tile = self.tile_of(keys, chosen), self.value_tile(values, chosen)
+            if kv_lengths is not None:
+                key_tile = self.valid_keys(key_tile, columns, kv_lengths)
+                value_tile = self.valid_values(value_tile, columns, kv_lengths)
+            scores = self.scores(queries, key_tile) * factor
             if softcap:
                 scores = self.capped(scores, softcap * math.log2(math.e))
             if self.causal(causal):
@@ -110,7 +114,7 @@ class TiledAttention:
             weights = self.weights(scores, maximum)
             rescale = self.weights(previous, maximum)
             total = self.total(total, rescale, weights)
-            out = self.output(out, rescale, self.rounded(weights), self.value_tile(values, chosen))
+            out = self.output(out, rescale, self.rounded(weights), value_tile)
         return self.finish(out, total, maximum, seq_kv).to(q.dtype)
 
     # ---- what comes in ----------------------------------------------------------------------------------------------
@@ -140,6 +144,14 @@ class TiledAttention:
     def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
         """A tile of V."""
         return values[:, :, chosen]
+
+    def valid_keys(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        """A tile of K with 0 behind the lengths: what lies there may be NaN."""
+        return tile.masked_fill((columns >= lengths[:, None])[:, None, :, None], 0.0)
+
+    def valid_values(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
+        """The same of V."""
+        return tile.masked_fill((columns >= lengths[:, None])[:, None, :, None], 0.0)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Q K^T of a tile."""

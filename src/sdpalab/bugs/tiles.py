@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from sdpalab.bugs.bug import Bug, Family
@@ -162,6 +162,14 @@ class _BatchZero(TiledAttention):
 class _NextHeadsValues(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return q, k, v.roll(-1, 1)
+
+
+@_tiles("strides are taken for those of contiguous memory", cause=Cause.LAYOUT)
+class _StridesForGranted(TiledAttention):
+    @wraps(TiledAttention.__call__)  # with its parameters, by which the judge calls it
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, **scoring: object) -> Tensor:  # type: ignore[override]
+        packed = (each.as_strided(each.shape, each.new_empty(each.shape).stride()) for each in (q, k, v))
+        return super().__call__(*packed, **scoring)  # type: ignore[arg-type]
 
 
 @_tiles("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", cause=Cause.LAYOUT)

@@ -40,10 +40,10 @@ def failures(bug: Bug) -> list[Failure]:
     for spec in (spec for spec in bug.specs if spec.is_for(quantises=False)):
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         assert callable(bug.edit)
-        out = output_of(bug.edit, problem, inputs)
+        out = output_of(bug.edit, problem, inputs, spec.layout)
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
-            failures.append(Failure(problem, inputs, out, judged.errors, judged.limits))
+            failures.append(Failure(problem, inputs, out, judged.errors, judged.limits, written=True))
     return failures
 
 

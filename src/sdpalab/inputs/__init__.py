@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sdpalab.errors import UserError
 from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.eight_bit import E4M3_KINDS
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
+from sdpalab.inputs.padding import loud_padding, padded_keys, with_padding
 from sdpalab.inputs.source import Source, dtype_of
 from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, score_bias, visible_keys
 from sdpalab.problem import Problem
@@ -24,10 +26,13 @@ __all__ = [
     "dtype_of",
     "hides_keys",
     "key_range",
+    "loud_padding",
     "make_inputs",
     "may_see_none",
+    "padded_keys",
     "score_bias",
     "visible_keys",
+    "with_padding",
 ]
 
 Array = npt.NDArray[Any]
@@ -56,6 +61,11 @@ class Inputs:
         """Q, K and V."""
         return self.q, self.k, self.v
 
+    def padded(self, fill: float) -> Inputs:
+        """The same with ``fill`` in the keys of K and V that are padding (:mod:`sdpalab.inputs.padding`)."""
+        k, v = (with_padding(array, self.kv_lengths, fill) for array in (self.k, self.v))
+        return replace(self, k=k, v=v)
+
     def digests(self) -> dict[str, str]:
         """sha256 of each array's bytes, by name."""
         return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in self.arrays.items()}
@@ -63,6 +73,8 @@ class Inputs:
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
     """Q, K, V and what else the problem has, for ``problem``: the same bytes for the same arguments, on every platform.
+
+    Keys behind a length are NaN in K and V.
 
     Parameters
     ----------
@@ -86,4 +98,4 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     extra = extra_arrays(kind, source)
     source.scoring = {**source.scoring, **extra}  # type: ignore[typeddict-item]
     q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
-    return Inputs(q, k, v, **extra)
+    return Inputs(q, k, v, **extra).padded(math.nan)

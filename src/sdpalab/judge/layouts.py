@@ -1,4 +1,4 @@
-"""How Q, K and V lie in memory: the same values, reached by other strides and from another offset.
+"""How arrays lie in memory: the same values, reached by other strides and from another offset, with NaN around them.
 
 A function on torch tensors must accept any strides: the output of a projection is rarely contiguous as
 [B, H, S, D]. One that reads the memory as if it were gets other numbers here, or NaN.
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "guarded", "lay_out"]
 
 Array = npt.NDArray[Any]
 
+_GUARD = 4096
+"""Bytes before and behind the memory of an array."""
 _BEFORE, _AFTER, _BESIDE = 2, 3, 8
 """Rows of padding before and after each head's, and columns on either side: 8 elements, so that rows whose length is a
 multiple of 16 bytes still begin at one, as they do in a slice of a packed tensor."""
@@ -37,8 +39,24 @@ class Layout(str, Enum):
         return {
             Layout.CONTIGUOUS: "contiguous as [B, H, S, D]",
             Layout.BSHD: "in memory in the order [B, S, H, D]",
-            Layout.PADDED: "within larger memory that holds NaN, with an offset and gaps",
+            Layout.PADDED: "within larger memory whose padding is NaN, with an offset and gaps",
         }[self]
+
+
+def guarded(array: Array) -> tuple[Array, Array]:
+    """Copy ``array`` into memory of its own, within larger memory with all bits set: NaN, True, or -1 as an integer.
+
+    Returns
+    -------
+    storage, view
+        All of the memory, one axis; and the part of it that has the values of ``array``, contiguous, in its shape.
+    """
+    guard = _GUARD // array.itemsize
+    storage = np.empty(array.size + 2 * guard, array.dtype)
+    storage.view(np.uint8)[:] = 0xFF
+    view = storage[guard : guard + array.size].reshape(array.shape)
+    view[...] = array
+    return storage, view
 
 
 def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
@@ -47,17 +65,16 @@ def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
     Returns
     -------
     storage, view
-        All of the memory, contiguous, NaN where it is padding; and the part of it that has the values of ``array``,
-        [B, H, S, D].
+        All of the memory, contiguous, NaN before, between and behind; and the part of it that has the values of
+        ``array``, [B, H, S, D].
     """
     batch, heads, seq, dim = array.shape
     if layout is Layout.BSHD:
-        storage = np.ascontiguousarray(array.swapaxes(1, 2))
-        return storage, storage.swapaxes(1, 2)
+        storage, swapped = guarded(array.swapaxes(1, 2))
+        return storage, swapped.swapaxes(1, 2)
     if layout is Layout.PADDED:
         storage = np.full((batch + 1, heads + 1, _BEFORE + seq + _AFTER, dim + 2 * _BESIDE), math.nan, array.dtype)
         view = storage[1:, 1:, _BEFORE : _BEFORE + seq, _BESIDE : _BESIDE + dim]
         view[...] = array
         return storage, view
-    storage = array.copy()
-    return storage, storage
+    return guarded(array)

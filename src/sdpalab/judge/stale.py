@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ __all__ = ["other_inputs"]
 
 def other_inputs(inputs: Inputs, seed: int) -> Inputs:
     """The rows of each head of Q, K, V and a mask in another order: each array's own, the first and the last row in
-    place.
+    place. Of K and V only valid keys change places.
 
     Sums, norms, extremes and corners stay what they were, and so do the scores but for their places: they are as large
     as the original ones. Where there are fewer than four rows, V is negated instead.
@@ -37,8 +38,11 @@ def other_inputs(inputs: Inputs, seed: int) -> Inputs:
     Inputs
         Of the same shapes and dtype.
     """
-    arrays = {name: _shuffled(array, f"{seed} {name}") for name, array in inputs.arrays.items() if array.ndim == 4}
-    if min(inputs.q.shape[2], inputs.v.shape[2]) < 4:
+    labelled = {name: (array, f"{seed} {name}") for name, array in inputs.arrays.items() if array.ndim == 4}
+    arrays = {name: _shuffled(*each) for name, each in labelled.items()}
+    if inputs.kv_lengths is not None:
+        arrays |= {name: _shuffled_keys(*labelled[name], inputs.kv_lengths) for name in ("k", "v")}
+    if min(inputs.q.shape[2], inputs.v.shape[2], *([] if inputs.kv_lengths is None else inputs.kv_lengths)) < 4:
         arrays["v"] = -inputs.v
     # Lengths belong to the problem; slopes and sinks are of other heads.
     arrays |= {
@@ -54,3 +58,11 @@ def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.gene
     key = int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "little")
     order = 1 + np.argsort(np.random.Philox(key=key).random_raw(max(0, rows - 2)), kind="stable")
     return np.ascontiguousarray(array[:, :, [0, *order, rows - 1]] if rows > 1 else array)
+
+
+def _shuffled_keys(array: npt.NDArray[Any], label: str, lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """K or V whose padding stays in its place."""
+    shuffled: npt.NDArray[Any] = array.copy()
+    for entry, length in zip(shuffled, lengths, strict=True):
+        entry[:, :length] = _shuffled(entry[None, :, :length], label)[0]
+    return shuffled

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.judge.layouts import Layout, lay_out
 from sdpalab.judge.parameters import arguments
 
 if TYPE_CHECKING:
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from sdpalab.inputs import Inputs
     from sdpalab.problem import Problem
 
-__all__ = ["buffer_tensors", "extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
+__all__ = [
+    "buffer_tensors",
+    "extra_tensor",
+    "from_torch",
+    "laid_out_tensor",
+    "output_of",
+    "to_torch",
+    "to_torch_mask",
+]
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
@@ -54,9 +63,22 @@ def buffer_tensors(inputs: Inputs) -> dict[str, torch.Tensor]:
     return {name: each.view(torch.uint8) if each.dtype == torch.bool else each for name, each in tensors.items()}
 
 
-def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) -> npt.NDArray[Any]:
+def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], layout: Layout) -> torch.Tensor:
+    """A tensor that shows ``view``, a part of ``storage``; only gaps and an offset of a layout are in its storage."""
+    if layout is Layout.CONTIGUOUS:
+        return to_torch(view)
+    if layout is Layout.BSHD:
+        return to_torch(view.swapaxes(1, 2)).transpose(1, 2)
+    start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
+    strides = [stride // storage.itemsize for stride in view.strides]
+    return to_torch(storage).as_strided(view.shape, strides, start // storage.itemsize)
+
+
+def output_of(
+    function: Callable[..., Any], problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS
+) -> npt.NDArray[Any]:
     """The output of a function on torch tensors, called in this process as the judge calls it, on copies."""
-    q, k, v = (to_torch(array.copy()) for array in inputs.qkv)
+    q, k, v = (laid_out_tensor(*lay_out(array, layout), layout) for array in inputs.qkv)
     extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
     return from_torch(function(q, k, v, **arguments(function, problem, extra)))
 

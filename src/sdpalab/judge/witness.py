@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
-from sdpalab.inputs import score_bias, visible_keys
+from sdpalab.inputs import score_bias, visible_keys, with_padding
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch, to_torch_mask
 
@@ -98,6 +98,7 @@ def witness_output(
     q : ndarray of float16 or bfloat16, [B, H, Sq, D]
     k, v : ndarray of the same dtype, [B, Hkv, Skv, D]
         Hkv divides H; each head is repeated for its group, because not every backend of every torch does that itself.
+        Padding reaches torch as zeros: a backend multiplies it by weights of 0.
     backend : Backend, optional
         None: whichever torch chooses.
     device : {"cpu", "cuda"}
@@ -129,6 +130,7 @@ def witness_output(
         wanted = np.arange(q.shape[2]) if rows is None else rows
         mask = to_torch_mask(joined_mask(q, k, wanted, scoring)).to(device)
         causal = False
+    k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
     # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.

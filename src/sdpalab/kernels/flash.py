@@ -147,7 +147,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
-        registers, reason = 184, "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
+        registers = 192 if problem.extras else 184
+        reason = "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
     elif problem.head_dim > 32:
         registers, reason = 160, "three blocks of four warps fit the register file; without an edge sm_89 needs 128"
     else:

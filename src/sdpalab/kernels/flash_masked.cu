@@ -18,7 +18,7 @@ constexpr int NUM_THREADS = BLOCK_M / WARP_M * 32;
 constexpr int TILE_BYTES = TILE_N * HEAD_DIM * 2;
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
-constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 184 : HEAD_DIM > 32 ? 160 : 128;
+constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 192 : HEAD_DIM > 32 ? 160 : 128;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64, "BLOCK_M is 32 or 64");
@@ -54,11 +54,11 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                  seq_q - first_row - q_copy.row);
     ptx::cp_async_commit_group();
 
-    // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed. Padding is loaded
-    // like any key, and masked: only rows past the array are zeros instead.
+    // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed. Rows from `keys` on
+    // are zeros: memory behind a length may hold NaN, and a weight of 0 times NaN is NaN.
     const auto load = [&](int tile, unsigned stage) {
         if (tile < tiles.end) {
-            const int rows_left = seq_kv - tile * TILE_N - kv_copy.row;
+            const int rows_left = keys - tile * TILE_N - kv_copy.row;
             const int offset = tile * TILE_N * HEAD_DIM + kv_copy.global_offset;
             kv_copy.start(copy_smem + stage, head.k + offset, rows_left);
             kv_copy.start(copy_smem + stage + TILE_BYTES, head.v + offset, rows_left);

@@ -5,6 +5,9 @@
 // and a row may see no key of its first tiles, or of none. A CTA has a tile of queries to itself, and a consumer its
 // rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: it then
 // computes with the first tile, all of it masked. PACK_GQA is as in hopper.cu.
+//
+// A tile that a length cuts is loaded further to the left, so that it ends with the last valid key: memory behind a
+// length may hold NaN, and a weight of 0 times NaN is NaN. Its first keys were in the tile before, and are masked.
 
 #include "mainloop/keys_of_window.cuh"
 #include "mainloop/warpgroups.cuh"

@@ -65,7 +65,7 @@ class _Rotation:
 def peer_subject(
     peer: Peer, outputs: Outputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
 ) -> Subject:
-    """A peer on ``copies`` copies of the inputs of ``outputs``, which it takes in turn.
+    """A peer on ``copies`` copies of the inputs of ``outputs``, which it takes in turn; padding in them is 0.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def peer_subject(
     """
     launches = [
         peer.prepared(outputs.problem, outputs.inputs, tensors["q"], tensors["k"], tensors["v"])
-        for tensors in _copies(outputs.inputs, device, copies)
+        for tensors in _copies(outputs.inputs.padded(0.0), device, copies)
     ]
     return _Rotation(launches, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
 

@@ -1,4 +1,7 @@
-"""Buffers as one stretch of device memory, guarded: a write outside a buffer changes a pattern, and is detected."""
+"""Buffers as one stretch of device memory, guarded: a write outside a buffer changes a pattern, and is detected.
+
+The pattern is NaN in every float type, so that a read outside a buffer shows too.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +147,12 @@ def _free(device: GpuDevice, address: int) -> None:
 
 @cache
 def _period() -> Array:
-    """Bytes without order, so that a copy of a neighbour's guard, shifted, is no guard."""
-    return np.random.Generator(np.random.PCG64(0)).integers(0, 256, 65521, dtype=np.uint8)
+    """NaN of 16 bits, 0x7FFF or 0xFFFF, which are NaN in pairs and by bytes (e4m3) as well.
+
+    Their signs are without order, so that a copy of a neighbour's guard, shifted, is no guard.
+    """
+    signs = np.random.Generator(np.random.PCG64(0)).integers(0, 2, 65521, dtype=np.uint16)
+    return (signs << 15 | 0x7FFF).view(np.uint8)
 
 
 def _pattern(size: int) -> Array:

@@ -31,14 +31,14 @@ __all__ = [
     "unpack",
 ]
 
-FORMAT = 7
+FORMAT = 8
 """2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. 3: a log-sum-exp.
 4: the sources of a user's kernel, and cases that were left unjudged. 5: problems in exact arithmetic. 6: what a
-verdict covers. 7: how many terms a float16 accumulator adds before it is rounded."""
-READS = (2, 3, 4, 5, 6, FORMAT)
+verdict covers. 7: how many terms a float16 accumulator adds before it is rounded. 8: keys behind a length are NaN."""
+READS = (2, 3, 4, 5, 6, 7, FORMAT)
 """Format 2 is 3 without a log-sum-exp, 3 is 4 without sources and unjudged cases, 4 is 5 without problems in exact
-arithmetic, 5 is 6 without what a verdict covers, and in 6 those terms are always 8. Bundles of another format are
-verified by the verify.py that lies in them."""
+arithmetic, 5 is 6 without what a verdict covers, in 6 those terms are always 8, and in 7 such keys are as others.
+Bundles of another format are verified by the verify.py that lies in them."""
 MAX_BYTES = 2 << 30
 """More than this, packed or unpacked, is refused rather than read."""
 Members = dict[str, bytes]

@@ -20,6 +20,7 @@ __all__ = [
     "is_at",
     "near",
     "normal_inputs",
+    "padding_of",
     "rounded",
 ]
 
@@ -102,9 +103,16 @@ def array_form(name: str, problem: Problem) -> tuple[tuple[int, ...], str]:
     }.get(name, ((batch, *rows, problem["head_dim"]), problem["dtype"]))
 
 
-def normal_inputs(problem: Problem, seed: int) -> Iterator[tuple[str, Any]]:
+def padding_of(problem: Problem) -> Any:
+    """Which keys are behind the length of their batch entry, [B, Skv]."""
+    lengths = problem.get("kv_lengths") or [problem["seq_kv"]] * problem["batch"]
+    return np.arange(problem["seq_kv"]) >= np.array(lengths)[:, None]
+
+
+def normal_inputs(problem: Problem, seed: int, *, padded: bool = True) -> Iterator[tuple[str, Any]]:
     """The lab's ``normal`` inputs: Philox bits keyed by a digest of kind, problem, seed and name, then Box-Muller in
-    float64 for Q, K, V and what is added; a mask lets a row see the key at its own place, or the last."""
+    float64 for Q, K, V and what is added; a mask lets a row see the key at its own place, or the last. ``padded``: keys
+    behind a length are NaN, as they are since format 8."""
     label = json.dumps(["normal", problem, seed], sort_keys=True)
 
     def uniform(name: str, count: int) -> Any:
@@ -141,6 +149,8 @@ def normal_inputs(problem: Problem, seed: int) -> Iterator[tuple[str, Any]]:
             values = math.log(problem["seq_kv"]) + normal(name, shape)
         else:
             values = normal(name, shape)
+            if padded and name in ("k", "v"):
+                values = np.where(padding_of(problem)[:, None, :, None], np.nan, values)
         if dtype in ("uint8", "float16"):
             values = values.astype(np.uint8 if dtype == "uint8" else np.float16)
             yield name, values if dtype == "uint8" else values.astype(np.float32)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.archive import Members
-from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, near, normal_inputs
+from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, near, normal_inputs, padding_of
 from sdpalab.evidence.verifier.attention import intended_of, reference_of
 from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
@@ -63,7 +63,7 @@ class Cases:
         def work() -> None:
             while left:
                 with suppress(IndexError):  # another thread has taken the last
-                    self.derived.update(derived_together(left.popleft(), members))
+                    self.derived.update(derived_together(left.popleft(), members, self.bundle.format))
 
         threads = [Thread(target=work, daemon=True) for _ in range(min(thread_count(), len(left)) - 1)]
         try:
@@ -105,7 +105,7 @@ class Cases:
             return False
         derived = self.derived.pop(id(case), None)
         if derived is None:
-            (derived,) = derived_together([case], self.bundle.members).values()
+            (derived,) = derived_together([case], self.bundle.members, self.bundle.format).values()
         if isinstance(derived, Exception):
             raise derived
         for what in derived:
@@ -137,13 +137,13 @@ def thread_count() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS)
 
 
-def derived_together(cases: list[Case], members: Members) -> dict[int, list[str] | Exception]:
+def derived_together(cases: list[Case], members: Members, form: int) -> dict[int, list[str] | Exception]:
     """What is wrong with the arrays or figures of each case, by its ``id``; they have the same problem and inputs."""
     results: dict[int, list[str] | Exception] = {}
     group: SameInputs | None = None
     for case in cases:
         try:
-            group = group or SameInputs(case, members)
+            group = group or SameInputs(case, members, form)
             results[id(case)] = group.findings_of(case)
         except MALFORMED as error:
             results[id(case)] = error
@@ -153,8 +153,9 @@ def derived_together(cases: list[Case], members: Members) -> dict[int, list[str]
 class SameInputs:
     """Derives cases with the same problem and the same inputs: what they have in common is derived once."""
 
-    def __init__(self, case: Case, members: Members) -> None:
+    def __init__(self, case: Case, members: Members, form: int) -> None:
         self.members = members
+        self.padded = form >= 8
         self.problem = case["problem"]
         self.arrays = self.decoded(case, input_names(self.problem))
         q, k, v = (self.arrays[name] for name in "qkv")
@@ -178,6 +179,10 @@ class SameInputs:
         arrays = self.decoded(case, [name for name in case["digests"] if name not in self.arrays])
         if problem.get("kv_lengths") and self.arrays["kv_lengths"].tolist() != list(problem["kv_lengths"]):
             findings.append("its array of lengths is not that of its problem")
+        if self.padded:
+            padding = padding_of(problem)
+            other = [name for name in "kv" if not np.isnan(np.moveaxis(self.arrays[name], 2, 1)[padding]).all()]
+            findings += [f"the padding of {name} is not NaN" for name in other]
         if case["inputs"] == "normal":
             findings += self.normal_findings(case["seed"])
         declares = case["run"].get("ptx_sha256")
@@ -201,9 +206,9 @@ class SameInputs:
         if seed not in self.normal:
             self.normal[seed] = [
                 f"{name} is not what normal inputs of seed {seed} are"
-                for name, generated in normal_inputs(self.problem, seed)
+                for name, generated in normal_inputs(self.problem, seed, padded=self.padded)
                 # another math library may round one element in 10**12 the other way
-                if np.count_nonzero(self.arrays[name] != generated) > 1 + generated.size // 10**6
+                if np.count_nonzero(differing(self.arrays[name], generated)) > 1 + generated.size // 10**6
             ]
         return self.normal[seed]
 
@@ -250,6 +255,11 @@ class SameInputs:
         # The sums behind the reference are larger than the limit by as much as float32 is coarse.
         compare(findings, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
         return derived
+
+
+def differing(one: Any, other: Any) -> Any:
+    """Where two arrays differ; NaN and NaN do not."""
+    return (one != other) & ~((one != one) & (other != other))
 
 
 def compare(

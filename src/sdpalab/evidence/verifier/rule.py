@@ -57,6 +57,8 @@ class Exact:
     def __init__(self, values: Any, dtype: str) -> None:
         self.values = values
         judged = ~np.isnan(values)
+        if not judged.any():
+            raise ValueError("no row is judged")
         self.judged: Any = True if judged.all() else judged
         self.largest = float(np.nanmax(np.abs(values)))
         squares = values**2

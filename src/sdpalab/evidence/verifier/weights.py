@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
+from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, padding_of, rounded
 
 __all__ = [
     "Operands",
@@ -29,9 +29,9 @@ ROWS = 1024
 """Rows of one head that are computed at once."""
 
 
-def judged_rows(q: Any, k: Any, v: Any) -> Any:
-    """Rows [B, H, Sq] that are judged: Q of the row, and all of K and V of its head, are finite."""
-    heads = np.isfinite(k).all(axis=(2, 3)) & np.isfinite(v).all(axis=(2, 3))
+def judged_rows(q: Any, k: Any, v: Any, padding: Any) -> Any:
+    """Rows [B, H, Sq] that are judged: Q of the row, and K and V of its head, padding [B, Skv] apart, are finite."""
+    heads = ((np.isfinite(k) & np.isfinite(v)).all(axis=3) | padding[:, None]).all(axis=2)
     return np.isfinite(q).all(axis=3) & np.repeat(heads, q.shape[1] // k.shape[1], axis=1)[:, :, None]
 
 
@@ -197,7 +197,7 @@ class Operands:
 
     def __init__(self, q: Any, k: Any, v: Any, problem: Problem) -> None:
         self.problem = problem
-        self.judged = judged_rows(q, k, v)
+        self.judged = judged_rows(q, k, v, padding_of(problem))
         self.singles = {name: _finite(x) for name, x in (("q", q), ("k", k), ("v", v))}
         self._float8: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._doubles: dict[tuple[str, int | None], Any] = {}

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.diagnose.failure import Failure, place, still_poison
+from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
 from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
 from sdpalab.judge.diagnose.workings import TILES
@@ -94,9 +94,9 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
     """
     asked, judged, right, out = failure.asked, failure.judged, failure.right, failure.seen
     not_finite = tuple(_not_finite(failure, asked & ~judged)) if (asked & ~judged).any() and scores else ()
-    if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked):
-        return not_finite
     bad = failure.bad
+    if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked) or (not_finite and not bad.any()):
+        return not_finite
     few = 0 < np.count_nonzero(bad) < FEWEST_ROWS
     if not bad.any():
         bad = judged
@@ -131,13 +131,17 @@ def _rows(bad: npt.NDArray[np.bool_]) -> str:
 
 
 def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
-    """Whether large scores alone can have made the rows that are not finite: they were written, and all have some."""
-    w, written = failure.workings, ~still_poison(failure.out).any(axis=-1)
+    """Whether padding or large scores alone can have made the rows that are not finite: they were written, and all have
+    some."""
+    w, written = failure.workings, ~failure.untouched.any(axis=-1)
     if not (bad & written).any():
         return
     if np.broadcast_to(w.hidden, w.scores.shape)[bad].all():
-        yield Diagnosis(Cause.RANGE, "only rows that see no key are not finite, and must be 0: they have no maximum")
+        why = "they have no maximum, or padding is read" if failure.padding else "they have no maximum"
+        yield Diagnosis(Cause.RANGE, f"only rows that see no key are not finite, and must be 0: {why}")
         return
+    if failure.padding:
+        yield Diagnosis(Cause.PADDING, failure.padding)
     largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]
     if float(largest.min()) > HARMLESS:
         yield Diagnosis(Cause.RANGE, f"NaN or infinity where scores reach {float(largest.min()):.3g} in size")

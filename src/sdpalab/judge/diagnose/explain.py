@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.diagnose.diagnosis import first_sight
-from sdpalab.judge.diagnose.failure import Failure, place, still_poison
+from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.rule.exact import ExactElements
 from sdpalab.judge.rule.limits import FACTORS
 from sdpalab.judge.rule.log_sum_exp import wrongly_infinite
@@ -50,11 +50,13 @@ def not_finite_reason(failure: Failure) -> str:
     out, errors = failure.out, failure.errors
     bad = ~np.isfinite(out) & failure.asked[..., None]
     first = tuple(int(n) for n in np.argwhere(bad)[0])
-    untouched = int(np.count_nonzero(still_poison(out) & bad))
+    untouched = int(np.count_nonzero(failure.untouched & bad))
     judged = out.size - errors.ignored_rows * out.shape[-1]
     reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {place(first)}: {out[first]}"
     if untouched:
         reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
+    if failure.padding:
+        reason += f"; {failure.padding}"
     row = f"worst row among the rest {place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     return f"{reason}; {row}"
 

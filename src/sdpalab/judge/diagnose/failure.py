@@ -35,6 +35,18 @@ def still_poison(out: Array) -> Rows:
     return poison
 
 
+def first_padding(inputs: Inputs, bad: Rows) -> str:
+    """The first key that is padding of a batch entry with bad rows [B, H, Sq], in words.
+
+    Empty if no row is bad, or one is of an entry without padding: that is not the cause then.
+    """
+    entries = np.flatnonzero(bad.any(axis=(1, 2)))
+    lengths = inputs.kv_lengths
+    if lengths is None or not len(entries) or (lengths[entries] >= inputs.k.shape[2]).any():
+        return ""
+    return f"key {lengths[entries[0]]} of batch {entries[0]} is padding"
+
+
 @dataclass(frozen=True)
 class Failure:
     """A case that is INCORRECT or NOT_FINITE: what was computed, and what came out.
@@ -47,6 +59,8 @@ class Failure:
         What the judge measured, and allows.
     known : ndarray of float64, [B, H, Sq, D], optional
         The float64 reference, where it is at hand.
+    written : bool
+        Whether a second run gave the same bits, in memory that held another poison: then all of it was written.
     """
 
     problem: Problem
@@ -55,6 +69,7 @@ class Failure:
     errors: Errors
     limits: Limits
     known: F64 | None = None
+    written: bool = False
 
     @cached_property
     def limited(self) -> dict[str, Limited]:
@@ -105,6 +120,17 @@ class Failure:
         """Rows over the limit of the worst row, [B, H, Sq]."""
         rows: Rows = self.rows > self.limits.worst_row_rel_l2
         return rows
+
+    @cached_property
+    def untouched(self) -> Rows:
+        """Elements that were never written, as far as one can tell: they hold the poison, [B, H, Sq, D]."""
+        return np.zeros(self.out.shape, np.bool_) if self.written else still_poison(self.out)
+
+    @cached_property
+    def padding(self) -> str:
+        """The padding whose NaN can have made the rows that are not finite, in a sentence; empty if it has not."""
+        key = first_padding(self.inputs, self.asked & ~self.judged & ~self.untouched.any(axis=-1))
+        return f"{key}: K and V hold NaN from there on, and NaN reached the output" if key else ""
 
     @cached_property
     def workings(self) -> Float64Attention:

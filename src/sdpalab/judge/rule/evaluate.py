@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
-from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.diagnose.failure import Failure, first_padding
 from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, on_architecture
@@ -66,6 +66,8 @@ def judge_output(
     numerics: Numerics,
     lse: Array | None = None,
     references: References | None = None,
+    *,
+    written: bool = False,
 ) -> Judged:
     """Check one output by the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
@@ -80,6 +82,8 @@ def judge_output(
         The log-sum-exp of each row, from a candidate that writes it.
     references : References, optional
         Of this problem and these inputs, for all rows, where several outputs are judged. Default: computed here.
+    written : bool
+        As in :class:`sdpalab.judge.diagnose.failure.Failure`.
 
     Raises
     ------
@@ -96,7 +100,7 @@ def judge_output(
         lse_errors = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
     references.release_weights()
-    failure = Failure(problem, inputs, out, errors, limits, reference)
+    failure = Failure(problem, inputs, out, errors, limits, reference, written)
     if errors.not_finite:
         status, reason = Status.NOT_FINITE, not_finite_reason(failure)
     elif broken:
@@ -153,9 +157,9 @@ def evaluate(
 
     first, second = outputs["first"], outputs["second"]
     numerics = declared_numerics(about)
-    judged = judge_output(problem, inputs, first, numerics, lse)
-    rows = judged_rows(inputs.q, inputs.k, inputs.v)
+    rows = judged_rows(*inputs.qkv, inputs.kv_lengths)
     same = first[rows].tobytes() == second[rows].tobytes()
+    judged = judge_output(problem, inputs, first, numerics, lse, written=same)
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
     arrays |= {} if lse is None else {"lse": lse}
     noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by")
@@ -179,7 +183,8 @@ def evaluate(
         return evidence(judged.status, judged.reason)
     if not same:
         asked = "" if lse is None else "; the first computed the log-sum-exp, and the second did not"
-        return evidence(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
+        padding = "" if about.get("kind") != "cuda" else _other_padding(inputs, (first != second).any(axis=3) & rows)
+        return evidence(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked + padding)
     if judged.status is not Status.PASSED:
         return evidence(judged.status, judged.reason)
     if other is not None and "other" in outputs:
@@ -211,3 +216,9 @@ def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str
         f"(b={b}, h={h}, i={i}, d={d}): {first[b, h, i, d]} and {second[b, h, i, d]}; the memory of the output was "
         "filled differently before each, so an element that is read before it is written, or never written, does this"
     )
+
+
+def _other_padding(inputs: Inputs, differs: npt.NDArray[np.bool_]) -> str:
+    """That two runs of a kernel had different padding, if rows that differ, [B, H, Sq], have some."""
+    padding = first_padding(inputs, differs)
+    return f"; {padding}, which was NaN in the first run and infinite in the second" if padding else ""

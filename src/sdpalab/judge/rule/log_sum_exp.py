@@ -103,7 +103,8 @@ def log_sum_exp_float64(
     reference, limit : ndarray of float64, [B, H, Sq]
         NaN in rows that are not judged. In a row that sees no key the reference is -inf and the limit 0.
     """
-    judged, head_dim, seq_q, seq_kv = judged_rows(q, k, v), q.shape[3], q.shape[2], k.shape[2]
+    judged = judged_rows(q, k, v, scoring.get("kv_lengths"))
+    head_dim, seq_q, seq_kv = q.shape[3], q.shape[2], k.shape[2]
     q, k = finite(q), finite(k)
     dot_error = head_dim * DOT_ERROR
     if numerics.quantised is not None:

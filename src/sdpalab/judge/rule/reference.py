@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import hides_keys, score_bias, visible_keys
+from sdpalab.inputs import hides_keys, padded_keys, score_bias, visible_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,14 +41,16 @@ MOST_WEIGHT_BYTES = 64 << 20
 """Weights that :class:`Weights` keeps at most: those of the mission shape (1x8x512x64) take 16 MiB."""
 
 
-def judged_rows(q: Array, k: Array, v: Array) -> npt.NDArray[np.bool_]:
-    """Which rows of the output are judged, [B, H, Sq]: those of which Q, and all of K and V of the head, are finite.
+def judged_rows(q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array | None = None) -> npt.NDArray[np.bool_]:
+    """Which rows of the output are judged, [B, H, Sq]: those of which Q, and all keys of the head, are finite.
 
     A NaN or an infinity in Q is its row's own affair. In K or V it is that of the whole head, even of rows that the
     causal mask keeps from seeing it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and
-    0 times NaN is NaN (torch's own kernels do so). All other rows have a result, and it is finite.
+    0 times NaN is NaN (torch's own kernels do so). A key behind a length is none: no row may depend on its content. All
+    other rows have a result, and it is finite.
     """
-    fine = is_finite(k).all(axis=(2, 3)) & is_finite(v).all(axis=(2, 3))
+    padded = padded_keys(kv_lengths, k.shape[0], k.shape[2])[:, None]
+    fine = ((is_finite(k) & is_finite(v)).all(axis=3) | padded).all(axis=2)
     heads = np.repeat(fine, q.shape[1] // k.shape[1], axis=1)
     judged: npt.NDArray[np.bool_] = is_finite(q).all(axis=-1) & heads[:, :, None]
     return judged
@@ -235,7 +237,7 @@ def attention_float64(
     Returns
     -------
     ndarray of float64, [B, H, Sq, D], or of the wanted rows only
-        NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else.
+        NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else, whatever is in the padding.
 
     Raises
     ------
@@ -251,6 +253,6 @@ def attention_float64(
         out[b, h, block] = (each.weights @ values[b, h // group]) / weight_sums(each.total)
     if not np.isfinite(out).all():
         raise ValueError(f"with scale {scoring['scale']:g} the scores are too large for float64")
-    judged = judged_rows(q, k, v)
+    judged = judged_rows(q, k, v, scoring.get("kv_lengths"))
     out[~(judged if rows is None else judged[:, :, rows])] = np.nan
     return out

@@ -45,7 +45,7 @@ class References:
     Parameters
     ----------
     problem, inputs
-        What is computed. Rows with an input that is not finite are not judged.
+        What is computed; padding counts as 0. Rows with an input that is not finite are not judged.
     rows : ndarray of int, optional
         Query rows that are judged. Default: all.
 
@@ -56,8 +56,8 @@ class References:
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
-        self.problem, self.inputs, self.rows = problem, inputs, rows
-        self._qkv = inputs.qkv
+        self.problem, self.inputs, self.rows = problem, inputs.padded(0.0), rows
+        self._qkv = self.inputs.qkv
         self._arguments: dict[str, Any] = dict(problem.scoring_with(inputs.arrays))
         self._reference: F64 | None = None
         self._yardstick: Array | None = None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import may_see_none, score_bias, visible_keys
+from sdpalab.inputs import may_see_none, score_bias, visible_keys, with_padding
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import BEYOND_TORCH, Backend, witness_output
@@ -49,6 +49,7 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
     if any(name in scoring for name in BEYOND_TORCH):
+        k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
         out = _composed(q[:, :, wanted], k, v, wanted, scoring)
     else:
         out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.layouts import Layout, lay_out
+from sdpalab.judge.layouts import Layout, guarded, lay_out
 from sdpalab.judge.parameters import arguments, parameter_names
 from sdpalab.problem import Problem
 
@@ -74,16 +74,19 @@ class CallableRunner:
         BadOutput
             If the result has the wrong type, layout, shape or dtype.
         """
-        from sdpalab.judge.tensors import extra_tensor, from_torch
+        from sdpalab.judge.tensors import extra_tensor, from_torch, laid_out_tensor
 
         if reuse:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays are still alive, so that the new ones are elsewhere
-            laid = {name: _laid_out(name, array, layout) for name, array in inputs.items()}
+            laid = {
+                name: lay_out(array, layout) if name in ("q", "k", "v") else guarded(array)
+                for name, array in inputs.items()
+            }
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
-            self._tensors = [_tensor(*laid[name]) for name in ("q", "k", "v")]
+            self._tensors = [laid_out_tensor(*laid[name], layout) for name in ("q", "k", "v")]
             self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes}
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
@@ -103,26 +106,6 @@ class CallableRunner:
         assert self._out is not None, "nothing was run"
         now: Array = from_torch(self._out).copy()
         return now
-
-
-def _laid_out(name: str, array: Array, layout: Layout) -> tuple[Array, Array]:
-    """Memory of its own for an input, and the view of it that has the values: Q, K and V lie as ``layout`` says."""
-    if name in ("q", "k", "v"):
-        return lay_out(array, layout)
-    storage = array.copy()
-    return storage, storage
-
-
-def _tensor(storage: Array, view: Array) -> torch.Tensor:
-    """A tensor on ``storage`` that shows ``view``, a part of it."""
-    from sdpalab.judge.tensors import to_torch
-
-    whole = to_torch(storage)
-    if view is storage:
-        return whole
-    start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
-    strides = [stride // storage.itemsize for stride in view.strides]
-    return whole.as_strided(view.shape, strides, start // storage.itemsize)
 
 
 def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:

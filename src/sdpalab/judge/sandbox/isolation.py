@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
+from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
@@ -168,6 +169,8 @@ class CandidateProcesses:
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
+        A kernel's second run has another padding, too (:func:`sdpalab.inputs.loud_padding`): on none may it depend.
+
         Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
         by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
         kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
@@ -189,7 +192,9 @@ class CandidateProcesses:
         runs = [("first", inputs, False)]
         if other is not None and self._executor is None:
             runs.append(("other", other, True))
-        runs.append(("second", inputs, False))
+        # Tensors of torch have a maximum that keeps NaN.
+        second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
+        runs.append(("second", second, False))
         self._begin()
         outputs: dict[str, Array] = {}
         notes: dict[str, Any] = {}

@@ -11,15 +11,16 @@ class WindowColumns {
 public:
     // first_row: of the consumer, in a head; first_tile: of keys. keys: of the batch entry.
     __device__ __forceinline__ WindowColumns(int first_row, int first_tile, int keys)
-        : first_row(first_row), first_tile(first_tile), keys(keys) {
+        : first_row(first_row), first_tile(first_tile), keys(keys), keys_left(keys - first_tile * KEYS) {
         const int thread = threadIdx.x % WARPGROUP;
         const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-        const int column = first_tile * KEYS + 2 * (thread % 4);
+        const int column = first_tile * KEYS + own_column();
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             first[i] = first_key((row + 8 * i) / HEADS) - column;
             end[i] = end_key((row + 8 * i) / HEADS, keys) - column;
         }
+        follow_cut();
     }
 
     // Goes to the next tile.
@@ -29,6 +30,8 @@ public:
             first[i] -= KEYS;
             end[i] -= KEYS;
         }
+        keys_left -= KEYS;
+        follow_cut();
     }
 
     __device__ __forceinline__ bool at_edge(int tile) const {
@@ -56,8 +59,24 @@ private:
     int first_row;
     int first_tile;
     int keys;
+    int keys_left;  // from the present tile's beginning on
     int first[2];
     int end[2];
+
+    // This thread's first column of a tile.
+    static __device__ __forceinline__ int own_column() { return 2 * static_cast<int>(threadIdx.x % 4); }
+
+    // A tile that the length cuts, the last one, was loaded further to the left (first_loaded): hides what was in the
+    // tile before.
+    __device__ __forceinline__ void follow_cut() {
+        if (KV_LENGTHS && keys_left < KEYS) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                first[i] = max(first[i], -own_column()) + KEYS - keys_left;
+                end[i] += KEYS - keys_left;
+            }
+        }
+    }
 };
 
 struct KeysOfWindow {
@@ -67,5 +86,12 @@ struct KeysOfWindow {
     template <int KEYS>
     static __device__ __forceinline__ KeyTiles tiles(int first_query, int last_query, int keys) {
         return tiles_seen<KEYS>(first_query, last_query, keys);
+    }
+
+    // The first key that is loaded of a tile. One that the length cuts ends with the last valid key; before the first
+    // key TMA fills with zeros.
+    template <int KEYS>
+    static __device__ __forceinline__ int first_loaded(int tile, int keys) {
+        return KV_LENGTHS ? min(tile * KEYS, keys - KEYS) : tile * KEYS;
     }
 };

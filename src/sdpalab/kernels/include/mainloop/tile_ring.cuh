@@ -179,4 +179,10 @@ struct KeysToEnd {
     static __device__ __forceinline__ KeyTiles tiles(int, int last_query, int seq_kv) {
         return KeyTiles{0, tiles_visible(last_query, seq_kv, KEYS)};
     }
+
+    // The first key that is loaded of a tile.
+    template <int KEYS>
+    static __device__ __forceinline__ int first_loaded(int tile, int) {
+        return tile * KEYS;
+    }
 };

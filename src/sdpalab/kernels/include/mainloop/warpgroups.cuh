@@ -27,7 +27,8 @@
 //              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
 //              compute with the last keys of this one.
 //   Seen       KeysToEnd (mainloop/tile_ring.cuh), or KeysOfWindow (mainloop/keys_of_window.cuh): which tiles of keys a
-//              tile of queries needs, which keys of a tile each row sees, and whether scores are capped
+//              tile of queries needs, where a tile is loaded from, which of its keys each row sees, and whether scores
+//              are capped
 #pragma once
 
 #include "epilogue/warpgroup_store.cuh"
@@ -83,7 +84,7 @@ public:
         Work work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
 
         if (threadIdx.x == 0) {
-            start(tensors, work, q_smem, ring, smem);
+            start(tensors, work, q_smem, ring, smem, seq_kv);
         }
         if (Scheduler::CTAS > 1) {
             // From here on each CTA runs, and its mbarriers count, for the others too.
@@ -147,15 +148,15 @@ public:
 private:
     // Has TMA load this CTA's next tile of K, or of V.
     static __device__ __forceinline__ void load_k(const Tensors& tensors, const Work& work, int tile,
-                                                  const Position& at, const Ring& ring) {
+                                                  const Position& at, const Ring& ring, int seq_kv) {
         const unsigned full = ring.expect(at, K);
-        tensors.load_k(ring.tile(at, K), work, (work.first_tile + tile) * KEYS, full);
+        tensors.load_k(ring.tile(at, K), work, Seen::template first_loaded<KEYS>(work.first_tile + tile, seq_kv), full);
     }
 
     static __device__ __forceinline__ void load_v(const Tensors& tensors, const Work& work, int tile,
-                                                  const Position& at, const Ring& ring) {
+                                                  const Position& at, const Ring& ring, int seq_kv) {
         const unsigned full = ring.expect(at, V);
-        tensors.load_v(ring.tile(at, V), work, (work.first_tile + tile) * KEYS, full);
+        tensors.load_v(ring.tile(at, V), work, Seen::template first_loaded<KEYS>(work.first_tile + tile, seq_kv), full);
     }
 
     static __device__ __forceinline__ void load_q(const Tensors& tensors, const Work& work, unsigned q_smem,
@@ -170,7 +171,7 @@ private:
 
     // Has TMA load the next tile of each group, as far as there are any. refills: a place is not free from the start.
     static __device__ __forceinline__ void load_round(const Tensors& tensors, const Work& work, int tile, Position& at,
-                                                      const Ring& ring, bool refills) {
+                                                      const Ring& ring, int seq_kv, bool refills) {
         const int many = GROUPS == 1 ? 1 : min(GROUPS, work.tiles - tile);
         Position k_at = at;
 #pragma unroll 1
@@ -178,7 +179,7 @@ private:
             if (refills) {
                 ring.wait_empty(k_at, K);
             }
-            load_k(tensors, work, tile + i, k_at, ring);
+            load_k(tensors, work, tile + i, k_at, ring, seq_kv);
             k_at.advance();
         }
 #pragma unroll 1
@@ -186,14 +187,14 @@ private:
             if (refills) {
                 ring.wait_empty(at, V);
             }
-            load_v(tensors, work, tile + i, at, ring);
+            load_v(tensors, work, tile + i, at, ring, seq_kv);
             at.advance();
         }
     }
 
     // One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
     static __device__ __forceinline__ void start(const Tensors& tensors, const Work& work, unsigned q_smem,
-                                                 const Ring& ring, SharedStorage& smem) {
+                                                 const Ring& ring, SharedStorage& smem, int seq_kv) {
         ptx::prefetch_tensormap(tensors.q);
         ptx::prefetch_tensormap(tensors.k);
         ptx::prefetch_tensormap(tensors.v);
@@ -210,7 +211,7 @@ private:
         Position at;
 #pragma unroll 1
         for (int tile = 0; tile < min(STAGES, work.tiles); tile += GROUPS) {
-            load_round(tensors, work, tile, at, ring, false);
+            load_round(tensors, work, tile, at, ring, seq_kv, false);
         }
     }
 
@@ -227,18 +228,18 @@ private:
         for (;;) {
 #pragma unroll 1
             for (; tile < work.tiles; tile += GROUPS) {
-                load_round(tensors, work, tile, at, ring, true);
+                load_round(tensors, work, tile, at, ring, seq_kv, true);
             }
             if (!queries.next()) {
                 return;
             }
             work = work_on<Scheduler::CTAS, ROWS, HEADS, KEYS, Seen>(queries.tile(), seq_q, seq_kv, group);
             ring.wait_empty(at, K);
-            load_k(tensors, work, 0, at, ring);
+            load_k(tensors, work, 0, at, ring, seq_kv);
             ring.wait_read(at.before(), K);
             load_q(tensors, work, q_smem, ring);
             ring.wait_empty(at, V);
-            load_v(tensors, work, 0, at, ring);
+            load_v(tensors, work, 0, at, ring, seq_kv);
             at.advance();
             tile = 1;
         }

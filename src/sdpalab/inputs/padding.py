@@ -1,0 +1,46 @@
+"""Padding: the keys of a batch entry behind its length, which a kernel must not read, and their content.
+
+NaN is the padding of all inputs: a weight of 0 times NaN is NaN, so that a key which is multiplied with anything shows.
+The maximum of floats on a GPU drops NaN, though; :func:`loud_padding` also shows a key that only takes part in that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["loud_padding", "padded_keys", "with_padding"]
+
+Array = npt.NDArray[Any]
+
+
+def padded_keys(lengths: Sequence[int] | Array | None, batch: int, seq_kv: int) -> npt.NDArray[np.bool_]:
+    """Which keys are padding, [B, Skv]; none without lengths."""
+    valid = np.full(batch, seq_kv) if lengths is None else np.asarray(lengths)
+    padded: npt.NDArray[np.bool_] = np.arange(seq_kv) >= valid[:, None]
+    return padded
+
+
+def with_padding(array: Array, lengths: Sequence[int] | Array | None, fill: float) -> Array:
+    """K or V [B, Hkv, Skv, D] with ``fill`` in all padding; ``array`` itself if there is none."""
+    padded = padded_keys(lengths, array.shape[0], array.shape[2])[:, None, :, None]
+    return np.where(padded, array.dtype.type(fill), array) if padded.any() else array
+
+
+def loud_padding(arrays: Mapping[str, Array], lengths: Sequence[int] | None) -> Mapping[str, Array]:
+    """The inputs with another padding: infinity in V, and in one column of each row of K, 0 in the others.
+
+    The score of such a key with a query is infinite, and not NaN; ``arrays`` itself if there is no padding.
+    """
+    k, v = arrays["k"], arrays["v"]
+    if not padded_keys(lengths, k.shape[0], k.shape[2]).any():
+        return arrays
+    loud = with_padding(k, lengths, 0.0)
+    for b, length in enumerate(lengths or ()):
+        keys = np.arange(length, k.shape[2])
+        loud[b, :, keys, keys % k.shape[3]] = math.inf
+    return {**arrays, "k": loud, "v": with_padding(v, lengths, math.inf)}
