@@ -1,10 +1,10 @@
 """Source and configuration to PTX and cubin: compiler, content-keyed cache, resources, occupancy, static gate."""
 
 from sdpalab.compile.builder import DEFAULT_ARCH, Build
-from sdpalab.compile.building import build, completed
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.gate import GateResult, Rule, check
 from sdpalab.compile.headers import cuda_include_dirs
+from sdpalab.compile.kernel_build import build, completed
 from sdpalab.compile.nvrtc import BuildError, check_arch, compiler_version, supported_archs
 from sdpalab.compile.occupancy import Occupancy, SmLimits, occupancy, sm_limits
 from sdpalab.compile.resources import Resources, resources

@@ -10,8 +10,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from sdpalab.compile.builder import Build
-from sdpalab.compile.building import completed
 from sdpalab.compile.cache import Cache
+from sdpalab.compile.kernel_build import completed
 from sdpalab.compile.occupancy import RESERVED_SHARED, capability, occupancy
 from sdpalab.compile.sass import analyse
 from sdpalab.compile.tools import run_tool
