@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
+    from sdpalab.evidence.prove import prove
     from sdpalab.judge.verdict import Case, Status, Verdict
     from sdpalab.kernels.kernel import (
         Config,
@@ -62,6 +63,7 @@ __all__ = [
     "judge",
     "no_fallback",
     "prepare",
+    "prove",
     "reload_proofs",
     "scaled_dot_product_attention",
     "sim",
@@ -70,6 +72,7 @@ __all__ = [
 
 _PACKAGES = ("judge", "sim")
 _HOME = {
+    "sdpalab.evidence.prove": ("prove",),
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
     "sdpalab.kernels.kernel": (

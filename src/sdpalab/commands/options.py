@@ -29,6 +29,7 @@ __all__ = [
     "NumericsOption",
     "SeedOption",
     "SetOption",
+    "VerdictsOption",
     "WorkersOption",
     "at_least",
     "checked_numerics",
@@ -56,6 +57,10 @@ JsonOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
+]
+VerdictsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Records of verdicts from this GPU, beside the committed ones: DIR/*/*.json."),
 ]
 ArchOption = Annotated[
     str | None,
