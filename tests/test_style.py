@@ -29,6 +29,7 @@ ROOMS = (
     "program",
     "judge",
     "bugs",
+    "doctor",
     "jobs",
     "testing",
     "torch_matrix",
@@ -40,7 +41,6 @@ ROOMS = (
     "torch_api",
     "integrations",
     "campaigns",
-    "doctor",
     "commands",
     "cli",
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
     from sdpalab.evidence.prove import prove
+    from sdpalab.evidence.repro import repro
     from sdpalab.judge.verdict import Case, Status, Verdict
     from sdpalab.kernels.kernel import (
         Config,
@@ -65,6 +66,7 @@ __all__ = [
     "prepare",
     "prove",
     "reload_proofs",
+    "repro",
     "scaled_dot_product_attention",
     "sim",
     "tune",
@@ -73,6 +75,7 @@ __all__ = [
 _PACKAGES = ("judge", "sim")
 _HOME = {
     "sdpalab.evidence.prove": ("prove",),
+    "sdpalab.evidence.repro": ("repro",),
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
     "sdpalab.kernels.kernel": (

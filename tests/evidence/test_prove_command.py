@@ -20,7 +20,7 @@ import sdpalab
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
 from sdpalab.bugs import replace_once
 from sdpalab.cli import main
-from sdpalab.commands.prove import _Printed
+from sdpalab.commands.prove import _PrintedProof
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import choice, kept, prove
 from sdpalab.evidence.choice import GpuPlatform
@@ -211,7 +211,7 @@ LARGE = Problem(1, 2, 384, 64)
 def sample(kernel: Kernel, executor: Any) -> tuple[SampledRecord | None, str]:
     out = io.StringIO()
     small = prove.small_ones((LARGE,), kernel, SMS)[LARGE]
-    printed, attempt = _Printed(Console(file=out, width=500)), ProofAttempt(kernel, (LARGE,))
+    printed, attempt = _PrintedProof(Console(file=out, width=500)), ProofAttempt(kernel, (LARGE,))
     try:
         record = prove.sample(kernel, LARGE, small, executor)
     except MachineError as error:

@@ -69,7 +69,7 @@ def prove(
         raise UserError(f"--level takes {' or '.join(LEVELS)}, not {level!r}")
     at_least("--seed", seed, 0)
     result = proofs.prove(
-        kernel or (), problems, time=time, seconds=seconds, level=level, seed=seed, observer=_Printed(console)
+        kernel or (), problems, time=time, seconds=seconds, level=level, seed=seed, observer=_PrintedProof(console)
     )
     for reason in result.skipped:
         console.print(f"skipped: {reason}", soft_wrap=True)
@@ -95,7 +95,7 @@ def _problems(texts: Sequence[str] | None, file: Path | None, described: Problem
     return tuple(dict.fromkeys([*problems, *listed]))
 
 
-class _Printed(ProofObserver):
+class _PrintedProof(ProofObserver):
     """Prints each step."""
 
     def __init__(self, console: Console) -> None:

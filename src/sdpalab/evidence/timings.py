@@ -176,7 +176,12 @@ def _worst(kernel: str, tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -
             compared[kind] = Comparison(kernel, TORCH, ComparisonOutcome.INVALID, reason=reason), 0
         else:
             compared[kind] = _compared(table[kernel], _samples(table[TORCH]))
-    worst = max(compared, key=lambda kind: compared[kind][0].interval.high if compared[kind][0].interval else math.inf)
+
+    def reach(kind: str) -> float:
+        interval = compared[kind][0].interval
+        return math.inf if interval is None else interval.high
+
+    worst = max(compared, key=reach)
     return worst, compared[worst][0], min(rounds for _, rounds in compared.values())
 
 

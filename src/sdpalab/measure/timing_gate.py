@@ -246,7 +246,7 @@ def judge_for_timing(
     reason = kernel.arch_reason(arch)
     if reason is not None:
         return outcome(reason=reason)
-    spec: Candidate = kernel if candidate is None else candidate  # type: ignore[assignment]
+    spec: Candidate = kernel if candidate is None else candidate
     try:
         known = dict(recorded or {})
         permit = _permit(kernel, config, problems, known, arch, sms)
