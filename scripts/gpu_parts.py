@@ -125,9 +125,9 @@ def time_parts(work: Workspace, green: Sequence[str], large: Sequence[str]) -> l
     """Times of the kernels with a PASSED verdict, beside torch's; without any, of the peers alone."""
     shapes = [word for shape in large for word in ("--shape", shape)]
     bench = [
-        ("mission", 100, ("--shape", "mission", "--seconds", "8")),
-        ("large", 90, (*shapes, "--clock", "gpu", "--seconds", "6")),
-        ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
+        ("mission", 100, ("--shape", "mission", "--seconds", "3")),
+        ("large", 90, (*shapes, "--clock", "gpu", "--seconds", "2")),
+        ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "3")),
     ]
     parts = []
     for name, seconds, options in bench:
@@ -143,7 +143,7 @@ def prove_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
     exact = [name for name in green if exactness_reason(name, str(KERNELS[name].default_config)) is None][-2:]
     skip = "" if exact else "no kernel that is as exact as torch has a PASSED verdict"
     command = _lab(
-        "prove", *exact, "--shape", "mission", "--time", "--seconds", "8", "--json", work.path / "prove.json"
+        "prove", *exact, "--shape", "mission", "--time", "--seconds", "3", "--json", work.path / "prove.json"
     )
     return [Part("prove", 70, command, skip=skip)]
 
