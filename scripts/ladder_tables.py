@@ -292,7 +292,13 @@ def _ratio(total: Mapping[str, int], name: str) -> str:
 
 
 def _us(on: Mapping[str, Any] | None) -> str:
-    return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
+    """The modelled time, with the worst where other inputs take longer."""
+    if not on or not on["modelled"]:
+        return "-"
+    by_inputs = on.get("by_inputs")
+    slower = by_inputs and by_inputs["worst_us"] and by_inputs["ratio"] > 1.005
+    worst = f", worst {by_inputs['worst_us']:.1f} ({by_inputs['inputs']})" if slower else ""
+    return f"{on['modelled']['microseconds']:.1f} us{worst}"
 
 
 def _tuned(kernel: str, gpu: str) -> str:

@@ -105,6 +105,16 @@ def test_a_row_of_the_ladder(script: ModuleType) -> None:
     ]
 
 
+def test_the_worst_modelled_time_stands_beside_the_normal_one(script: ModuleType) -> None:
+    record = ladder("2026", first=2.25, second=1.0)
+    worst = {"worst_us": 3.25, "inputs": "ramp", "ratio": 3.25 / 2.25}
+    record["kernels"][0]["on"]["H200"]["by_inputs"] = worst
+    record["kernels"][1]["on"]["H200"]["by_inputs"] = {"worst_us": 1.0, "inputs": "normal", "ratio": 1.0}
+    first, second = script.ladder_table(record, {}).splitlines()[2:]
+    assert "| 2.2 us, worst 3.2 (ramp) |" in first
+    assert "| 1.0 us |" in second
+
+
 def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: ModuleType) -> None:
     text = script.figures(ladder("2026", first=2.25)["kernels"][0], None)
     figures = text.partition("Clocks of an SM")[0]

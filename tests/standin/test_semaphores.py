@@ -90,6 +90,37 @@ print(json.dumps([len(plan.steps), sorted(set(seen.names))]))
     assert not any("Mem" in entry.get("call", "") or "Synchronize" in entry.get("call", "") for entry in after)
 
 
+def test_every_clock_calls_what_the_op_launches(l4: StandIn) -> None:
+    """Calls of the graph and stream clocks, and of the eager clock: the kernels of the plan, and no other."""
+    code = """
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.session import judge_candidate
+from sdpalab.judge.small_cases import CaseSpec
+from sdpalab.measure.outputs import Outputs
+from sdpalab.measure.subjects import kernel_subject
+from sdpalab.measure.timing_gate import permit_by
+knobs = {name: str(value) for name, value in shared.items()}
+specs = [CaseSpec("normal", problem, "normal", 0)]
+verdict = judge_candidate("flash", specs, device="sim", arch="sm_89", sms=58, config=knobs, algebra=False)
+permit = permit_by(kernel, shared, [problem], {"": verdict}, arch="sm_89", sms=58)
+counts = [len(kernel.launch_plan(problem, shared, sms=58).steps)]
+for eager in (False, True):
+    subject = kernel_subject(permit, Outputs(problem, make_inputs(problem)), executor, eager=eager)
+    launches = []
+    launch = Prepared.launch
+    Prepared.launch = lambda self, stream=0: (launches.extend(self.steps), launch(self, stream))[1]
+    seen = Seen()
+    with seen:
+        subject.call()
+    Prepared.launch = launch
+    assert subject.check() == "", subject.check()
+    counts.append([len(launches), sorted(set(seen.names) - {"aten.empty.memory_format"})])
+print(json.dumps(counts))
+"""
+    planned, *called = replies(l4, code)
+    assert called == [[planned, []], [planned, []]]
+
+
 def test_streams_and_graphs_have_stretches_of_their_own(l4: StandIn) -> None:
     code = """
 call, tensors, _ = prepared(problem, shared)
