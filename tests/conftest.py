@@ -87,7 +87,8 @@ def _leave_the_users_folders(config: pytest.Config) -> None:
     home = tempfile.mkdtemp(prefix="sdpalab-tests-home-")
     config.add_cleanup(partial(shutil.rmtree, home, ignore_errors=True))
     os.environ |= {"HOME": home, "SDPALAB_CACHE_DIR": cache, "SDPALAB_TEST_CACHE_DIR": cache}
-    os.environ["MPLCONFIGDIR"] = str(Path(cache) / "matplotlib")  # its list of fonts takes seconds to make
+    # A list of fonts takes seconds to make, and wheels minutes to load.
+    os.environ |= {"MPLCONFIGDIR": str(Path(cache) / "matplotlib"), "PIP_CACHE_DIR": str(Path(cache) / "pip")}
     for name in ("SDPALAB_DATA_DIR", *(name for name in os.environ if name.startswith("XDG_") and "_HOME" in name)):
         os.environ.pop(name, None)
 
