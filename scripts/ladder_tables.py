@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sdpalab.evidence.measured import MeasuredTime
+from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.tuned import entries_of, shipped_entries
 from sdpalab.problem import MISSION
@@ -18,8 +19,8 @@ from sdpalab.problem import MISSION
 NOT_RUN = "not yet run on hardware"
 NOT_JUDGED = "not yet judged at this level"
 
-Times = dict[str, dict[str, MeasuredTime]]
-"""By GPU and subject."""
+Times = dict[str, dict[str, dict[str, MeasuredTime]]]
+"""By GPU, subject, and kind of inputs."""
 
 LIMITS = {
     "max_abs": "largest error",
@@ -106,12 +107,21 @@ def measured_table(times: Times) -> str:
     """Every subject on every GPU that there are records of, the fastest first."""
     if not times:
         return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
-    rows = [
-        (time.gpu, f"`{time.subject}`", f"{time.summary.median_us:.2f}", f"`evidence/{time.record}`")
-        for subjects in times.values()
-        for time in sorted(subjects.values(), key=lambda time: time.summary.median_us)
-    ]
-    return table(("GPU", "subject", "median us", "record"), rows)
+    rows = []
+    for subjects in times.values():
+        for kinds in sorted(subjects.values(), key=lambda kinds: kinds["normal"].summary.median_us):
+            time = kinds["normal"]
+            median = f"{time.summary.median_us:.2f}"
+            rows.append((time.gpu, f"`{time.subject}`", median, _worst(kinds), f"`evidence/{time.record}`"))
+    return table(("GPU", "subject", "median us", "worst us", "record"), rows)
+
+
+def _worst(kinds: Mapping[str, MeasuredTime]) -> str:
+    """The longest median and its inputs; a dash where a kind of inputs has no time."""
+    if any(kind not in kinds for kind in TIMED_KINDS):
+        return "-"
+    worst = max(kinds.values(), key=lambda time: time.summary.median_us)
+    return f"{worst.summary.median_us:.2f} ({worst.inputs})"
 
 
 def not_modelled(record: Mapping[str, Any]) -> list[str]:
@@ -160,6 +170,7 @@ def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> st
     times = [on["modelled"] for _, on in gpus]
     steps = [time["steps"][on["main"]] if time else {} for time, (_, on) in zip(times, gpus, strict=True)]
     cold = [f"{on['modelled_cold_us']:.2f} us" if on["modelled"] else "-" for _, on in gpus]
+    worst = [_worst_modelled(on.get("by_inputs")) for _, on in gpus]
     rows = [
         ("warp instructions", *(f"{total['warps'] / 1e6:.2f} M" for total in totals)),
         ("FLOPs of matrix products", *(f"{total['tensor_flops'] / 1e6:.0f} M" for total in totals)),
@@ -179,10 +190,18 @@ def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> st
         ("a turn: special function unit", *(_percent(_turn_share(main, "special")) for main in mains)),
         ("time, inputs in L2", *(f"{time['microseconds']:.2f} us" if time else "-" for time in times)),
         ("time, inputs in DRAM", *cold),
+        *([("worst time, inputs in L2", *worst)] if any(on.get("by_inputs") for _, on in gpus) else []),
         ("limited by", *(time["binds"] if time else "-" for time in times)),
     ]
     names = [gpu for gpu, _ in gpus]
     return "\n\n".join((table(("*simulated*", *names), rows), table(("*modelled*", *names), modelled)))
+
+
+def _worst_modelled(by_inputs: Mapping[str, Any] | None) -> str:
+    """The longest modelled time and its inputs."""
+    if by_inputs is None or by_inputs["worst_us"] is None:
+        return "-"
+    return f"{by_inputs['worst_us']:.2f} us ({by_inputs['inputs']})"
 
 
 def _by_machine_code(main: Mapping[str, Any], step: Mapping[str, Any]) -> float | None:
@@ -273,7 +292,13 @@ def _ratio(total: Mapping[str, int], name: str) -> str:
 
 
 def _us(on: Mapping[str, Any] | None) -> str:
-    return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
+    """The modelled time, with the worst where other inputs take longer."""
+    if not on or not on["modelled"]:
+        return "-"
+    by_inputs = on.get("by_inputs")
+    slower = by_inputs and by_inputs["worst_us"] and by_inputs["ratio"] > 1.005
+    worst = f", worst {by_inputs['worst_us']:.1f} ({by_inputs['inputs']})" if slower else ""
+    return f"{on['modelled']['microseconds']:.1f} us{worst}"
 
 
 def _tuned(kernel: str, gpu: str) -> str:
@@ -289,5 +314,8 @@ def _tuned(kernel: str, gpu: str) -> str:
 
 def _measured(kernel: str, times: Times) -> str:
     of_kernel = [subjects[kernel] for subjects in times.values() if kernel in subjects]
-    cells = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
+    cells = [
+        f"{kinds['normal'].gpu}: {kinds['normal'].summary.median_us:.2f} us, worst {_worst(kinds)}"
+        for kinds in of_kernel
+    ]
     return ", ".join(cells) or NOT_RUN.removesuffix(" on hardware")

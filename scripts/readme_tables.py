@@ -66,12 +66,18 @@ def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
 
 
 def mission_times(times: Iterable[MeasuredTime]) -> Times:
-    """Those of the mission shape by the GPU's own clock with inputs in L2; of each subject and GPU the newest."""
+    """Times of the mission shape by the GPU's own clock with inputs in L2; for each GPU, subject and kind the newest.
+
+    A subject without a time on normal inputs is left out.
+    """
     by_gpu: Times = {}
     for time in sorted(times, key=lambda time: time.when):
         if (time.problem, time.clock, time.l2) == (MISSION, ClockKind.GPU.value, L2State.WARM.value):
-            by_gpu.setdefault(time.gpu, {})[time.subject] = time
-    return by_gpu
+            by_gpu.setdefault(time.gpu, {}).setdefault(time.subject, {})[time.inputs] = time
+    return {
+        gpu: {subject: kinds for subject, kinds in subjects.items() if "normal" in kinds}
+        for gpu, subjects in by_gpu.items()
+    }
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
-"""What all tests share: one build cache, which tests run here, hypothesis's settings, the command line as a process."""
+"""Shared by all tests: folders of their own, which tests run here, hypothesis's settings, the command as a process."""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
 import os
+import shutil
 import signal
+import site
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,11 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give all workers and runs one build cache, before anything of the lab is imported: its entries are found by their
-    content, so an entry of another run is the same build. ``fresh_cache`` is for tests of the cache itself."""
-    os.environ["SDPALAB_CACHE_DIR"] = os.environ.get("SDPALAB_TEST_CACHE_DIR") or str(
-        platformdirs.user_cache_path("sdpalab-tests")
-    )
+    """Set the environment of all tests and of the processes that they start, before anything of the lab is imported."""
+    _leave_the_users_folders(config)
     os.environ["SDPALAB_CHECK_DOCUMENTS"] = "1"  # every JSON document that any test's command writes
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
@@ -72,6 +73,24 @@ def pytest_configure(config: pytest.Config) -> None:
         from sdpalab.compile import Cache
 
         Cache().prune(MOST_CACHE_BYTES)
+
+
+def _leave_the_users_folders(config: pytest.Config) -> None:
+    """Point every folder of the user's into a temporary home, and the build cache into a folder of the tests' own.
+
+    All workers and runs share that cache: its entries are keyed by their content, so an entry of another run is the
+    same build. ``fresh_cache`` is for tests of the cache itself.
+    """
+    # Both are of the user's home, and so read before it changes; a worker or a nested run inherits them.
+    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())
+    cache = os.environ.get("SDPALAB_TEST_CACHE_DIR") or str(platformdirs.user_cache_path("sdpalab-tests"))
+    home = tempfile.mkdtemp(prefix="sdpalab-tests-home-")
+    config.add_cleanup(partial(shutil.rmtree, home, ignore_errors=True))
+    os.environ |= {"HOME": home, "SDPALAB_CACHE_DIR": cache, "SDPALAB_TEST_CACHE_DIR": cache}
+    # A list of fonts takes seconds to make, and wheels minutes to load.
+    os.environ |= {"MPLCONFIGDIR": str(Path(cache) / "matplotlib"), "PIP_CACHE_DIR": str(Path(cache) / "pip")}
+    for name in ("SDPALAB_DATA_DIR", *(name for name in os.environ if name.startswith("XDG_") and "_HOME" in name)):
+        os.environ.pop(name, None)
 
 
 def _leave_the_lab_as_it_is(config: pytest.Config) -> None:

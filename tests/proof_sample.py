@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from sdpalab.compile import Build, build
 from sdpalab.evidence.built import built_module
 from sdpalab.evidence.kept import KeptRecord, sealed
-from sdpalab.evidence.measured import FORMAT, BenchRecord
+from sdpalab.evidence.measured import FORMAT, BenchRecord, worst_times
 from sdpalab.evidence.records import AttemptRecord, Environment, Harness
 from sdpalab.evidence.timings import codes_of
+from sdpalab.inputs import TIMED_KINDS
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.registry import KERNELS
@@ -69,20 +70,22 @@ def bench(
     clock: str = "eager",
     when: datetime | None = None,
     code: dict[str, Any] | None = None,
+    by_kind: Mapping[str, Sequence[float]] | None = None,
 ) -> BenchRecord:
-    """Times of a kernel and of torch, 10 us in each round, by their ratio in each round."""
+    """Times of a kernel and of torch, 10 us in each round, by their ratio in each round.
+
+    They are those on each kind of inputs, or only on the kinds of ``by_kind``, if that is given.
+    """
     pair = KERNELS[kernel], KERNELS[kernel].default_config
     codes = {kernel: code} if code else codes_of([pair], problem, "sm_89", SMS)
-    rows = {"torch": [10.0] * len(ratios), kernel: [10.0 * ratio for ratio in ratios]}
-    measurements = [
-        {
-            "name": name,
-            "status": "MEASURED",
-            "summary": summarise(times).to_dict(),
-            "samples": {"name": name, "clock": clock, "l2": "warm", "calls": 1, "times_us": times, "warm_up_us": []},
-        }
-        for name, times in rows.items()
-    ]
+
+    def result(kind: str, ratios: Sequence[float]) -> dict[str, Any]:
+        rows = {"torch": [10.0] * len(ratios), kernel: [10.0 * ratio for ratio in ratios]}
+        about = {"problem": problem.to_dict(), "clock": clock, "inputs": kind, "code": codes}
+        return {**about, "measurements": _measurements(rows, clock)}
+
+    kinds = dict.fromkeys(TIMED_KINDS, ratios) if by_kind is None else by_kind
+    results = tuple(result(kind, each) for kind, each in kinds.items())
     harness = Harness(commit=None, dirty=False, package_sha256="0" * 64, version="0")
     return BenchRecord(
         format=FORMAT,
@@ -99,8 +102,21 @@ def bench(
             harness=harness,
         ),
         judged=(),
-        results=({"problem": problem.to_dict(), "clock": clock, "measurements": measurements, "code": codes},),
+        results=results,
+        worst=worst_times(results),
     )
+
+
+def _measurements(rows: Mapping[str, Sequence[float]], clock: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "status": "MEASURED",
+            "summary": summarise(times).to_dict(),
+            "samples": {"name": name, "clock": clock, "l2": "warm", "calls": 1, "times_us": times, "warm_up_us": []},
+        }
+        for name, times in rows.items()
+    ]
 
 
 def proof_times(ratios: Sequence[float], *, driver: str = DRIVER, **changes: Any) -> KeptRecord:

@@ -39,13 +39,16 @@ def test_times_are_those_of_the_mission_shape_by_the_gpus_own_clock_from_l2(scri
             time("flash", 9.0, day=3, l2="cold"),
             time("flash", 4.0, day=3, problem=MISSION.with_(causal=True)),
             time("flash", 3.0, gpu="NVIDIA H200"),
+            time("flash", 8.0, day=2, inputs="ramp"),
+            time("flash", 9.5, day=1, inputs="negative"),
+            time("torch", 24.6, inputs="ramp"),
         ]
     )
     table = script.measured_table(times).splitlines()
     assert table[2:] == [
-        "| NVIDIA L4 | `flash` | 6.50 | `evidence/l4/2.json` |",
-        "| NVIDIA L4 | `torch` | 24.50 | `evidence/l4/1.json` |",
-        "| NVIDIA H200 | `flash` | 3.00 | `evidence/l4/1.json` |",
+        "| NVIDIA L4 | `flash` | 6.50 | 9.50 (negative) | `evidence/l4/2.json` |",
+        "| NVIDIA L4 | `torch` | 24.50 | - | `evidence/l4/1.json` |",
+        "| NVIDIA H200 | `flash` | 3.00 | - | `evidence/l4/1.json` |",
     ]
 
 
@@ -94,11 +97,22 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
 
 def test_a_row_of_the_ladder(script: ModuleType) -> None:
     record = ladder("2026", first=2.25, second=1.0)
-    rows = script.ladder_table(record, script.mission_times([time("first", 3.5)])).splitlines()[2:]
+    kinds = [time("first", us, inputs=inputs) for us, inputs in ((3.5, "normal"), (4.5, "ramp"), (4.0, "negative"))]
+    rows = script.ladder_table(record, script.mission_times(kinds)).splitlines()[2:]
     assert rows == [
-        "| `first` | an idea | - | 2.2 us | NVIDIA L4: 3.50 us |",
+        "| `first` | an idea | - | 2.2 us | NVIDIA L4: 3.50 us, worst 4.50 (ramp) |",
         "| `second` | an idea | - | 1.0 us | not yet run |",
     ]
+
+
+def test_the_worst_modelled_time_stands_beside_the_normal_one(script: ModuleType) -> None:
+    record = ladder("2026", first=2.25, second=1.0)
+    worst = {"worst_us": 3.25, "inputs": "ramp", "ratio": 3.25 / 2.25}
+    record["kernels"][0]["on"]["H200"]["by_inputs"] = worst
+    record["kernels"][1]["on"]["H200"]["by_inputs"] = {"worst_us": 1.0, "inputs": "normal", "ratio": 1.0}
+    first, second = script.ladder_table(record, {}).splitlines()[2:]
+    assert "| 2.2 us, worst 3.2 (ramp) |" in first
+    assert "| 1.0 us |" in second
 
 
 def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: ModuleType) -> None:
@@ -108,6 +122,9 @@ def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: Modu
     assert "| issue over tensor time, SASS | 25% |" in text  # half of the instructions of the PTX
     assert "| a turn of the main loop: issue | 25% |" in text
     assert "| a turn: special function unit | 10% |" in text
+    entry = ladder("2026", first=2.25)["kernels"][0]
+    entry["on"]["H200"]["by_inputs"] = {"worst_us": 3.25, "inputs": "ramp"}
+    assert "| worst time, inputs in L2 | 3.25 us (ramp) |" in script.figures(entry, None)
     assert "| 1x1x64x64 | 50 | 200 | 50 | 20 | 90; 0 |" in text
     assert "| 1x1x64x64 | - | - | - | - | 90; 0 |" in text
     assert "| *compiled*: `step` | sm_90 |" in text

@@ -31,6 +31,7 @@ ROOMS = (
     "program",
     "judge",
     "bugs",
+    "doctor",
     "jobs",
     "testing",
     "torch_matrix",
@@ -42,7 +43,6 @@ ROOMS = (
     "torch_api",
     "integrations",
     "campaigns",
-    "doctor",
     "commands",
     "cli",
 )

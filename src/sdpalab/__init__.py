@@ -14,6 +14,8 @@ from sdpalab.version import __version__ as __version__
 if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
+    from sdpalab.evidence.prove import prove
+    from sdpalab.evidence.repro import repro
     from sdpalab.judge.verdict import Case, Status, Verdict
     from sdpalab.kernels.kernel import (
         Config,
@@ -62,7 +64,9 @@ __all__ = [
     "judge",
     "no_fallback",
     "prepare",
+    "prove",
     "reload_proofs",
+    "repro",
     "scaled_dot_product_attention",
     "sim",
     "tune",
@@ -70,6 +74,8 @@ __all__ = [
 
 _PACKAGES = ("judge", "sim")
 _HOME = {
+    "sdpalab.evidence.prove": ("prove",),
+    "sdpalab.evidence.repro": ("repro",),
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
     "sdpalab.kernels.kernel": (

@@ -66,7 +66,7 @@ def test_a_verdict_and_a_comparison_let_a_kernel_run(case: Case) -> None:
     assert [each.ptx_sha256 for each in selected.kernel.builds] == [flash_build().ptx_sha256]
     assert selected.reason == (
         f"flash is proven for 1x4x60x32 on NVIDIA L4 by {verdict}, and takes 0.50x torch's eager time (0.50 to 0.50, "
-        f"30 rounds) there by {times}; the verdict covers not causal, float16, D 32"
+        f"30 rounds) on normal inputs, its worst, there by {times}; the verdict covers not causal, float16, D 32"
     )
     assert chosen(lse=True).kernel is not None
 
@@ -137,7 +137,7 @@ def test_an_ambiguous_comparison_counts_if_its_interval_ends_below_the_limit(cas
 
 def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
     times = bench(FASTER)
-    (result,) = times.results
+    result = times.results[0]
     left_out = {"name": "flash", "status": "LEFT OUT", "reason": "too slow", "summary": None, "samples": None}
     record = times.model_copy(update={"results": ({**result, "measurements": [result["measurements"][0], left_out]},)})
     selected = chosen(proof_verdict(case), sealed(gpu=GPU, driver=DRIVER, bench=record))
@@ -164,6 +164,35 @@ def test_the_kernel_with_the_least_ratio_runs(case: Case) -> None:
     selected = choose(JUDGED, HERE, choice.Records((proof, other), (fast, faster)))
     assert selected.kernel is not None
     assert selected.kernel.proof is other
+
+
+def test_the_worst_inputs_decide(case: Case) -> None:
+    """A kernel that is faster on normal scores and slower on rising ones does not run, and the sentence says why."""
+    slow = {"normal": FASTER, "ramp": SLOWER, "negative": FASTER}
+    refused = chosen(proof_verdict(case), proof_times(FASTER, by_kind=slow))
+    assert refused.kernel is None
+    assert "flash takes 1.50x torch's eager time (1.50 to 1.50, 30 rounds) on ramp inputs, its worst," in refused.reason
+    near = {"normal": FASTER, "ramp": FASTER, "negative": [1.01] * 30}
+    later = proof_times(FASTER, by_kind=near, when=datetime(2026, 1, 2, tzinfo=timezone.utc))
+    allowed = chosen(later)
+    assert allowed.kernel is not None
+    assert "takes 1.01x torch's eager time (1.01 to 1.01, 30 rounds) on negative inputs, its worst," in allowed.reason
+
+
+@pytest.mark.parametrize("kinds", [("normal",), ("normal", "ramp"), ("normal", "negative")])
+def test_times_on_some_kinds_of_inputs_are_not_enough(case: Case, kinds: tuple[str, ...]) -> None:
+    some = chosen(proof_verdict(case), proof_times(FASTER, by_kind=dict.fromkeys(kinds, FASTER)))
+    assert some.kernel is None
+    missing = next(kind for kind in ("ramp", "negative") if kind not in kinds)
+    assert f"torch and flash have no times on {missing} inputs" in some.reason
+
+
+def test_few_rounds_on_one_kind_are_too_few(case: Case) -> None:
+    few = {"normal": FASTER, "ramp": FASTER[: LEAST_ROUNDS - 1], "negative": FASTER}
+    assert (
+        f"is from fewer than {LEAST_ROUNDS} rounds"
+        in chosen(proof_verdict(case), proof_times(FASTER, by_kind=few)).reason
+    )
 
 
 def chosen_timings(ratio: float, code: dict[str, object] | None = None) -> list[choice.Timing]:

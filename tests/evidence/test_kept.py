@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from proof_sample import DRIVER, GPU, bench, proof_times
-from sdpalab import __version__
 from sdpalab.errors import MachineError
 from sdpalab.evidence import kept
 from sdpalab.evidence.folders import folder_of
 from sdpalab.evidence.kept import KeptRecord, check_writable, keep, read_records, sealed
+from sdpalab.version import __version__
 
 
 def test_folders_are_named_after_gpus() -> None:

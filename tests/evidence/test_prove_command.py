@@ -16,14 +16,16 @@ import pytest
 from evidence_sample import honest, judged
 from rich.console import Console
 
+import sdpalab
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
 from sdpalab.bugs import replace_once
 from sdpalab.cli import main
-from sdpalab.commands import prove, proving
+from sdpalab.commands.prove import _PrintedProof
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import choice, kept
+from sdpalab.evidence import choice, kept, prove
 from sdpalab.evidence.choice import GpuPlatform
 from sdpalab.evidence.kept import SampledRecord
+from sdpalab.evidence.prove import ProofAttempt
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels import equivalent
@@ -108,6 +110,24 @@ def test_a_verdict_is_kept_and_what_is_missing_is_said(
     assert "1x4x60x32: scaled_dot_product_attention runs torch: flash is proven" in capsys.readouterr().out
 
 
+def test_the_function_of_the_package_returns_what_the_command_writes(
+    gpu: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``sdpalab.prove`` has the records, the verdicts and the choices, and prints nothing."""
+    gpu(None)
+    result = sdpalab.prove(["flash"], [JUDGED])
+    assert capsys.readouterr().out == ""
+    (attempt,) = result.attempts
+    assert (result.passed, result.machine_failed, attempt.passed, result.times) == (True, False, True, ())
+    assert [attempt.record] == list((tmp_path / "data" / "proofs" / "l4").iterdir())
+    assert result.choices[JUDGED].kernel is None
+    assert set(result.to_dict()) == {"machine", "folder", "attempts", "times", "skipped", "choices"}
+    with pytest.raises(UserError, match="level is quick or full, not 'most'"):
+        sdpalab.prove(["flash"], [JUDGED], level="most")
+    with pytest.raises(UserError, match="there is no problem to prove"):
+        sdpalab.prove(["flash"], [])
+
+
 def test_a_failure_is_kept_and_is_exit_1(gpu: Callable[..., None], case: Case, tmp_path: Path) -> None:
     wrong = replace(case, status=Status.INCORRECT, reason="a test")
     gpu(lambda name, specs, **_: Verdict(name, str(FLASH.default_config), GPU, "quick", 0, (wrong,)))
@@ -190,8 +210,15 @@ LARGE = Problem(1, 2, 384, 64)
 
 def sample(kernel: Kernel, executor: Any) -> tuple[SampledRecord | None, str]:
     out = io.StringIO()
-    small = proving.small_ones((LARGE,), kernel, SMS)[LARGE]
-    return proving.sample(Console(file=out, width=500), kernel, LARGE, small, executor), out.getvalue()
+    small = prove.small_ones((LARGE,), kernel, SMS)[LARGE]
+    printed, attempt = _PrintedProof(Console(file=out, width=500)), ProofAttempt(kernel, (LARGE,))
+    try:
+        record = prove.sample(kernel, LARGE, small, executor)
+    except MachineError as error:
+        printed.not_sampled(attempt, LARGE, str(error))
+        return None, out.getvalue()
+    printed.sampled(attempt, record)
+    return record, out.getvalue()
 
 
 @pytest.fixture
@@ -202,7 +229,7 @@ def less_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("less_is_large")
 def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() -> None:
-    small = proving.small_ones((JUDGED, LARGE), FLASH, SMS)
+    small = prove.small_ones((JUDGED, LARGE), FLASH, SMS)
     assert small[JUDGED] == JUDGED
     assert small[LARGE].flops <= LARGE.flops // 4
     plans = [FLASH.launch_plan(problem, sms=SMS) for problem in (LARGE, small[LARGE])]
@@ -222,7 +249,7 @@ def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
     record, _ = sample(broken, Simulated())
     assert record is not None
     assert record.wrong.startswith("INCORRECT")
-    assert not proving.Attempt(broken, (LARGE,), sampled=[record]).passed
+    assert not ProofAttempt(broken, (LARGE,), sampled=[record]).passed
 
 
 @pytest.mark.usefixtures("less_is_large")

@@ -16,8 +16,9 @@ from sdpalab import Problem, scaled_dot_product_attention
 from sdpalab.compile import build
 from sdpalab.evidence.proven import Proof, ProvenKernel
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.run import torch_gpu
+from sdpalab.run import GpuExecutor, torch_gpu
 from sdpalab.run.gpu_launch import arch_of
+from sdpalab.run.torch_launch import TorchLaunch
 from sdpalab.torch_api import ops
 
 pytestmark = pytest.mark.gpu
@@ -182,3 +183,29 @@ def test_the_kernel_runs_on_the_stream_that_is_current(cuda: torch.device, launc
     first.synchronize()
     assert launches() == 2
     assert error(out, *tensors) < LIMIT
+
+
+def test_graphs_with_semaphores_are_replayed_at_the_same_time(cuda: torch.device) -> None:
+    """Blocks of stream-K share tiles: two graphs and a call, each on its own stream, have counters of their own."""
+    flash, problem = KERNELS["flash"], Problem(1, 8, 512, 64)
+    executor = GpuExecutor()
+    plan = flash.launch_plan(problem, flash.default_config.but(SCHEDULE="stream_k", NUM_CTAS=37), sms=executor.sms)
+    generator = torch.Generator().manual_seed(3)
+    tensors = [torch.randn(problem.q_shape, generator=generator).half().to(cuda) for _ in "qkv"]
+    call = TorchLaunch(executor, plan, *tensors)
+    wanted = call(*tensors)["o"].clone()
+    captured = []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs = [call(*tensors)["o"] for _ in range(8)]
+        captured.append((graph, outs, torch.cuda.Stream()))
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for graph, _, stream in captured:
+            with torch.cuda.stream(stream):
+                graph.replay()
+        eager = call(*tensors)["o"]
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, wanted) for _, outs, _ in captured for out in outs)
+    assert torch.equal(eager, wanted)

@@ -15,12 +15,8 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
-from sdpalab.commands.timing_gate import proven_by
-from sdpalab.compile import build
-from sdpalab.evidence.measured import BenchRecord
-from sdpalab.evidence.proven import Proof
+from sdpalab.evidence.measured import BenchRecord, session_result
 from sdpalab.gpus import gpu_named
-from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, benchmark
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
@@ -86,9 +82,10 @@ def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.Captu
     assert "torch cudnn: FAILED" in shown
     assert "not measured: sage: the package sageattention is not installed" in shown
     written = json.loads((tmp_path / "out.json").read_text())
-    assert (written["record"], written["format"], written["kind"], written["gpu"]) == ("bench", 2, "measured", "a CPU")
+    assert (written["record"], written["format"], written["kind"], written["gpu"]) == ("bench", 3, "measured", "a CPU")
     assert (written["sms"], written["complete"]) == (None, True)
-    (result,) = written["results"]
+    result, *others = written["results"]
+    assert [each["inputs"] for each in others] == ["ramp", "negative"]
     measurements = {each["name"]: each for each in result["measurements"]}
     assert measurements["torch"]["status"] == measurements["torch math"]["status"] == "MEASURED"
     assert measurements["torch cudnn"]["summary"] is None
@@ -128,7 +125,7 @@ def test_a_session_as_it_is_printed() -> None:
     clock = SimulatedClock(Behaviour(), 0)
     session = measure(subjects, clock, StoppingRule(least=30, most=30, seconds=1e9), now=clock.now)
     out = io.StringIO()
-    result = show_session(Console(file=out, width=140), "an L4", MISSION, ClockKind.GPU, session)
+    show_session(Console(file=out, width=140), "an L4", MISSION, ClockKind.GPU, session)
     shown = out.getvalue()
     rows = {line.split("  ")[0].strip(): line.split() for line in shown.splitlines() if "  " in line}
     assert "against torch efficient" in shown
@@ -141,6 +138,7 @@ def test_a_session_as_it_is_printed() -> None:
     assert rows["empty kernel"][-3:-1] == ["-", "-"]
     assert "flash takes 0.4" in shown
     assert "clocks: unknown: not recorded" in shown
+    result = session_result(MISSION, ClockKind.GPU, "normal", session, {})
     assert json.loads(json.dumps(result, allow_nan=False))["comparisons"][0]["b"] == "torch efficient"
 
 
@@ -154,7 +152,7 @@ def test_what_was_measured_is_kept_when_the_command_is_interrupted(
 
     def interrupted(problem: Problem, *arguments: Any, **options: Any) -> MeasuredSession:
         seen.append(json.loads(out.read_text()) if out.exists() else None)
-        if len(seen) == 3:
+        if len(seen) == 7:
             raise KeyboardInterrupt
         return whole(problem, *arguments, **options)
 
@@ -162,24 +160,12 @@ def test_what_was_measured_is_kept_when_the_command_is_interrupted(
     shapes = [word for length in (16, 17, 18) for word in ("--shape", f"1,1,{length},32")]
     with contextlib.suppress(KeyboardInterrupt):
         main(["bench", *shapes, "--clock", "eager", "--seconds", "0.1", "--peer", "torch", "--json", str(out)])
-    assert len(seen) == 3
-    assert [record and len(record["results"]) for record in seen] == [None, 1, 2], "it is written after every session"
+    assert len(seen) == 7
+    assert [record and len(record["results"]) for record in seen[:3]] == [None, 1, 2], "written after every session"
     report = json.loads(out.read_text())
     assert report["complete"] is False
-    assert [result["problem"]["seq_q"] for result in report["results"]] == [16, 17]
-    assert BenchRecord.model_validate(report).format == 2
+    asked = [(result["problem"]["seq_q"], result["inputs"]) for result in report["results"]]
+    assert asked == [(length, kind) for length in (16, 17) for kind in ("normal", "ramp", "negative")]
+    assert [(row["problem"]["seq_q"], row["subject"]) for row in report["worst"]] == [(16, "torch"), (17, "torch")]
+    assert BenchRecord.model_validate(report).format == 3
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"], "no temporary file is left"
-
-
-def test_a_committed_verdict_from_a_gpu_counts_for_its_ptx_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, problem = KERNELS["scalar"], Problem(1, 1, 16, 32)
-    (step,) = kernel.launch_plan(problem, kernel.default_config).steps
-    assert step.module is not None
-    digest = build(step.module, "sm_89").ptx_sha256
-    proof = Proof("scalar", "", "NVIDIA L4", "sm_89", frozenset({digest}), frozenset({problem}), "l4/scalar.json")
-    asked = (kernel, kernel.default_config, problem, "sm_89")
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: (proof,))
-    assert proven_by(*asked) == "l4/scalar.json"
-    assert proven_by(kernel, kernel.default_config, problem.with_(causal=True), "sm_89") is None
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: ())
-    assert proven_by(*asked) is None

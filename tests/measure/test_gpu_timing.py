@@ -18,6 +18,7 @@ from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import MeasuredSession, MeasureStatus, measure
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.subjects import EMPTY, peer_subject
+from sdpalab.measure.timing_gate import judge_for_timing
 from sdpalab.problem import MISSION
 from sdpalab.run import GpuExecutor
 
@@ -38,8 +39,9 @@ def device() -> CudaDevice:
 def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) -> MeasuredSession:
     flash = KERNELS["flash"]
     executor = GpuExecutor(device.ordinal)
-    kernels = [(flash, flash.default_config)]
-    measured = benchmark(MISSION, PEERS, kernels, device, clock=clock, l2=l2, rule=RULE, executor=executor)
+    gate = judge_for_timing(flash, flash.default_config, [MISSION], arch=executor.arch, sms=executor.sms)
+    assert gate.permit is not None, gate.reason
+    measured = benchmark(MISSION, PEERS, [gate.permit], device, clock=clock, l2=l2, rule=RULE, executor=executor)
     for each in measured.measurements:
         assert each.status is MeasureStatus.MEASURED, each.reason
     return measured

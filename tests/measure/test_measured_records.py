@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 from simulated_clock import Behaviour, SimulatedClock, Work
 
-from sdpalab.commands.bench import show_session
+from sdpalab.commands.bench import show_worst
 from sdpalab.errors import MachineError
-from sdpalab.evidence.measured import bench_record, read_times
+from sdpalab.evidence.measured import BenchRecord, bench_record, read_times, session_result, worst_times
 from sdpalab.measure.samples import ClockKind
 from sdpalab.measure.session import MeasuredSession, measure
+from sdpalab.measure.statistics import summarise
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.problem import MISSION
 
@@ -31,7 +32,7 @@ def a_session() -> MeasuredSession:
 
 
 def record(folder: Path, change: Any = None) -> Path:
-    result = show_session(Console(file=io.StringIO()), "a GPU", MISSION, ClockKind.GPU, a_session())
+    result = session_result(MISSION, ClockKind.GPU, "normal", a_session(), {})
     data = bench_record("a GPU", [], [result]).model_dump(mode="json")
     if change:
         change(data)
@@ -80,7 +81,7 @@ def test_a_record_that_was_changed_is_refused(tmp_path: Path, change: Any, reaso
 
 
 def of_format_1(data: Any) -> None:
-    for name in ("format", "sms", "complete"):
+    for name in ("format", "sms", "complete", "worst"):
         del data[name]
     for comparison in data["results"][0]["comparisons"]:
         del comparison["rounds"]
@@ -91,12 +92,12 @@ def test_a_record_of_the_first_format_is_read(tmp_path: Path) -> None:
     assert {time.subject for time in read_times(tmp_path)} == {"torch", "flash"}
 
 
-def of_format_3(data: Any) -> None:
-    data["format"] = 3
+def of_format_4(data: Any) -> None:
+    data["format"] = 4
 
 
 def test_a_record_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    record(tmp_path, of_format_3)
+    record(tmp_path, of_format_4)
     with pytest.raises(MachineError, match="format"):
         read_times(tmp_path)
 
@@ -109,3 +110,41 @@ def test_other_records_are_skipped(tmp_path: Path) -> None:
 
 def test_what_is_committed_is_legal() -> None:
     assert isinstance(read_times(), tuple)
+
+
+def with_kinds(data: Any) -> None:
+    """The session again on other inputs, on which flash takes twice as long."""
+    (result,) = data["results"]
+    slower = json.loads(json.dumps({**result, "inputs": "ramp"}))
+    for each in slower["measurements"]:
+        if each["name"] == "flash":
+            each["samples"]["times_us"] = [2 * us for us in each["samples"]["times_us"]]
+            each["summary"] = summarise(each["samples"]["times_us"]).to_dict()
+    data["results"].append(slower)
+    data["worst"] = [each.model_dump(mode="json") for each in worst_times(data["results"])]
+
+
+def test_the_worst_time_stands_beside_the_normal_one(tmp_path: Path) -> None:
+    record(tmp_path, with_kinds)
+    times = {(time.subject, time.inputs): time.summary.median_us for time in read_times(tmp_path)}
+    assert set(times) == {("torch", "normal"), ("torch", "ramp"), ("flash", "normal"), ("flash", "ramp")}
+    (data,) = (json.loads(path.read_text()) for path in tmp_path.rglob("*.json"))
+    worst = {row.subject: row for row in BenchRecord.model_validate(data).worst}
+    assert (worst["flash"].inputs, worst["flash"].worst_us) == ("ramp", times["flash", "ramp"])
+    assert worst["flash"].ratio == pytest.approx(2.0)
+    assert worst["torch"].ratio == 1.0
+    assert (worst["wrong"].worst_us, worst["wrong"].ratio) == (None, None)
+    out = io.StringIO()
+    show_worst(Console(file=out, width=140), BenchRecord.model_validate(data))
+    row = next(line for line in out.getvalue().splitlines() if " flash " in line)
+    assert row.split()[-3:] == [f"{times['flash', 'ramp']:.2f}", "(ramp)", "2.00"]
+
+
+def test_a_worst_time_that_is_not_of_the_sessions_is_refused(tmp_path: Path) -> None:
+    def better(data: Any) -> None:
+        with_kinds(data)
+        data["worst"][1]["ratio"] = 1.0
+
+    record(tmp_path, better)
+    with pytest.raises(MachineError, match="the worst times are not those of the sessions"):
+        read_times(tmp_path)

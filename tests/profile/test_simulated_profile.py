@@ -149,7 +149,7 @@ def test_the_command_writes_a_document_and_a_page(tmp_path: Path, capsys: pytest
     assert main([*words, "--json", str(target)]) == 0
     out = capsys.readouterr().out
     assert "Nothing here was measured" in out
-    assert out.splitlines()[-1].endswith("us on L4, inputs in L2; not measured")
+    assert out.splitlines()[-1].endswith("us, on normal inputs (1.00x normal); not measured")
     document = json.loads(target.read_text())
     assert (document["measured"], document["gpu"], document["status"]) == (False, "L4", "PASSED")
     assert {remark["kind"] for launch in document["launches"] for remark in launch["remarks"]} <= set(document["kinds"])

@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 
 from sdpalab import MISSION, Problem
-from sdpalab.commands.prove import _tuned
 from sdpalab.gpus import GPUS
 from sdpalab.kernels import tuned as tuning
 from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import ProblemClass, TunedEntry, TunedWarning, keep_tuned, source_digest, tuned, tuned_kernel
+from sdpalab.kernels.tuned import (
+    ProblemClass,
+    TunedEntry,
+    TunedWarning,
+    keep_tuned,
+    source_digest,
+    tuned,
+    tuned_groups,
+    tuned_kernel,
+)
 from sdpalab.search.held_out import held_out
 
 FLASH = get("flash")
@@ -99,12 +107,12 @@ def test_a_damaged_file_is_not_used_with_a_warning(own_folder: Path) -> None:
 def test_prove_judges_each_problem_with_its_own_default() -> None:
     keep_tuned(ENTRY)
     long = Problem(1, 8, 4096, 64)
-    groups = _tuned(FLASH, [MISSION, long], "NVIDIA L4")
+    groups = tuned_groups(FLASH, [MISSION, long], "NVIDIA L4")
     assert [(kernel.default_config, problems) for kernel, problems in groups] == [
         (FLASH.default_config.but(**CONFIG), (MISSION,)),
         (FLASH.default_config, (long,)),
     ]
-    assert [problems for _, problems in _tuned(FLASH, [MISSION, long], "NVIDIA T4")] == [(MISSION, long)]
+    assert [problems for _, problems in tuned_groups(FLASH, [MISSION, long], "NVIDIA T4")] == [(MISSION, long)]
 
 
 @pytest.mark.parametrize("problem", [MISSION, Problem(2, 8, 500, 128, kv_heads=2), Problem(1, 1, 1, 64)])

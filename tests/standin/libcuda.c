@@ -108,6 +108,7 @@ static uint32_t call(const char *name, int count, const word *args) {
     X(cuCtxPopCurrent, 1)                                                                                              \
     X(cuCtxGetDevice, 1)                                                                                               \
     X(cuCtxSynchronize, 0)                                                                                             \
+    X(cuStreamGetCaptureInfo, 7)                                                                                       \
     X(cuStreamSynchronize, 1)                                                                                          \
     X(cuMemGetInfo, 2)                                                                                                 \
     X(cuMemAlloc, 2)                                                                                                   \

@@ -87,6 +87,7 @@ class Driver:
         if "max_steps" in settings:
             self._options["max_steps"] = settings["max_steps"]
         self._pending = self._lost = 0
+        self.captures: dict[int, int] = {}
         self._initialised = False
         self._lock = threading.RLock()
         self._thread = threading.local()
@@ -246,6 +247,14 @@ class Driver:
 
     def cuCtxSynchronize(self) -> None:
         """Launches run when they are called: there is nothing to wait for but their faults."""
+
+    def cuStreamGetCaptureInfo(self, stream: int, status: int, number: int, *rest: int) -> None:
+        """A stream is captured where a test has put a number into :attr:`captures`; its launches run nevertheless."""
+        _put32(status, int(stream in self.captures))
+        if number:
+            _put64(number, self.captures.get(stream, 0))
+        for out in filter(None, rest):
+            _put64(out, 0)
 
     def cuStreamSynchronize(self, stream: int) -> None:
         """As above."""

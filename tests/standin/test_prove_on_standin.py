@@ -243,6 +243,10 @@ def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandI
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     records = sorted(path.name.partition("-")[0] for path in (data / "proofs" / "l4").iterdir())
     assert records == ["scalar", "times"]
+    (times,) = (data / "proofs" / "l4").glob("times-*.json")
+    bench = json.loads(times.read_text())["bench"]
+    assert [result["inputs"] for result in bench["results"]] == ["normal", "ramp", "negative"]
+    assert {row["subject"] for row in bench["worst"]} == {"torch", "scalar", "empty kernel"}
     assert "scaled_dot_product_attention runs torch: scalar is proven for 1x1x16x32" in done.stdout
     assert "has no time of scalar: LEFT OUT: a sample of it takes" in done.stdout
 

@@ -46,11 +46,16 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
     done = standin.run(code, timeout=600)
     printed = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1, printed
-    assert "zeros is INCORRECT on the simulator, so it is not timed" in printed
+    assert "zeros is not timed: it is INCORRECT on simulator sm_90" in printed
     record = json.loads(out.read_text())
     assert (record["complete"], record["sms"]) == (True, 132)
     assert [(each["kernel"], each["passed"]) for each in record["judged"]] == [("zeros", False), ("flash", True)]
-    assert [result["clock"] for result in record["results"]] == ["gpu", "eager"]
+    kinds = ("normal", "ramp", "negative")
+    sessions = [(result["clock"], result["inputs"]) for result in record["results"]]
+    assert sessions == [(clock, kind) for clock in ("gpu", "eager") for kind in kinds]
+    worst = {(row["clock"], row["subject"]): row for row in record["worst"]}
+    assert set(worst["eager", "flash"]["times_us"]) == set(kinds)
+    assert worst["eager", "flash"]["worst_us"] == max(worst["eager", "flash"]["times_us"].values())
     for result in record["results"]:
         measurements = {each["name"]: each for each in result["measurements"]}
         assert set(measurements) == {"torch", "flash", "empty kernel"}

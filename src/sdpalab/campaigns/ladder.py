@@ -20,6 +20,7 @@ from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.measure import Gpu, gpu_named
 from sdpalab.model.counted import CountedLaunch, arch_on, count
 from sdpalab.model.turn import turn_clocks
+from sdpalab.model.worst import TimesByInputs, times_by_inputs
 from sdpalab.problem import MISSION, Problem
 from sdpalab.sim.counters import Counters
 
@@ -67,9 +68,11 @@ def _turn(code: Sequence[SassInstruction], problem: Problem, gpu: Gpu) -> dict[s
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
     counted = count(kernel, MISSION, arch, sms=gpu.sms)
     reason = counted.not_modelled
-    times: dict[str, Any] = {"modelled": None, "modelled_cold_us": None, "not_modelled": reason}
+    times: dict[str, Any] = {"modelled": None, "modelled_cold_us": None, "by_inputs": None, "not_modelled": reason}
     if not reason:
-        times["modelled"] = counted.modelled(gpu).to_dict()
+        normal = counted.modelled(gpu)
+        times["modelled"] = normal.to_dict()
+        times["by_inputs"] = times_by_inputs(normal, kernel, MISSION, gpu, arch).to_dict()
         times["modelled_cold_us"] = counted.modelled(gpu, cold=True).microseconds
     return {
         "arch": arch,
@@ -132,7 +135,10 @@ def run(names: Sequence[str], say: Say) -> CampaignResult:
         entries.append(kernel_entry(kernel))
         for name, on in entries[-1]["on"].items():
             time = on["modelled"]
-            line = f"modelled {time['microseconds']:8.2f} us, {time['binds']} binds" if time else on["not_modelled"]
+            line = on["not_modelled"]
+            if time:
+                worst = TimesByInputs(on["by_inputs"]["times_us"]).sentence
+                line = f"modelled {time['microseconds']:8.2f} us, {time['binds']} binds; {worst}"
             say(f"{kernel.name:16} {name:5} {line}")
     content = {
         "kind": "compiled, simulated and modelled",

@@ -12,11 +12,10 @@ from rich.console import Console
 
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
-from sdpalab.commands.options import IncludeOption, SetOption, include_dirs_of, parse_settings, shapes
+from sdpalab.commands.options import IncludeOption, SetOption, VerdictsOption, include_dirs_of, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
-from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
@@ -26,9 +25,13 @@ if TYPE_CHECKING:
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
     from sdpalab.measure.session import MeasuredSession, Measurement
+    from sdpalab.measure.timing_gate import GateOutcome
     from sdpalab.run import GpuExecutor
 
-__all__ = ["bench", "show_session"]
+__all__ = ["NOT_BUILT", "bench", "show_gate", "show_session", "show_worst"]
+
+NOT_BUILT = "only what the lab builds can be timed"
+"""What a Python callable has not."""
 
 
 def bench(
@@ -49,43 +52,56 @@ def bench(
     cold: Annotated[bool, typer.Option("--cold", help="Inputs in DRAM, not in L2.")] = False,
     knobs: SetOption = None,
     include: IncludeOption = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", help="Most seconds for one shape, clock and kind of inputs.")
+    ] = 10.0,
     verdicts: VerdictsOption = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the record for the op, as prove --time does: eager times of kernels.")
     ] = False,
     json: JsonOption = None,
 ) -> int:
-    """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
+    """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""
     from sdpalab.evidence.environment import current_environment, harness_diff
-    from sdpalab.evidence.measured import bench_record
+    from sdpalab.evidence.measured import bench_record, session_result
+    from sdpalab.evidence.proven import recorded_verdicts
     from sdpalab.evidence.timings import codes_of
-    from sdpalab.inputs import make_inputs
+    from sdpalab.inputs import TIMED_KINDS, make_inputs
+    from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
+    from sdpalab.kernels.tuned import tuned_config
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.outputs import Outputs
     from sdpalab.measure.peers import peers_named, select
     from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
+    from sdpalab.measure.timing_gate import judge_for_timing
 
     console = console_and_subject(json, ", ".join(kernel or ()))
     problems = problems_of(shape, described)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings, folders = parse_settings(knobs), include_dirs_of(include, *(kernel or ()))
     with ExitStack() as processes:
-        kernels = [processes.enter_context(kernel_for(name, problems, settings, folders)) for name in kernel or ()]
+        kernels = [
+            processes.enter_context(
+                configured_kernel(name, problems, settings, else_say=NOT_BUILT, include_dirs=folders)
+            )
+            for name in kernel or ()
+        ]
         device = cuda_device()
         if not settings:
             kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
         executor = _executor(device, needed=bool(kernels))
         for loaded, _ in kernels:
-            compile_for(loaded, executor)
-        judged: list[dict[str, Any]] = []
+            assert executor is not None, "kernels need an executor"
+            compile_for(loaded, executor.arch)
+        gates: list[GateOutcome] = []
         results: list[dict[str, Any]] = []
         environment = current_environment(harness_diff())
 
         def write(status: str, *, complete: bool) -> BenchRecord:
             """The record so far, which is kept if the command is interrupted."""
             sms = executor.sms if executor else None
+            judged = [gate.to_dict() for gate in gates]
             record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
             if complete or json != "-":
                 write_document(json, record.model_dump(mode="json"), status=status)
@@ -95,44 +111,56 @@ def bench(
             for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
                 assert executor is not None, "kernels need an executor"
                 taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
-                knobs_of_it = {knob: str(value) for knob, value in config.items()}
-                judged.append(
-                    timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts, folders)
-                )
+                with progress_console().status(f"judging {name} on the simulator"):
+                    gate = judge_for_timing(
+                        loaded,
+                        config,
+                        taken,
+                        arch=executor.arch,
+                        sms=executor.sms,
+                        candidate=name,
+                        recorded=recorded_verdicts(verdicts),
+                        include_dirs=folders,
+                    )
+                show_gate(console, gate)
+                gates.append(gate)
                 write("INTERRUPTED", complete=False)
             for problem in problems:
                 refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
-                timed = [
-                    (loaded, config)
-                    for (loaded, config), gate in zip(kernels, judged, strict=True)
-                    if gate["passed"] and problem.label not in gate["left_out"] and refused[loaded.name] is None
-                ]
+                timed = [permit for gate in gates if (permit := gate.permit_for(problem)) is not None]
+                codes = {}
+                if executor:
+                    pairs = [(permit.kernel, permit.config) for permit in timed]
+                    codes = codes_of(pairs, problem, executor.arch, executor.sms)
                 chosen = select(problem, device.arch, peers)
-                outputs = Outputs(problem, make_inputs(problem))
+                outputs = {inputs: Outputs(problem, make_inputs(problem, inputs)) for inputs in TIMED_KINDS}
                 for kind in clocks:
-                    with progress_console().status(f"{problem.label}, {kind.value} clock"):
-                        session = benchmark(
-                            problem,
-                            chosen.peers,
-                            timed,
-                            device,
-                            clock=kind,
-                            l2=L2State.COLD if cold else L2State.WARM,
-                            rule=rule,
-                            executor=executor,
-                            outputs=outputs,
-                        )
-                    codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
-                    results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
-                    write("INTERRUPTED", complete=False)
+                    for inputs, held in outputs.items():
+                        with progress_console().status(f"{problem.label}, {kind.value} clock, {inputs} inputs"):
+                            session = benchmark(
+                                problem,
+                                chosen.peers,
+                                timed,
+                                device,
+                                clock=kind,
+                                l2=L2State.COLD if cold else L2State.WARM,
+                                rule=rule,
+                                executor=executor,
+                                kind=inputs,
+                                outputs=held,
+                            )
+                        show_session(console, device.name, problem, kind, session, inputs)
+                        results.append(session_result(problem, kind, inputs, session, codes))
+                        write("INTERRUPTED", complete=False)
                 for reason in (*filter(None, refused.values()), *chosen.refused):
                     console.print(f"not measured: {reason}", soft_wrap=True)
         except KeyboardInterrupt:
             write("INTERRUPTED", complete=False)
             raise
         timed_any = any(measurement["summary"] for result in results for measurement in result["measurements"])
-        green = all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results)
+        green = all(gate.permit is not None and not gate.left_out for gate in gates) and _timed(kernels, results)
         record = write(OUTCOMES[0 if green and timed_any else 1 if timed_any else 3], complete=True)
+        show_worst(console, record)
         if keep:
             console.print(f"kept in {_keep(record)}", soft_wrap=True)
         if not timed_any:
@@ -179,21 +207,48 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
         return None
 
 
-def show_session(
-    console: Console, device: str, problem: Problem, kind: ClockKind, session: MeasuredSession
-) -> dict[str, Any]:
-    """Print a session on ``device``, each subject beside the fastest peer, and return it as JSON values."""
-    from sdpalab.measure.peers import PEERS
+def show_gate(console: Console, gate: GateOutcome) -> None:
+    """Print why a kernel is not timed, at all or on some problems; nothing if it is."""
+    for label, why in gate.left_out.items():
+        console.print(verdict_text(False, f"{gate.kernel} is not timed on {label}: {why}"), soft_wrap=True)
+    if gate.permit is None:
+        console.print(verdict_text(False, f"{gate.kernel} is not timed: {gate.reason}"), soft_wrap=True)
 
-    peers = {peer.name for peer in PEERS}
-    times = {
-        measurement.name: measurement.summary.median_us for measurement in session.measurements if measurement.summary
-    }
-    base = min((name for name in times if name in peers), key=times.__getitem__, default=None)
-    against = {name: session.compare(name, base) for name in times if base not in (None, name)} if base else {}
+
+def show_worst(console: Console, record: BenchRecord) -> None:
+    """Print a row for each subject, problem and clock: the median on each kind of inputs, and the worst of them."""
+    kinds = list(dict.fromkeys(kind for row in record.worst for kind in row.times_us))
+    columns = (*kinds, "worst", "worst over normal")
+    shown = table(
+        f"medians by kind of inputs, microseconds, measured on {record.gpu}",
+        ("problem", "clock", "subject", *columns),
+        numeric=columns,
+        spare=kinds,
+    )
+    for row in record.worst:
+        times = [f"{row.times_us[kind]:.2f}" if row.times_us.get(kind) else "-" for kind in kinds]
+        worst = f"{row.worst_us:.2f} ({row.inputs})" if row.worst_us else "-"
+        ratio = f"{row.ratio:.2f}" if row.ratio else "-"
+        shown.add_row(row.problem.label, row.clock, row.subject, *times, worst, ratio)
+    if record.worst:
+        show_table(console, shown)
+
+
+def show_session(
+    console: Console,
+    device: str,
+    problem: Problem,
+    kind: ClockKind,
+    session: MeasuredSession,
+    inputs: str = "normal",
+) -> None:
+    """Print a session on ``device`` and ``inputs``, each subject beside the fastest peer."""
+    from sdpalab.measure.benchmark import beside_fastest_peer
+
+    base, against = beside_fastest_peer(session)
     numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "of the limit")
     shown = table(
-        f"{problem.label}: {kind.value} time, measured on {device}",
+        f"{problem.label}: {kind.value} time, {inputs} inputs, measured on {device}",
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
         spare=("p10 to p90", "TFLOPS", "median's interval", "of the limit"),
@@ -216,12 +271,6 @@ def show_session(
         f"{len(session.states)} rounds in {session.seconds:.1f} s, stopped: {stopped}; clocks: {session.watch}{slowed}",
         soft_wrap=True,
     )
-    return {
-        "problem": problem.to_dict(),
-        "clock": kind.value,
-        **session.to_dict(),
-        "comparisons": [comparison.to_dict() for comparison in against.values()],
-    }
 
 
 def _figures(measurement: Measurement, problem: Problem) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.building import BuiltStep, build_kernel
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
@@ -25,6 +24,7 @@ from sdpalab.commands.options import (
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
+from sdpalab.compile.building import BuiltStep, build_kernel
 from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError

@@ -11,14 +11,13 @@ from rich.console import Console
 
 from sdpalab.commands.common import conclude
 from sdpalab.commands.invocation import command_line
-from sdpalab.errors import MachineError
 from sdpalab.judge.verdict import Verdict
 from sdpalab.kernels.userfile import is_user_file
 
 if TYPE_CHECKING:
-    from sdpalab.evidence import BundleWriter, WrittenBundle
+    from sdpalab.evidence import WrittenBundle
 
-__all__ = ["JudgedEvidence", "write_bundle"]
+__all__ = ["JudgedEvidence", "print_bundle"]
 
 
 class JudgedEvidence:
@@ -44,7 +43,7 @@ class JudgedEvidence:
         self._writer.__exit__(*error)
 
     def write(self, console: Console, spec: str, verdict: Verdict) -> WrittenBundle:
-        """Write the bundle of a verdict on the kernel that the command line calls ``spec``; raises as write_bundle."""
+        """Write and verify the bundle of a verdict on the kernel that the command line calls ``spec``."""
         from sdpalab.evidence.user_source import user_files
 
         self._writer.add(
@@ -54,27 +53,16 @@ class JudgedEvidence:
             verdict=verdict,
             sources=user_files(spec) if is_user_file(spec) else None,
         )
-        return write_bundle(console, self._writer)
+        written = self._writer.write_verified()
+        print_bundle(console, written)
+        return written
 
 
-def write_bundle(console: Console, bundle: BundleWriter) -> WrittenBundle:
-    """Write the bundle, verify what was written, and print where it is.
-
-    Raises
-    ------
-    MachineError
-        If it cannot be written, or what was written does not verify.
-    """
-    from sdpalab.evidence import verify_bundle
-
-    written = bundle.write()
-    outcome = verify_bundle(written.tarball)
-    if not outcome.accepted:
-        raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
+def print_bundle(console: Console, written: WrittenBundle) -> None:
+    """Print where a verified bundle is, and how to verify it again."""
     conclude(console, f"bundle  {written.tarball}")
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
-    return written
 
 
 def _own_command() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from sdpalab.commands.common import conclude, verdict_text
@@ -33,7 +35,7 @@ def doctor(json: JsonOption = None) -> int:
     return 3 if failed else 0
 
 
-def print_checks(console: Console, checks: tuple[Check, ...]) -> None:
+def print_checks(console: Console, checks: Sequence[Check]) -> None:
     """One line a check, with the advice below it."""
     shown = table("", ("", "what", "detail"), prose=("detail",))
     shown.show_header = False

@@ -180,6 +180,7 @@ class BenchContent(Content):
     environment: Json
     judged: list[Json]
     results: list[Json]
+    worst: list[Json]
 
 
 class ProfileContent(Content):
@@ -196,8 +197,9 @@ class ProfileContent(Content):
 
 class SimulatedProfileContent(Content):
     """``profile --device sim``: nothing was measured. ``kinds`` says what the compiled, simulated and modelled figures
-    of ``launches`` are; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``page`` is a path,
-    if one was written. Of a file with its launch file ``kernel`` is its name, and ``problem`` None."""
+    of ``launches`` are; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``by_inputs`` has
+    the times on other inputs and the worst (:class:`sdpalab.model.worst.TimesByInputs`), and None for a file; ``page``
+    is a path, if one was written. For a file with its launch file ``kernel`` is its name, and ``problem`` None."""
 
     measured: Literal[False]
     kinds: dict[str, str]
@@ -208,6 +210,7 @@ class SimulatedProfileContent(Content):
     problem: ProblemJson | None
     launches: list[Json]
     modelled: Json | None
+    by_inputs: Json | None
     not_modelled: str
     pictures: list[Json]
     page: str

@@ -45,7 +45,7 @@ def kernels(json: JsonOption = None) -> int:
     show_table(console, shown)
     for row in rows:
         for entry in row.get("tuned", ()):
-            console.print(f"{row['name']}: {entry['sentence']}", soft_wrap=True)
+            console.print(f"{row['name']}: {entry['sentence']}")
     write_document(json, {"kernels": rows}, status="PASSED")
     return 0
 

@@ -25,6 +25,7 @@ __all__ = [
     "LevelOption",
     "SeedOption",
     "SetOption",
+    "VerdictsOption",
     "WorkersOption",
     "complete_kernel",
     "executor_of",
@@ -47,6 +48,10 @@ def complete_kernel(incomplete: str) -> list[str]:
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
+]
+VerdictsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Records of verdicts from this GPU, beside the committed ones: DIR/*/*.json."),
 ]
 ArchOption = Annotated[
     str | None,

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from sdpalab.commands.bench import NOT_BUILT, show_gate
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
     SetOption,
+    VerdictsOption,
     complete_kernel,
     include_dirs_of,
     parse_settings,
@@ -28,7 +30,6 @@ from sdpalab.commands.simulated_profile import (
     profile_kernel_on_simulator,
 )
 from sdpalab.commands.tables import show_table, table
-from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS
 
@@ -124,22 +125,37 @@ def _profile_on_gpu(
     include_dirs: Sequence[Path],
 ) -> int:
     """Have Nsight Compute profile one run of the plan; clocks are left as they are."""
+    from sdpalab.evidence.proven import recorded_verdicts
+    from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.measure.benchmark import cuda_device
+    from sdpalab.measure.timing_gate import judge_for_timing
     from sdpalab.profile import clean_csv, profile_command, read_raw_csv, run_ncu
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor
 
-    with kernel_for(kernel, [problem], settings, include_dirs) as (loaded, config):
+    opened = configured_kernel(kernel, [problem], settings, else_say=NOT_BUILT, include_dirs=include_dirs)
+    with opened as (loaded, config):
         try:
             device = cuda_device()
         except UserError as error:
             raise UserError(f"{error}; 'sdpalab profile {kernel} --device sim' profiles it without one") from None
         report = output_folder(out) / f"{loaded.name}.ncu-rep"
         gpu = GpuExecutor(device.ordinal)
-        compile_for(loaded, gpu)
+        compile_for(loaded, gpu.arch)
         place = report.resolve()
         command = profile_command(kernel, problem, settings, place, cold=cold, arch=gpu.arch, include_dirs=include_dirs)
-        judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts, include_dirs)
+        with progress_console().status(f"judging {kernel} on the simulator"):
+            judged = judge_for_timing(
+                loaded,
+                config,
+                [problem],
+                arch=gpu.arch,
+                sms=gpu.sms,
+                candidate=kernel,
+                recorded=recorded_verdicts(verdicts),
+                include_dirs=include_dirs,
+            )
+        show_gate(console, judged)
         record: dict[str, Any] = {
             "kind": "measured",
             "gpu": device.name,
@@ -148,9 +164,9 @@ def _profile_on_gpu(
             "config": str(config),
             "problem": problem.to_dict(),
             "l2": "cold" if cold else "warm",
-            "judged": judged,
+            "judged": judged.to_dict(),
         }
-        if not judged["passed"] or judged["left_out"]:
+        if judged.permit_for(problem) is None:
             write_document(json, {**record, "launches": []}, status="FAILED")
             return 1
         with progress_console().status(f"profiling {loaded.name} on {device.name}"):

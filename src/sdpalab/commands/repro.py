@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.bundling import write_bundle
+from sdpalab.commands.bundling import print_bundle
 from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.options import KERNEL_HELP, IncludeOption, include_dirs_of
-from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, judged_kernel
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.shared_options import JsonOption, NumericsOption, checked_numerics
-from sdpalab.commands.side_by_side import CaseStarted, JudgeRequest, KernelOutcome, KernelRun, judged_side_by_side
 from sdpalab.commands.tables import show_table, table
-from sdpalab.errors import MachineError, UserError
-from sdpalab.kernels.userfile import is_user_file
+from sdpalab.evidence.kernel_runs import CaseStarted, KernelRun
+from sdpalab.evidence.preparing import PreparedKernel
+from sdpalab.evidence.repro import ReproObserver, ReproResult
 
 if TYPE_CHECKING:
-    from sdpalab.commands.building import BuiltStep
-    from sdpalab.evidence import BundleWriter
-    from sdpalab.run import GpuExecutor
+    from sdpalab.compile.building import BuiltStep
+    from sdpalab.doctor import Check
 
 __all__ = ["repro"]
 
@@ -67,142 +64,69 @@ def repro(
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
-    from sdpalab.doctor import Health, examine
-    from sdpalab.evidence import BundleWriter
-    from sdpalab.judge.covering import LARGE_PROBLEMS
-    from sdpalab.judge.sandbox.guarded import fork_server
-    from sdpalab.kernels import registry
-    from sdpalab.sim import prepare
+    from sdpalab.evidence import repro as job
 
-    start = time.monotonic()
     asked = list(dict.fromkeys([*(named or ()), *(kernel or ())]))
     console = console_and_subject(json, ", ".join(asked))
-    if device not in ("auto", "sim", "gpu"):
-        raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
-    if case_seconds is not None and not 0 < case_seconds < float("inf"):
-        raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
-    sums = checked_numerics(numerics)
-    folders = include_dirs_of(include, *asked)
     large = problems_of(also_for, ProblemOptions(kv_heads=kv_heads, seq_kv=seq_kv), default=None)
-    gpu = _open_gpu() if device == "gpu" else None
-    if gpu is not None and also_for is None:
-        large = list(LARGE_PROBLEMS)
-    if gpu is None:
-        prepare()  # the simulator, if that must be compiled first: in a process beside this one
-    skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
-    with ExitStack() as processes:
-        if len(asked) != 1:
-            processes.enter_context(fork_server(torch=any(map(is_user_file, asked))))
-        subjects = [
-            judged_kernel(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
-        ]
-        refused = {
-            each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
-        }
-        if asked and refused:
-            raise UserError(f"--device gpu: {next(iter(refused.values()))}")
-        skipped |= refused
-        subjects = [each for each in subjects if each.name not in refused]
-
-        with BundleWriter(out, command=command_line()) as bundle:
-            request = JudgeRequest(device, gpu, large, bundle.arrays, case_seconds, sums, folders)
-            attempts: list[KernelOutcome] = []
-            left: list[str] = []
-            interrupted = False
-            with judged_side_by_side(subjects, request) as runs:
-                _headline(console, "Pre-flight")  # which takes seconds: the first kernels are built meanwhile
-                checks = examine()
-                print_checks(console, checks)
-                missing = [check.name for check in checks if check.health is Health.FAIL]
-                if missing:
-                    raise MachineError(
-                        f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above"
-                    )
-                for run in runs:
-                    if not interrupted or run.outcome().verdict:
-                        _show(console, run, case_seconds)
-                    outcome = run.outcome()
-                    interrupted |= outcome.interrupted
-                    if outcome.verdict or outcome.failure:
-                        attempts.append(outcome)
-                        _keep(bundle, run.subject, outcome)
-                    else:
-                        left.append(run.subject.name)
-            if interrupted and not attempts:
-                raise KeyboardInterrupt
-            _headline(console, "Evidence")
-            written = write_bundle(console, bundle)
-    seconds = time.monotonic() - start
-    for why in skipped.values():
-        console.print(f"skipped: {why}", soft_wrap=True)
-    _summary(console, attempts, seconds, f"run on {gpu.device}" if gpu else "none was run on a GPU")
-    if interrupted:
-        console.print(f"interrupted{': not judged: ' if left else ''}{', '.join(left)}", soft_wrap=True)
-    passed = not interrupted and all(attempt.passed for attempt in attempts)
-    machine = all(attempt.passed or _machine_failed(attempt) for attempt in attempts)
-    code = INTERRUPTED if interrupted else 0 if passed else 3 if machine else 1
-    write_document(
-        json,
-        {
-            "passed": passed,
-            "bundle": str(written.tarball),
-            "report": str(written.report),
-            "seconds": seconds,
-            "skipped": skipped,
-            "unjudged": left,
-            "attempts": [attempt.to_dict() for attempt in attempts],
-        },
-        status=OUTCOMES[code],
+    result = job.repro(
+        asked,
+        device=device,
+        also_for=None if also_for is None else large,
+        out=out,
+        case_seconds=case_seconds,
+        numerics=checked_numerics(numerics),
+        include_dirs=include_dirs_of(include, *asked),
+        command=command_line(),
+        observer=_PrintedRepro(console, case_seconds),
     )
+    print_bundle(console, result.bundle)
+    for why in result.skipped.values():
+        console.print(f"skipped: {why}", soft_wrap=True)
+    _summary(console, result)
+    if result.interrupted:
+        left = result.unjudged
+        console.print(f"interrupted{': not judged: ' if left else ''}{', '.join(left)}", soft_wrap=True)
+    code = INTERRUPTED if result.interrupted else 0 if result.passed else 3 if result.machine_failed else 1
+    write_document(json, result.to_dict(), status=OUTCOMES[code])
     return code
 
 
-def _open_gpu() -> GpuExecutor:
-    """The GPU that kernels are built for and judged on; raises UserError where there is none."""
-    from sdpalab.run import GpuExecutor, gpu_problem
+class _PrintedRepro(ReproObserver):
+    """Prints each step."""
 
-    if problem := gpu_problem():
-        raise UserError(f"--device gpu: {problem}; --device sim runs the PTX on the simulator")
-    return GpuExecutor()
+    def __init__(self, console: Console, case_seconds: float | None) -> None:
+        self._console, self._case_seconds = console, case_seconds
 
+    def preflight(self) -> None:
+        _headline(self._console, "Pre-flight")
 
-def _show(console: Console, run: KernelRun, case_seconds: float | None) -> None:
-    """Print how a kernel is built and judged, while it is."""
-    subject = run.subject
-    _headline(console, f"Kernel {subject.name}")
-    console.print(subject.idea, soft_wrap=True)
-    with CaseProgress(f"judging {subject.name}", lines=console, seconds=case_seconds) as progress:
-        for event in run:
-            if isinstance(event, PreparedKernel):
-                for reason in event.missing:
-                    console.print(f"not judged: {reason}", soft_wrap=True)
-                for step in event.steps:
-                    _print_build(console, step)
-            elif isinstance(event, CaseStarted):
-                progress.started(event.name, event.total, event.since)
-            else:
-                progress.finished(event)
-    outcome = run.outcome()
-    if outcome.verdict:
-        print_outcome(console, outcome.verdict, outcome.seconds)
-    elif outcome.failure:
-        console.print(verdict_text(False, f"no verdict: {outcome.failure}"), soft_wrap=True)
+    def examined(self, checks: Sequence[Check]) -> None:
+        print_checks(self._console, checks)
 
+    def kernel(self, run: KernelRun) -> None:
+        console, subject = self._console, run.subject
+        _headline(console, f"Kernel {subject.name}")
+        console.print(subject.idea, soft_wrap=True)
+        with CaseProgress(f"judging {subject.name}", lines=console, seconds=self._case_seconds) as progress:
+            for event in run:
+                if isinstance(event, PreparedKernel):
+                    for reason in event.missing:
+                        console.print(f"not judged: {reason}", soft_wrap=True)
+                    for step in event.steps:
+                        _print_build(console, step)
+                elif isinstance(event, CaseStarted):
+                    progress.started(event.name, event.total, event.since)
+                else:
+                    progress.finished(event)
+        outcome = run.outcome()
+        if outcome.verdict:
+            print_outcome(console, outcome.verdict, outcome.seconds)
+        elif outcome.failure:
+            console.print(verdict_text(False, f"no verdict: {outcome.failure}"), soft_wrap=True)
 
-def _keep(bundle: BundleWriter, subject: JudgedKernel, outcome: KernelOutcome) -> None:
-    """Add the outcome of a kernel to the bundle, good or bad."""
-    from sdpalab.evidence.user_source import user_files
-
-    kernel, verdict = subject.kernel, outcome.verdict
-    bundle.add(
-        subject.name,
-        config=verdict.config if verdict else str(kernel.default_config) if kernel else "",
-        idea=subject.idea,
-        builds=outcome.builds,
-        verdict=verdict,
-        failure=outcome.failure,
-        sources=user_files(subject.spec) if is_user_file(subject.spec) else None,
-    )
+    def bundling(self) -> None:
+        _headline(self._console, "Evidence")
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
@@ -223,16 +147,10 @@ def _headline(console: Console, text: str) -> None:
     console.print(f"{text} {'-' * (min(console.width, RULE_WIDTH) - len(text) - 1)}", soft_wrap=True)
 
 
-def _machine_failed(attempt: KernelOutcome) -> bool:
-    from sdpalab.judge.verdict import Status
-
-    return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
-
-
-def _summary(console: Console, attempts: list[KernelOutcome], seconds: float, ran: str) -> None:
-    """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
+def _summary(console: Console, result: ReproResult) -> None:
+    """A row a kernel, and the outcome of all, with where they ran, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
-    for attempt in attempts:
+    for attempt in result.attempts:
         status = attempt.verdict.status.value if attempt.verdict else "NOT JUDGED"
         cases = attempt.verdict.cases if attempt.verdict else ()
         gate = ("passed" if attempt.gate_ok else "failed") if attempt.steps else "-"
@@ -244,6 +162,7 @@ def _summary(console: Console, attempts: list[KernelOutcome], seconds: float, ra
             f"{attempt.seconds:.1f}",
         )
     show_table(console, shown)
-    good = sum(attempt.passed for attempt in attempts)
-    line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; {ran}"
-    conclude(console, verdict_text(good == len(attempts), line))
+    good, tried = sum(attempt.passed for attempt in result.attempts), len(result.attempts)
+    ran = f"run on {result.gpu}" if result.gpu else "none was run on a GPU"
+    line = f"{good} of {tried} kernels passed gate and judge in {result.seconds:.1f} s; {ran}"
+    conclude(console, verdict_text(good == tried, line))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sdpalab.commands.access_pictures import picture_dict, print_picture
+from sdpalab.commands.bench import NOT_BUILT
 from sdpalab.commands.common import conclude, progress_console, verdict_text, write_text
 from sdpalab.commands.invocation import write_document
 from sdpalab.commands.source_listing import print_hot_lines, print_listing
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sdpalab.gpus import Gpu
     from sdpalab.model.counted import CountedPlan
     from sdpalab.model.critical_path import CriticalPath
+    from sdpalab.model.modelled import ModelledTime
+    from sdpalab.model.worst import TimesByInputs
     from sdpalab.profile.pictures import AccessPicture
     from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile
     from sdpalab.sim.recording import AccessRecorder
@@ -85,15 +88,15 @@ def profile_kernel_on_simulator(
     include_dirs: Sequence[Path] = (),
 ) -> int:
     """Build, count and model a kernel's plan; print the figures, and write the page to ``out`` if there is one."""
-    from sdpalab.commands.timing_gate import kernel_for
-    from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
+    from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.model.counted import count
+    from sdpalab.model.worst import times_by_inputs
 
     page_folder = output_folder(view.out) if view.out is not None else None
-    with kernel_for(name, [problem], settings, include_dirs) as (kernel, config):
+    opened = configured_kernel(name, [problem], settings, else_say=NOT_BUILT, include_dirs=include_dirs)
+    with opened as (kernel, config):
         modelled, arch = _target(kernel, view.gpu)
-        if isinstance(kernel, SandboxedKernel):
-            kernel.arch = arch
+        compile_for(kernel, arch)
         own = ""
         if view.lines:
             modules = (launch.module for launch in kernel.launch_plan(problem, config).launches)
@@ -107,6 +110,7 @@ def profile_kernel_on_simulator(
             view,
             page_folder,
             hint=f"sdpalab sanitize {name} says more",
+            by_inputs=lambda normal: times_by_inputs(normal, kernel, problem, modelled, arch, config),
         )
 
 
@@ -155,6 +159,7 @@ def _profile(
     page_folder: Path | None,
     *,
     hint: str,
+    by_inputs: Callable[[ModelledTime], TimesByInputs] | None = None,
 ) -> int:
     from sdpalab.evidence.profile_page import render_profile_page
     from sdpalab.profile.pictures import access_pictures
@@ -171,6 +176,7 @@ def _profile(
             raise UserError(f"{subject.name} does not run to its end: {error}; {hint}") from None
         status.update(f"modelling {subject.name} on {gpu.name}")
         profile = simulated_profile(counted, gpu, arch, cold=view.cold)
+        worst = by_inputs(profile.time) if by_inputs is not None and profile.time is not None else None
     pictures = {place: access_pictures(recorder.records) for place, recorder in recorders.items()}
     title = f"{subject.name} {subject.config}".strip()
     console.print(f"{title} on {subject.label}, for {gpu.name} ({arch})", soft_wrap=True)
@@ -189,7 +195,7 @@ def _profile(
         write_text(str(path), text, option="--out")
         page = str(path)
         console.print(f"page  {page} (open it in any browser)", soft_wrap=True)
-    _print_time(console, profile)
+    _print_time(console, profile, worst)
     content = {
         "measured": False,
         "kinds": dict(KINDS),
@@ -198,6 +204,7 @@ def _profile(
         **described,
         "launches": [_launch_dict(launch) for launch in profile.launches],
         "modelled": profile.time.to_dict() if profile.time else None,
+        "by_inputs": worst.to_dict() if worst else None,
         "not_modelled": profile.not_modelled,
         "pictures": [picture_dict(place, each) for place, shown in pictures.items() for each in shown],
         "page": page,
@@ -312,13 +319,14 @@ def _lines_with_accesses(name: str, profile: SimulatedProfile) -> list[int]:
     return sorted(int(number) for file, _, number in (place.rpartition(":") for place in frames) if file == name)
 
 
-def _print_time(console: Console, profile: SimulatedProfile) -> None:
-    """The modelled time as the last line."""
+def _print_time(console: Console, profile: SimulatedProfile, worst: TimesByInputs | None) -> None:
+    """The modelled time as the last line, with the worst beside it."""
     if profile.time is None:
         conclude(console, verdict_text(None, f"no modelled time: {profile.not_modelled}"))
         return
     time = profile.time
     where = "DRAM" if time.cold else "L2"
     steps = f", {len(time.steps)} steps" if len(time.steps) > 1 else ""
-    line = f"modelled: {time.microseconds:.2f} us on {time.gpu}, inputs in {where}{steps}; not measured"
+    beside = f"{worst.sentence}; " if worst else ""
+    line = f"modelled: {time.microseconds:.2f} us on {time.gpu}, inputs in {where}{steps}; {beside}not measured"
     conclude(console, verdict_text(None, line))

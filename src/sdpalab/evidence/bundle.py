@@ -181,6 +181,20 @@ class BundleWriter:
         except OSError as error:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
 
+    def write_verified(self) -> WrittenBundle:
+        """:meth:`write`, and verify what was written.
+
+        Raises
+        ------
+        MachineError
+            If it cannot be written, or what was written does not verify.
+        """
+        written = self.write()
+        outcome = verify_bundle(written.tarball)
+        if not outcome.accepted:
+            raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
+        return written
+
     def _drop_arrays_of_no_case(self) -> None:
         """Remove what a case left that was interrupted before it had a result."""
         verdicts = [attempt.verdict for attempt in self._attempts if attempt.verdict]

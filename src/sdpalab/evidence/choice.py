@@ -4,9 +4,10 @@ A kernel runs only where
 
 - a verdict from this model of GPU, with this driver, covers the problem, and no verdict from there failed on the code;
 - the code is still what was judged (:attr:`~sdpalab.compile.Build.code_sha256`);
-- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, says that the code
-  is not slower (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; of several
-  kernels the one with the least ratio.
+- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs on
+  which the kernel does worst (:mod:`sdpalab.evidence.timings`), says that the code is not slower
+  (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; of several kernels the one
+  with the least ratio.
 
 Records are read once in a process, until :func:`forget`.
 """

@@ -9,7 +9,7 @@ and not a later version of the kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from sdpalab.compile import Build
 from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.kept import AnyRecord, KeptRecord, read_records
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.judge.verdict import Status
+from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import EXTRAS, Problem
 
-__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs"]
+__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs", "recorded_verdicts"]
 
 _LARGEST_TILE = 128
 """Rows or keys that a block takes at most: a length that is not a multiple of it may end in a part of a tile."""
@@ -62,6 +62,8 @@ class Proof:
         Why the kernel did not pass; empty if it did.
     coverage : tuple of str
         :attr:`sdpalab.judge.verdict.Verdict.covers`.
+    verdict : Verdict or None
+        The verdict itself.
     """
 
     kernel: str
@@ -77,6 +79,7 @@ class Proof:
     lab: str | None = None
     failure: str = ""
     coverage: tuple[str, ...] = ()
+    verdict: Verdict | None = field(default=None, compare=False)
 
     def covers(self, problem: Problem) -> bool:
         """Whether problems with the same traits were judged, and some that were as large in each dimension."""
@@ -127,6 +130,15 @@ def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
     return tuple(proof for each in folders for proof in _proofs(each) if not proof.failure)
 
 
+def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
+    """PASSED verdicts from GPUs by their records: those that are shipped, and those in the folders of ``more``.
+
+    :func:`sdpalab.measure.timing_gate.judge_for_timing` takes them.
+    """
+    proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
+    return {proof.record: proof.verdict for proof in proofs if proof.verdict is not None}
+
+
 def _proofs(folder: Path) -> Iterator[Proof]:
     for path, record in read_records(folder):
         proof = proof_of(record, f"{path.parent.name}/{path.name}")
@@ -171,6 +183,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
         lab=stored.lab if stored and own else None,
         failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
         coverage=tuple(verdict.covers),
+        verdict=verdict,
     )
 
 

@@ -4,18 +4,23 @@ The op replaces a call of torch's function in a program that calls one operation
 is the eager clock's time, the larger of dispatch and computing: on a short problem the host decides, on a long one the
 GPU, and the program pays whichever is larger. The GPU's own clock would call a kernel faster that the program gets
 later.
+
+The worst counts: a kernel may take longer on some scores (:data:`sdpalab.inputs.TIMED_KINDS`), and the op does not
+look at them before it runs one. So a comparison is that on the inputs on which the kernel does worst beside torch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from sdpalab.compile import build
 from sdpalab.evidence.kept import AnyRecord, KeptRecord
 from sdpalab.evidence.measured import BenchRecord
+from sdpalab.inputs import TIMED_KINDS
 from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.comparison import Comparison, ComparisonOutcome, compare
@@ -58,6 +63,8 @@ class Timing:
         The kernel's time over torch's; INVALID if the kernel has none, with the reason.
     record : str
         As :attr:`sdpalab.evidence.proven.Proof.record`.
+    inputs : str
+        The kind of inputs of the comparison: the one on which the kernel does worst.
     """
 
     kernel: str
@@ -72,6 +79,7 @@ class Timing:
     rounds: int
     comparison: Comparison
     record: str
+    inputs: str = TIMED_KINDS[0]
 
     @property
     def not_slower(self) -> bool:
@@ -85,7 +93,8 @@ class Timing:
         if self.comparison.ratio is None or self.comparison.interval is None:
             return f"no time that is known: {self.comparison.reason}"
         low, high = self.comparison.interval.low, self.comparison.interval.high
-        return f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
+        times = f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
+        return f"{times} on {self.inputs} inputs, its worst,"
 
 
 def codes_of(
@@ -102,7 +111,7 @@ def codes_of(
 
 
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
-    """Every comparison of a kernel with torch by the eager clock, inputs in L2, that the record holds.
+    """The worst comparison of each kernel and problem with torch by the eager clock, inputs in L2, in the record.
 
     Samples are compared again here: the figures that a record has beside them are not used.
 
@@ -121,19 +130,21 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
     if not isinstance(bench, BenchRecord):
         return
     driver = stored.driver if stored else bench.environment.driver
+    sessions: dict[Problem, dict[str, Mapping[str, Any]]] = {}
     for result in bench.results:
-        measurements = {each["name"]: each for each in result["measurements"]}
-        if result["clock"] != ClockKind.EAGER.value or driver is None or not _has_time(measurements.get(TORCH)):
+        if result["clock"] == ClockKind.EAGER.value:
+            sessions.setdefault(Problem(**result["problem"]), {})[result.get("inputs", TIMED_KINDS[0])] = result
+    for problem, by_kind in sessions.items():
+        tables = {kind: _table(result) for kind, result in by_kind.items()}
+        base = tables.get(TIMED_KINDS[0], {}).get(TORCH)
+        if driver is None or not _has_time(base) or _samples(base).l2 is not L2State.WARM:
             continue
-        base = _samples(measurements[TORCH])
-        if base.l2 is not L2State.WARM:
-            continue
-        for kernel, timed in result.get("code", {}).items():
-            comparison, rounds = _compared(measurements[kernel], base)
+        for kernel, timed in by_kind[TIMED_KINDS[0]].get("code", {}).items():
+            inputs, comparison, rounds = _worst(kernel, tables)
             yield Timing(
                 kernel=kernel,
                 config=str(timed["config"]),
-                problem=Problem(**result["problem"]),
+                problem=problem,
                 code=frozenset(timed["code_sha256"]),
                 gpu=bench.gpu,
                 driver=driver,
@@ -143,10 +154,38 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
                 rounds=rounds,
                 comparison=comparison,
                 record=name,
+                inputs=inputs,
             )
 
 
-def _has_time(measurement: Mapping[str, Any] | None) -> bool:
+def _table(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The measurements of a session by their names."""
+    return {each["name"]: each for each in result["measurements"]}
+
+
+def _worst(kernel: str, tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[str, Comparison, int]:
+    """The kind of inputs on which the kernel does worst beside torch, that comparison, and its rounds.
+
+    A kind without a time of both is worse than any other, because the kernel's time there is not known.
+    """
+    compared = {}
+    for kind in TIMED_KINDS:
+        table = tables.get(kind, {})
+        if not _has_time(table.get(TORCH)):
+            reason = f"{TORCH} and {kernel} have no times on {kind} inputs"
+            compared[kind] = Comparison(kernel, TORCH, ComparisonOutcome.INVALID, reason=reason), 0
+        else:
+            compared[kind] = _compared(table[kernel], _samples(table[TORCH]))
+
+    def reach(kind: str) -> float:
+        interval = compared[kind][0].interval
+        return math.inf if interval is None else interval.high
+
+    worst = max(compared, key=reach)
+    return worst, compared[worst][0], min(rounds for _, rounds in compared.values())
+
+
+def _has_time(measurement: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     return measurement is not None and measurement["summary"] is not None
 
 

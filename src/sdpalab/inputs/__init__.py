@@ -22,6 +22,7 @@ from sdpalab.problem import Problem
 __all__ = [
     "E4M3_KINDS",
     "INPUT_KINDS",
+    "TIMED_KINDS",
     "Inputs",
     "dtype_of",
     "hides_keys",
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+
+TIMED_KINDS = ("normal", "ramp", "negative")
+"""Inputs on which kernels are timed and modelled: usual ones, and two on which every tile leaves the fast path of a
+kernel that branches on scores (each tile has a new maximum; no weight is in range before the first rescale)."""
 
 
 @dataclass(frozen=True)

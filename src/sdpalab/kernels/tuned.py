@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic.dataclasses import dataclass
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.gpus import gpu_of_device
 from sdpalab.kernels.declarations import Config
 from sdpalab.kernels.import_graph import digest_of
 from sdpalab.kernels.plan import INCLUDE_DIR
@@ -46,6 +47,8 @@ __all__ = [
     "source_digest",
     "source_text",
     "tuned",
+    "tuned_config",
+    "tuned_groups",
     "tuned_kernel",
     "user_file",
 ]
@@ -67,6 +70,9 @@ class Tunable(Protocol):
     @property
     def default_config(self) -> Config:
         """The first configuration."""
+
+    def config_for(self, problem: Problem, gpu: str | None) -> Config:
+        """The configuration that a plan takes where none is given."""
 
     def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
         """None if the kernel computes ``problem`` with ``config``, otherwise why not."""
@@ -236,6 +242,27 @@ def tuned_kernel(kernel: AnyTunable, problem: Problem, gpu: str) -> AnyTunable:
     config = kernel.default_config.but(**entry.config)
     object.__setattr__(changed, "configs", (config, *(each for each in kernel.configs if dict(each) != dict(config))))
     return changed
+
+
+def tuned_config(kernel: Tunable, problems: Sequence[Problem], device: str) -> Config:
+    """The tuned default that ``problems`` share on the GPU that a driver calls ``device``; else the default."""
+    gpu = gpu_of_device(device)
+    taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
+    shared = {kernel.config_for(problem, gpu.name if gpu else None) for problem in taken}
+    return shared.pop() if len(shared) == 1 else kernel.default_config
+
+
+def tuned_groups(
+    kernel: AnyTunable, problems: Sequence[Problem], device: str
+) -> list[tuple[AnyTunable, tuple[Problem, ...]]]:
+    """The kernel with each configuration that is its default on the GPU that a driver calls ``device``, tuned or not,
+    and the problems of each."""
+    gpu = gpu_of_device(device)
+    groups: dict[Config, tuple[AnyTunable, list[Problem]]] = {}
+    for problem in problems:
+        chosen = kernel if gpu is None else tuned_kernel(kernel, problem, gpu.name)
+        groups.setdefault(chosen.default_config, (chosen, []))[1].append(problem)
+    return [(chosen, tuple(group)) for chosen, group in groups.values()]
 
 
 def source_digest(kernel: Tunable) -> str:

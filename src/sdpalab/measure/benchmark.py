@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import gpu_of_device
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.clocks import Clock, EagerClock, GraphClock, StreamClock
+from sdpalab.measure.comparison import Comparison
 from sdpalab.measure.floor import check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
 from sdpalab.measure.outputs import Outputs
-from sdpalab.measure.peers import Peer
+from sdpalab.measure.peers import PEERS, Peer
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import MeasuredSession, Subject, measure
 from sdpalab.measure.stopping import StoppingRule
@@ -28,6 +28,7 @@ from sdpalab.measure.subjects import (
     precision_of,
 )
 from sdpalab.measure.throttle import watch_for
+from sdpalab.measure.timing_gate import TimingPermit
 from sdpalab.problem import Problem
 from sdpalab.run import torch_gpu
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from sdpalab.run import GpuExecutor
 
-__all__ = ["CudaDevice", "benchmark", "cuda_device"]
+__all__ = ["CudaDevice", "benchmark", "beside_fastest_peer", "cuda_device"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def cuda_device() -> CudaDevice:
 def benchmark(
     problem: Problem,
     peers: Sequence[Peer],
-    kernels: Sequence[tuple[Kernel, Config]],
+    kernels: Sequence[TimingPermit],
     device: CudaDevice,
     *,
     clock: ClockKind = ClockKind.GPU,
@@ -87,6 +88,7 @@ def benchmark(
     rule: StoppingRule | None = None,
     executor: GpuExecutor | None = None,
     seed: int = 0,
+    kind: str = "normal",
     outputs: Outputs | None = None,
 ) -> MeasuredSession:
     """Measure peers and kernels on one problem, interleaved, outputs checked against the judge's rule.
@@ -96,8 +98,9 @@ def benchmark(
     problem : Problem
     peers : sequence of Peer
         Those that take it (:func:`sdpalab.measure.peers.select`).
-    kernels : sequence of (Kernel, Config)
-        Judged before; they and the empty kernel need the executor.
+    kernels : sequence of TimingPermit
+        Kernels of the lab with a PASSED verdict (:mod:`sdpalab.measure.timing_gate`), under different names; they and
+        the empty kernel need the executor.
     device : CudaDevice
     clock, l2
         What is timed, and where the inputs are.
@@ -106,6 +109,9 @@ def benchmark(
         On the same device. Without it there is no empty kernel.
     seed : int
         Of the inputs, of the rounds that are checked, and of the rows that are judged of large outputs.
+    kind : str
+        Of the inputs (:func:`sdpalab.inputs.make_inputs`); :data:`sdpalab.inputs.TIMED_KINDS` has those that are
+        published.
     outputs : Outputs, optional
         Of the problem and these inputs, where it is measured several times: what they are held against is then
         computed once.
@@ -114,8 +120,22 @@ def benchmark(
     -------
     MeasuredSession
         A subject that cannot be built, launched or given memory has the status FAILED, with the reason.
+
+    Raises
+    ------
+    UserError
+        If a permit is not for this problem, or there is no executor for it: nothing is timed then.
     """
-    outputs = outputs or Outputs(problem, make_inputs(problem, "normal", seed), seed)
+    for permit in kernels:
+        if not isinstance(permit, TimingPermit):
+            raise UserError(
+                f"benchmark takes kernels with a TimingPermit, not {type(permit).__name__}: "
+                "sdpalab.measure.timing_gate.judge_for_timing judges one"
+            )
+        if executor is None:
+            raise UserError(f"{permit.name} is not timed: kernels of the lab need an executor on the GPU")
+        permit.prepared(problem)
+    outputs = outputs or Outputs(problem, make_inputs(problem, kind, seed), seed)
     inputs = outputs.inputs
     rotated = l2 is L2State.COLD and clock is not ClockKind.STREAM
     copies = copies_beyond_l2(inputs.q.nbytes + inputs.k.nbytes + inputs.v.nbytes, device.l2_bytes) if rotated else 1
@@ -131,13 +151,23 @@ def benchmark(
         for peer in peers
     ]
     if executor is not None:
-        for kernel, config in kernels:
-            held = partial(floor, precision=precision_of(kernel.numerics_of(config)))
-            make = partial(kernel_subject, kernel, config, outputs, executor, copies=copies, floor=held)
-            makers.append((kernel.name, partial(make, eager=clock is ClockKind.EAGER)))
+        for permit in kernels:
+            held = partial(floor, precision=precision_of(permit.kernel.numerics_of(permit.config)))
+            make = partial(kernel_subject, permit, outputs, executor, copies=copies, floor=held)
+            makers.append((permit.name, partial(make, eager=clock is ClockKind.EAGER)))
         makers.append((EMPTY, partial(empty_subject, executor)))
     subjects = [_subject(name, make) for name, make in makers]
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)
+
+
+def beside_fastest_peer(session: MeasuredSession) -> tuple[str | None, dict[str, Comparison]]:
+    """The peer with the least median, and each other subject with a time against it; None if no peer has a time."""
+    peers = {peer.name for peer in PEERS}
+    times = {each.name: each.summary.median_us for each in session.measurements if each.summary}
+    base = min((name for name in times if name in peers), key=times.__getitem__, default=None)
+    if base is None:
+        return None, {}
+    return base, {name: session.compare(name, base) for name in times if name != base}
 
 
 def _subject(name: str, make: Callable[[], Subject]) -> Subject:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.numerics import on_architecture
 from sdpalab.judge.tensors import buffer_tensors, from_torch
-from sdpalab.kernels.kernel import Config, Kernel, Numerics
+from sdpalab.kernels.kernel import Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck
 from sdpalab.measure.outputs import OutputCheck, Outputs
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
+from sdpalab.measure.timing_gate import TimingPermit
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
@@ -80,8 +82,7 @@ def peer_subject(
 
 
 def kernel_subject(
-    kernel: Kernel,
-    config: Config,
+    permit: TimingPermit,
     outputs: Outputs,
     executor: GpuExecutor,
     *,
@@ -89,7 +90,7 @@ def kernel_subject(
     floor: Floor | None = None,
     eager: bool = False,
 ) -> Subject:
-    """A kernel of the lab, built and prepared before it is timed.
+    """A kernel of the lab that may be timed, prepared before that: the builds are those that were judged.
 
     Launched as it is, it is prepared once for each copy of the inputs, and output and workspace are shared. With
     ``eager`` it is called as ``sdpalab.scaled_dot_product_attention`` calls a kernel: each call looks at the tensors,
@@ -99,21 +100,28 @@ def kernel_subject(
 
     Raises
     ------
-    UserError, MachineError
-        As :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
+    UserError
+        If the permit is not for this problem or another GPU, or as :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
+    MachineError
+        As there.
     """
     import torch
 
+    if (permit.arch, permit.sms) != (executor.arch, executor.sms):
+        raise UserError(
+            f"{permit.name} is not timed: it was judged for {permit.arch} with {permit.sms} SMs, and {executor.device} "
+            f"is {executor.arch} with {executor.sms}"
+        )
     device = torch_gpu.device(executor.gpu.ordinal)
-    plan = kernel.launch_plan(outputs.problem, config, sms=executor.sms)
-    check = OutputCheck(outputs, on_architecture(kernel.numerics_of(config), executor.arch))
+    plan, builds = permit.prepared(outputs.problem)
+    check = OutputCheck(outputs, on_architecture(permit.kernel.numerics_of(permit.config), executor.arch))
     if eager:
         rotated = _copies(outputs.inputs, device, copies)
         first = rotated[0]
         further = {name: tensor for name, tensor in first.items() if name not in ("q", "k", "v")}
-        call = _as_the_op(TorchLaunch(executor, plan, first["q"], first["k"], first["v"], further=further))
+        call = _as_the_op(TorchLaunch(executor, plan, first["q"], first["k"], first["v"], builds, further))
         calls = [partial(call, **tensors) for tensors in rotated]
-        return _Rotation(calls, check).subject(kernel.name, floor)
+        return _Rotation(calls, check).subject(permit.name, floor)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
         for buffer in plan.buffers
@@ -121,9 +129,9 @@ def kernel_subject(
     }
     launches = []
     for tensors in _copies(outputs.inputs, device, copies):
-        prepared = executor.prepare(plan, {**shared, **tensors})
+        prepared = executor.prepare(plan, {**shared, **tensors}, builds=builds)
         launches.append(partial(_launched, prepared, shared["o"]))
-    return _Rotation(launches, check).subject(kernel.name, floor)
+    return _Rotation(launches, check).subject(permit.name, floor)
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:

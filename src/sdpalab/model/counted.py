@@ -225,12 +225,14 @@ def count(
     *,
     sms: int | None = None,
     watchers: Sequence[AccessRecorder] = (),
+    kind: str = "normal",
 ) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
     The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
-    (:func:`sdpalab.gpus.default_gpu`). The inputs are normal numbers; what is counted depends on them only where a
-    kernel branches on values. The ``watchers`` collect accesses (:func:`sdpalab.sim.launch`).
+    (:func:`sdpalab.gpus.default_gpu`). What is counted depends on the ``kind`` of inputs
+    (:data:`sdpalab.inputs.TIMED_KINDS`) only where a kernel branches on values. The ``watchers``
+    collect accesses (:func:`sdpalab.sim.launch`).
 
     Raises
     ------
@@ -240,7 +242,7 @@ def count(
         If there is no compiler or disassembler.
     """
     plan = kernel.launch_plan(problem, config, sms=default_sms(arch) if sms is None else sms)
-    inputs = make_inputs(problem)
+    inputs = make_inputs(problem, kind)
     ran: list[tuple[Build, Report]] = []
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True, watchers=watchers

@@ -23,7 +23,7 @@ from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_
 from sdpalab.run.gpu_driver import gpu_device
 from sdpalab.run.gpu_gemm import blas_of, prepare_gemm, workspace_size
 from sdpalab.run.gpu_launch import AnyPrepared, Prepared, arch_of, prepare_step, runs_on
-from sdpalab.run.gpu_memory import DeviceMemory, Image, Scratch
+from sdpalab.run.gpu_memory import DeviceMemory, Image, Scratch, zero
 from sdpalab.run.plan_executor import Array, RunResult
 from sdpalab.sim import LaunchError
 
@@ -150,20 +150,12 @@ class GpuExecutor:
         }
         built = self._builds(plan, builds)
         with self.gpu.current():
-            self._release(plan, addresses)
+            semaphores = [buffer for buffer in plan.buffers if buffer.role == "semaphore"]
+            zero(
+                self.gpu,
+                {f"semaphore {each.name}": (addresses[each.name], _bytes(each)) for each in semaphores},
+            )
             return Prepared(self.gpu, self._steps(plan, addresses, built), keep=dict(buffers))
-
-    def _release(self, plan: LaunchPlan, addresses: Mapping[str, int]) -> None:
-        """Fill semaphores with zeros: after all work that may still use their memory, and before all later work, on any
-        stream."""
-        semaphores = [buffer for buffer in plan.buffers if buffer.role == "semaphore"]
-        if semaphores:
-            self.gpu.synchronize("finish what came before")
-            for buffer in semaphores:
-                size = math.prod(buffer.shape) * dtype_of(buffer.dtype).itemsize
-                answer = self.gpu.driver.cuMemsetD8(addresses[buffer.name], 0, size)
-                self.gpu.check(answer, f"fill semaphore {buffer.name} with zeros")
-            self.gpu.synchronize("fill the semaphores with zeros")
 
     def _builds(self, plan: LaunchPlan, given: Sequence[Build] | None) -> tuple[Build, ...]:
         if given is None:
@@ -210,6 +202,10 @@ class GpuExecutor:
             block = parameter_bytes(entry, full, addresses, partial(encoded, where), where)
             steps.append(prepare_step(self.gpu, built.cubin, entry, built.arch, full, block, where))
         return steps
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.prod(buffer.shape) * dtype_of(buffer.dtype).itemsize
 
 
 def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:

@@ -191,6 +191,15 @@ class GpuDevice:
         with self.current():
             self._set(function, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
+    def capture_of(self, stream: int) -> int:
+        """The number of the graph capture that ``stream`` (a CUstream's handle) is in; 0 if it is in none.
+
+        The context is to be current. No two captures of a process have one number. Raises as :meth:`check`.
+        """
+        status, state, number, *_ = self.driver.cuStreamGetCaptureInfo(self.driver.CUstream(stream))
+        self.check((status,), "tell whether a stream is captured")
+        return int(number) if state is self.driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
+
     def synchronize(self, action: str) -> None:
         """Wait for all work of the context; ``action`` names the work in errors. Raises as :meth:`check`."""
         self.check(self.driver.cuCtxSynchronize(), action)

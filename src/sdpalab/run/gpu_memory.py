@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sdpalab.run.gpu_driver import GpuDevice
 
-__all__ = ["GUARD", "DeviceMemory", "Image", "Scratch"]
+__all__ = ["GUARD", "DeviceMemory", "Image", "Scratch", "zero"]
 
 Array = npt.NDArray[Any]
 
@@ -137,6 +137,28 @@ class Scratch:
         self.address = int(device.check(device.driver.cuMemAlloc(size), f"allocate {size / 2**20:.1f} MiB"))
         # At the end of the process the driver frees everything itself, and may be gone before this.
         finalize(self, _free, device, self.address).atexit = False
+
+
+def zero(device: GpuDevice, stretches: Mapping[str, tuple[int, int]]) -> None:
+    """Fill device memory with zeros: after all work that may still use it, and before all later work, on any stream.
+
+    Parameters
+    ----------
+    device : GpuDevice
+        Its context is to be current.
+    stretches : mapping of str to (int, int)
+        Address and bytes of each, by what errors call it. None: nothing is done.
+
+    Raises
+    ------
+    KernelFault, MachineError
+        As :meth:`~sdpalab.run.gpu_driver.GpuDevice.check`.
+    """
+    if stretches:
+        device.synchronize("finish what came before")
+        for name, (address, size) in stretches.items():
+            device.check(device.driver.cuMemsetD8(address, 0, size), f"fill {name} with zeros")
+        device.synchronize("fill memory with zeros")
 
 
 def _free(device: GpuDevice, address: int) -> None:

@@ -29,7 +29,7 @@ LIMITS_S: Mapping[str, float] = {
     "count": 600.0,
     "compare": 600.0,
     "prove": 900.0,
-    "race": 300.0,
+    "race": 900.0,
     "full": 4 * 3600.0,
     "held_out": 900.0,
 }

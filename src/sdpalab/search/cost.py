@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
+from sdpalab.judge.sandbox.sandboxed import compile_for
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.model.counted import arch_on, count
 from sdpalab.model.modelled import ModelledTime
 from sdpalab.problem import Problem
-from sdpalab.search.targets import compile_for
 
 __all__ = ["modelled_ratio", "modelled_us"]
 

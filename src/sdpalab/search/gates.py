@@ -17,13 +17,15 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS, Gpu, default_gpu
 from sdpalab.jobs.versions import judge_version
 from sdpalab.judge.cases import CaseSpec, cases_for
+from sdpalab.judge.sandbox.sandboxed import compile_for
+from sdpalab.judge.verdict import Verdict
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_ratio, modelled_us
 from sdpalab.search.outcome import Standing
-from sdpalab.search.targets import KernelHolder, compile_for, identity_of
+from sdpalab.search.targets import KernelHolder, identity_of
 from sdpalab.sim import SimError, StepLimit, UnsupportedInstruction
 
 __all__ = [
@@ -44,6 +46,9 @@ _FULL_WORKERS = 2
 
 
 _HOLDER = KernelHolder()
+_MOST_VERDICTS = 256
+_verdicts: dict[str, Verdict] = {}
+"""PASSED verdicts of this process, the last ones: what a race relies on."""
 
 
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
@@ -177,7 +182,16 @@ def race_gate(inputs: Inputs) -> Value:
 
     kernel, _, problems, _ = _asked({**inputs, "config": {}})
     entrants = {name: Config(knobs) for name, knobs in inputs["entrants"].items()}
-    return race(kernel, entrants, problems, seconds=inputs["seconds"], seed=inputs["seed"])
+    return race(
+        kernel,
+        entrants,
+        problems,
+        seconds=inputs["seconds"],
+        seed=inputs["seed"],
+        candidate=inputs["kernel"],
+        verdicts=_verdicts,
+        include_dirs=_include_dirs(inputs),
+    )
 
 
 def _asked(inputs: Inputs) -> tuple[Kernel, Config, tuple[Problem, ...], tuple[Gpu, ...]]:
@@ -252,6 +266,9 @@ def _verdict(
         include_dirs=_include_dirs(inputs),
     )
     if verdict.passed:
+        _verdicts[f"{kernel.name} {verdict.config} {gpu.name} {level} {[spec.name for spec in specs]}"] = verdict
+        while len(_verdicts) > _MOST_VERDICTS:
+            del _verdicts[next(iter(_verdicts))]
         return {"device": verdict.device, "cases": len(verdict.cases)}
     if verdict.status is Status.INFRA_ERROR:
         raise MachineError(verdict.reason)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
-from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
-from sdpalab.kernels.triton_kernel import TritonKernel
+from sdpalab.judge.sandbox.candidate import Candidate
+from sdpalab.judge.sandbox.sandboxed import compile_for
+from sdpalab.judge.verdict import Verdict
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
-from sdpalab.search.targets import compile_for
 
 __all__ = ["race"]
 
 
 def race(
-    kernel: Kernel, entrants: Mapping[str, Config], problems: Sequence[Problem], *, seconds: float, seed: int
+    kernel: Kernel,
+    entrants: Mapping[str, Config],
+    problems: Sequence[Problem],
+    *,
+    seconds: float,
+    seed: int,
+    candidate: Candidate | None = None,
+    verdicts: Mapping[str, Verdict] | None = None,
+    include_dirs: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Time the entrants on each problem by graph replay, outputs checked.
 
@@ -25,12 +32,17 @@ def race(
     ----------
     kernel : Kernel
     entrants : mapping of str to Config
-        Configurations that were judged, by the names that they have here; all others are compared with the first.
+        Configurations by the names that they have here; all others are compared with the first. One whose code for a
+        problem no verdict covers is judged on the GPU first.
     problems : sequence of Problem
     seconds : float
         Most wall clock for one problem.
     seed : int
         Of the inputs and of the rounds that are checked.
+    candidate, include_dirs
+        As :func:`sdpalab.measure.timing_gate.judge_for_timing` takes them.
+    verdicts : mapping of str to Verdict, optional
+        Verdicts at hand, by any names.
 
     Returns
     -------
@@ -46,15 +58,31 @@ def race(
     """
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.stopping import StoppingRule
+    from sdpalab.measure.timing_gate import judge_for_timing
     from sdpalab.run import GpuExecutor
 
     device = cuda_device()
     executor = GpuExecutor(device.ordinal)
     compile_for(kernel, executor.arch)
     results: dict[str, Any] = {"times_us": {}, "outcomes": {}, "reasons": {}}
-    named = [(_renamed(kernel, name), config) for name, config in entrants.items()]
+    gates = {
+        name: judge_for_timing(
+            kernel,
+            config,
+            problems,
+            arch=executor.arch,
+            sms=executor.sms,
+            candidate=candidate,
+            recorded=verdicts,
+            device="gpu",
+            include_dirs=include_dirs,
+        )
+        for name, config in entrants.items()
+    }
     first, *others = entrants
     for problem in problems:
+        permits = {name: permit for name, gate in gates.items() if (permit := gate.permit_for(problem))}
+        named = [permit.named(name) for name, permit in permits.items()]
         rule = StoppingRule(seconds=seconds)
         session = benchmark(problem, [], named, device, rule=rule, executor=executor, seed=seed)
         times = {each.name: each.summary.median_us for each in session.measurements if each.summary}
@@ -65,14 +93,9 @@ def race(
         results["reasons"] |= {
             each.name: each.reason for each in session.measurements if each.name in entrants and each.reason
         }
+        results["reasons"] |= {
+            name: gate.reason or gate.left_out.get(problem.label, "it has no verdict")
+            for name, gate in gates.items()
+            if name not in permits
+        }
     return results
-
-
-def _renamed(kernel: Kernel, name: str) -> Kernel:
-    """The kernel under the name of an entrant: subjects of one measurement have different names."""
-    if isinstance(kernel, SandboxedKernel):
-        renamed = copy(kernel)
-        renamed.name = name
-        return renamed
-    assert isinstance(kernel, (CudaKernel, TritonKernel)), "there are no other kernels that the lab builds"
-    return replace(kernel, name=name)

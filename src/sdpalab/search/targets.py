@@ -18,7 +18,7 @@ from sdpalab.kernels.plan import Launch, LaunchPlan
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.userfile import absolute_spec
 
-__all__ = ["KernelHolder", "compile_for", "identity_of", "searched_kernel", "spec_of"]
+__all__ = ["KernelHolder", "identity_of", "searched_kernel", "spec_of"]
 
 
 def searched_kernel(spec: str, include_dirs: Sequence[Path] = ()) -> AbstractContextManager[Kernel]:
@@ -54,12 +54,6 @@ class KernelHolder:
         """End its process."""
         self._kernel = None
         self._process.close()
-
-
-def compile_for(kernel: Kernel, arch: str) -> None:
-    """Have the process of a user's kernel compile what is Triton's for ``arch``."""
-    if isinstance(kernel, SandboxedKernel):
-        kernel.arch = arch
 
 
 def spec_of(kernel: str | Kernel) -> str:

@@ -29,7 +29,7 @@ from sdpalab.kernels.registry import get
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import EXTRAS, Problem
 
-__all__ = ["NotBuilt", "SandboxedKernel", "kernel_in_sandbox"]
+__all__ = ["NotBuilt", "SandboxedKernel", "compile_for", "configured_kernel", "kernel_in_sandbox"]
 
 SERVER = "sdpalab.judge.sandbox.kernel_server"
 ANSWER_SECONDS = 300.0
@@ -84,6 +84,36 @@ def kernel_in_sandbox(
         yield kernel
     finally:
         kernel.close()
+
+
+@contextmanager
+def configured_kernel(
+    name: str,
+    problems: Sequence[Problem],
+    settings: Mapping[str, str],
+    *,
+    else_say: str,
+    include_dirs: Sequence[Path] = (),
+) -> Iterator[tuple[Kernel, Config]]:
+    """The kernel of :func:`kernel_in_sandbox` with its default configuration, changed by ``settings``.
+
+    Raises
+    ------
+    UserError
+        As there, or if there is no such knob, or the kernel takes none of the problems.
+    """
+    with kernel_in_sandbox(name, else_say=else_say, include_dirs=include_dirs) as kernel:
+        config = kernel.config_with(settings)
+        reasons = [kernel.reject_reason(problem, config) for problem in problems]
+        if reasons and reasons[0] is not None and None not in reasons:
+            raise UserError(reasons[0])
+        yield kernel, config
+
+
+def compile_for(kernel: Kernel, arch: str) -> None:
+    """Have the process of a user's kernel compile what is Triton's for ``arch``."""
+    if isinstance(kernel, SandboxedKernel):
+        kernel.arch = arch
 
 
 class SandboxedKernel(Kernel):

@@ -1,4 +1,4 @@
-"""How ``sdpalab repro`` judges several kernels at a time: each in a thread, and all is told in the kernels' order."""
+"""Several kernels built and judged at a time, each in a thread; their events come in the kernels' order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sdpalab.commands.preparing import JudgedKernel, PreparedKernel, prepare
 from sdpalab.errors import UserError
+from sdpalab.evidence.preparing import JudgedKernel, PreparedKernel, prepare
 from sdpalab.judge.interrupt import SLEEP_SECONDS, Interrupt, wait_for
 from sdpalab.judge.small_cases import hidden_seed
-from sdpalab.judge.verdict import Case, Verdict
+from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.commands.building import BuiltStep
+    from sdpalab.compile.building import BuiltStep
     from sdpalab.evidence import BuiltModule
     from sdpalab.judge.judgement import Store
     from sdpalab.run import GpuExecutor
@@ -85,6 +85,11 @@ class KernelOutcome:
         """Whether gate and judge are passed."""
         return self.gate_ok and self.verdict is not None and self.verdict.passed
 
+    @property
+    def machine_failed(self) -> bool:
+        """Whether the machine, and not the kernel, is the reason that there is no verdict."""
+        return self.verdict is not None and self.verdict.status is Status.INFRA_ERROR
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -108,7 +113,7 @@ class JudgeRequest:
     gpu : GpuExecutor or None
         The GPU of device ``gpu``.
     large : sequence of Problem
-        As :func:`sdpalab.commands.preparing.prepare` takes them.
+        As :func:`sdpalab.evidence.preparing.prepare` takes them.
     store : Store
         Gets the arrays of all cases, from several threads.
     case_seconds : float or None

@@ -8,17 +8,20 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sdpalab
 from sdpalab.cli import main
-from sdpalab.commands import progress, side_by_side
-from sdpalab.commands.preparing import JudgedKernel, PreparedKernel
-from sdpalab.commands.side_by_side import CaseStarted, JudgeRequest, judged_side_by_side
+from sdpalab.commands import progress
 from sdpalab.errors import UserError
-from sdpalab.evidence import verify_bundle
+from sdpalab.evidence import kernel_runs, verify_bundle
+from sdpalab.evidence.kernel_runs import CaseStarted, JudgeRequest, KernelRun, judged_side_by_side
+from sdpalab.evidence.preparing import JudgedKernel, PreparedKernel
+from sdpalab.evidence.repro import ReproObserver
 from sdpalab.judge.interrupt import Interrupt
 from sdpalab.judge.judgement import JudgingInterrupted
 from sdpalab.judge.small_cases import CaseSpec, normal_case
@@ -55,7 +58,7 @@ def judge(name: str, specs: Sequence[CaseSpec], **options: Any) -> Verdict:
 def judge_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
     """Two cores, nothing to build, and a judge of the test's own."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(side_by_side, "prepare", lambda *_: PreparedKernel("sm_89", SPECS))
+    monkeypatch.setattr(kernel_runs, "prepare", lambda *_: PreparedKernel("sm_89", SPECS))
     return lambda by: monkeypatch.setattr("sdpalab.judge.session.judge_candidate", by)
 
 
@@ -132,7 +135,7 @@ def test_on_a_gpu_one_kernel_is_judged_while_the_next_is_built(
         return verdict(name, specs)
 
     judge_by(by)
-    monkeypatch.setattr(side_by_side, "prepare", prepare)
+    monkeypatch.setattr(kernel_runs, "prepare", prepare)
     with judged_side_by_side(subjects("scalar", "flash"), asked(gpu=object())) as runs:
         assert all(run.outcome().verdict for run in runs)
 
@@ -183,6 +186,33 @@ def test_all_kernels_end_early(judge_by: Callable[[Judge], None], ending: str) -
     assert [each.interrupted for each in outcomes] == [True, True, True]
     assert [each.verdict and each.verdict.status for each in outcomes] == [None, Status.INCORRECT, None]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_function_of_the_package_leaves_a_bundle_and_prints_nothing(
+    judge_by: Callable[[Judge], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def by(name: str, specs: Sequence[CaseSpec], **_: Any) -> Verdict:
+        late = [replace(case(spec), status=Status.TIMED_OUT) for spec in specs]
+        return replace(verdict(name, specs), cases=tuple(late))
+
+    judge_by(by)
+
+    class Noting(ReproObserver):
+        def kernel(self, run: KernelRun) -> None:
+            seen.append(run.subject.name)
+
+    result = sdpalab.repro(["scalar", "flash"], out=tmp_path, observer=Noting())
+    assert capsys.readouterr().out == ""
+    assert (result.passed, result.machine_failed, result.interrupted, result.gpu) == (False, False, False, "")
+    assert seen == [each.kernel for each in result.attempts] == ["scalar", "flash"]
+    assert verify_bundle(result.bundle.tarball).accepted
+    assert set(result.to_dict()) >= {"passed", "bundle", "report", "attempts"}
+    with pytest.raises(UserError, match="device is auto, sim or gpu, not 'tpu'"):
+        sdpalab.repro(device="tpu", out=tmp_path)
+    with pytest.raises(UserError, match="case_seconds is a number of seconds above 0, not -1"):
+        sdpalab.repro(case_seconds=-1, out=tmp_path)
 
 
 @pytest.mark.slow

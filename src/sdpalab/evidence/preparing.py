@@ -1,4 +1,4 @@
-"""What ``sdpalab repro`` does before it judges a kernel: find it, choose its cases, and build it."""
+"""Steps before a kernel is judged: find it, choose its cases, and build it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.commands.building import BuiltStep
+    from sdpalab.compile.building import BuiltStep
     from sdpalab.judge.cases import CaseSpec
     from sdpalab.run import GpuExecutor
 
@@ -66,7 +66,7 @@ def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Prob
     UserError
         If it does not build.
     """
-    from sdpalab.commands.building import build_kernel
+    from sdpalab.compile.building import build_kernel
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.covering import covering_cases
 

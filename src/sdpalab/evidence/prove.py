@@ -1,0 +1,483 @@
+"""``sdpalab.prove``: judge kernels on this machine's GPU, sample large problems, time them, and keep the records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
+from sdpalab.evidence.folders import proofs_folder
+from sdpalab.evidence.kept import KeptRecord, SampledRecord, check_writable, keep, sealed
+from sdpalab.evidence.proven import exactness_reason
+from sdpalab.inputs import TIMED_KINDS, make_inputs
+from sdpalab.judge.cases import LEVELS, cases_for
+from sdpalab.judge.covering import covering_cases
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels import equivalent
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.registry import KERNELS, get, needs
+from sdpalab.kernels.tuned import tuned_groups
+from sdpalab.kernels.userfile import is_user_file
+from sdpalab.problem import MISSION, Problem
+
+if TYPE_CHECKING:
+    from sdpalab.compile import Build
+    from sdpalab.kernels.plan import Source
+    from sdpalab.measure.session import MeasuredSession
+    from sdpalab.run import GpuExecutor
+
+__all__ = ["ProofAttempt", "ProofObserver", "ProofResult", "prove"]
+
+
+@dataclass
+class ProofAttempt:
+    """One kernel: the problems that it takes, its verdict, large problems that were sampled, and its record."""
+
+    kernel: Kernel
+    problems: tuple[Problem, ...]
+    verdict: Verdict | None = None
+    failure: str = ""
+    sampled: list[SampledRecord] = field(default_factory=list)
+    record: Path | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Judged PASSED, and nothing wrong in a large problem."""
+        return bool(self.verdict and self.verdict.passed) and not any(each.wrong for each in self.sampled)
+
+    @property
+    def machine_failed(self) -> bool:
+        """Whether the machine, and not the kernel, is the reason that there is no verdict."""
+        return self.verdict is not None and self.verdict.status is Status.INFRA_ERROR
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "kernel": self.kernel.name,
+            "status": self.verdict.status.value if self.verdict else "NOT JUDGED",
+            "reason": self.verdict.reason if self.verdict else self.failure,
+            "sampled": [each.model_dump(mode="json") for each in self.sampled],
+            "record": str(self.record) if self.record else None,
+        }
+
+
+@dataclass(frozen=True)
+class ProofResult:
+    """The outcome of :func:`prove`.
+
+    Attributes
+    ----------
+    machine : GpuPlatform
+    folder : Path
+        Where records are kept.
+    attempts : tuple of ProofAttempt
+    times : tuple of Path
+        Records of times, one for each problem that a kernel passed.
+    timed : bool
+        Whether every kernel that was to be timed has times on all kinds of inputs, or was left out as too slow.
+    skipped : tuple of str
+        Why kernels were skipped.
+    choices : mapping of Problem to Choice
+        What the op runs for each problem now.
+    """
+
+    machine: GpuPlatform
+    folder: Path
+    attempts: tuple[ProofAttempt, ...]
+    times: tuple[Path, ...]
+    timed: bool
+    skipped: tuple[str, ...]
+    choices: dict[Problem, Choice]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all kernels passed, and all that was to be timed was timed."""
+        return self.timed and all(attempt.passed for attempt in self.attempts)
+
+    @property
+    def machine_failed(self) -> bool:
+        """Whether the machine failed for every kernel that did not pass."""
+        bad = [attempt for attempt in self.attempts if not attempt.passed]
+        return bool(bad) and all(attempt.machine_failed for attempt in bad)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "machine": vars(self.machine),
+            "folder": str(self.folder),
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "times": [str(path) for path in self.times],
+            "skipped": list(self.skipped),
+            "choices": [
+                {
+                    "problem": problem.to_dict(),
+                    "kernel": choice.kernel.proof.kernel if choice.kernel else None,
+                    "reason": choice.reason,
+                }
+                for problem, choice in self.choices.items()
+            ],
+        }
+
+
+class ProofObserver:
+    """Progress of :func:`prove`; a subclass overrides the steps that it shows."""
+
+    def begun(self, machine: GpuPlatform, folder: Path) -> None:
+        """The GPU is open, and records can be kept in ``folder``."""
+
+    @contextmanager
+    def judging(self, kernel: str) -> Iterator[tuple[Callable[[str, int], None] | None, Callable[[Case], None] | None]]:
+        """While a kernel is judged: the judge's ``on_start`` and ``progress``."""
+        yield None, None
+
+    def judged(self, attempt: ProofAttempt) -> None:
+        """A kernel has a verdict, or a failure that says why it has none."""
+
+    def sampled(self, attempt: ProofAttempt, record: SampledRecord) -> None:
+        """A large problem was launched, and its output was checked."""
+
+    def not_sampled(self, attempt: ProofAttempt, problem: Problem, reason: str) -> None:
+        """A large problem could not be launched."""
+
+    def kept(self, path: Path) -> None:
+        """A record was kept."""
+
+    @contextmanager
+    def timing(self, problem: Problem, inputs: str) -> Iterator[None]:
+        """While a problem is timed on a kind of inputs."""
+        yield
+
+    def timed(self, device: str, problem: Problem, inputs: str, session: MeasuredSession) -> None:
+        """A session has ended."""
+
+    def not_timed(self, problem: Problem) -> None:
+        """No kernel passed that takes the problem."""
+
+
+def prove(
+    kernels: Sequence[str] = (),
+    problems: Sequence[Problem] = (MISSION,),
+    *,
+    time: bool = False,
+    seconds: float = 10.0,
+    level: str = "quick",
+    seed: int = 0,
+    observer: ProofObserver | None = None,
+) -> ProofResult:
+    """Judge kernels on this machine's GPU and keep the verdicts; the op runs a kernel where they and times allow it.
+
+    Parameters
+    ----------
+    kernels : sequence of str
+        Shipped kernels. Default: all that this GPU runs and that are as exact as torch.
+    problems : sequence of Problem
+        What to prove them for.
+    time : bool
+        Time what passes beside torch, on normal inputs and on those that are slowest for some kernels
+        (:data:`sdpalab.inputs.TIMED_KINDS`); without a time the op runs no kernel.
+    seconds : float
+        Most seconds of timing for one problem and kind of inputs.
+    level : {"quick", "full"}
+    seed : int
+        Public seed of the judge's inputs, not negative.
+    observer : ProofObserver, optional
+        Sees each step.
+
+    Returns
+    -------
+    ProofResult
+
+    Raises
+    ------
+    UserError
+        If there is no GPU or no such kernel or level, a named kernel does not take a problem or is less exact than
+        torch, or no kernel takes any problem.
+    MachineError
+        If records cannot be kept, or the driver fails.
+    """
+    watch = observer or ProofObserver()
+    if level not in LEVELS:
+        raise UserError(f"level is {' or '.join(LEVELS)}, not {level!r}")
+    if not problems:
+        raise UserError("there is no problem to prove a kernel for")
+    named = _named(kernels)
+    executor, machine = _open()
+    attempts, skipped = _attempts(named, problems, executor)
+    watch.begun(machine, check_writable())
+    for attempt in attempts:
+        _judge(watch, attempt, executor, machine, level, seed)
+    times, timed = _time(watch, attempts, problems, executor, machine, seconds) if time else ([], True)
+    forget()
+    choices = {problem: choose(problem, machine) for problem in problems}
+    return ProofResult(
+        machine, proofs_folder(), tuple(attempts), tuple(times), timed, tuple(dict.fromkeys(skipped)), choices
+    )
+
+
+def _named(names: Sequence[str]) -> list[Kernel]:
+    """The named kernels; raises UserError for one that the op would never run."""
+    kernels = []
+    for name in dict.fromkeys(names):
+        if is_user_file(name):
+            raise UserError(
+                f"prove takes shipped kernels; judge your own on the GPU with: sdpalab judge {name} --device gpu"
+            )
+        kernel = get(name)
+        reason = exactness_reason(name, str(kernel.default_config))
+        if reason is not None:
+            raise UserError(f"{reason}; judge it with: sdpalab judge {name} --device gpu")
+        kernels.append(kernel)
+    return kernels
+
+
+def _open() -> tuple[GpuExecutor, GpuPlatform]:
+    """This machine's GPU; raises UserError where there is none, or torch does not find it."""
+    import torch
+
+    from sdpalab.run import GpuExecutor, gpu_problem, torch_gpu
+    from sdpalab.run.driver_version import driver_version
+
+    if problem := gpu_problem():
+        raise UserError(
+            f"prove judges kernels on a GPU, and there is none here: {problem}; sdpalab judge has a simulator"
+        )
+    if not torch_gpu.available():
+        raise UserError(
+            "torch finds no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
+        )
+    executor = GpuExecutor()
+    return executor, GpuPlatform(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
+
+
+def _attempts(
+    named: Sequence[Kernel], problems: Sequence[Problem], executor: GpuExecutor
+) -> tuple[list[ProofAttempt], list[str]]:
+    """Each kernel with the problems that it takes, and why others are skipped.
+
+    Raises
+    ------
+    UserError
+        If a kernel that was named does not take a problem or the GPU, or no kernel takes any problem.
+    """
+    skipped = []
+    chosen = list(named)
+    if not named:
+        for name in KERNELS:
+            why = needs(name) or exactness_reason(name, str(get(name).default_config))
+            if why:
+                skipped.append(why)
+            else:
+                chosen.append(get(name))
+    attempts = []
+    for kernel in chosen:
+        refused = kernel.arch_reason(executor.arch)
+        reasons = {problem: refused or kernel.reject_reason(problem) for problem in problems}
+        wrong = list(dict.fromkeys(reason for reason in reasons.values() if reason))
+        if wrong and named:
+            raise UserError(wrong[0])
+        skipped += wrong
+        taken = tuple(problem for problem in problems if reasons[problem] is None)
+        attempts += [ProofAttempt(tuned, group) for tuned, group in tuned_groups(kernel, taken, executor.device)]
+    if not attempts:
+        raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
+    return attempts, skipped
+
+
+def _judge(
+    watch: ProofObserver,
+    attempt: ProofAttempt,
+    executor: GpuExecutor,
+    machine: GpuPlatform,
+    level: str,
+    seed: int,
+) -> None:
+    """Judge a kernel on all its problems, and keep the result, good or bad."""
+    from sdpalab.judge import judge_candidate
+
+    kernel = attempt.kernel
+    small = small_ones(attempt.problems, kernel, machine.sms)
+    large = [problem for problem, judged in small.items() if judged != problem]
+    specs = [
+        *cases_for(level, small.values(), seed=seed),
+        *covering_cases(kernel, None, large, sms=machine.sms).specs,
+    ]
+    try:
+        with watch.judging(kernel.name) as (on_start, progress):
+            attempt.verdict = judge_candidate(
+                kernel.name,
+                list({spec.name: spec for spec in specs}.values()),
+                device="gpu",
+                arch=executor.arch,
+                config={name: str(value) for name, value in kernel.default_config.items()},
+                level=level,
+                seed=seed,
+                progress=progress,
+                on_start=on_start,
+            )
+    except UserError as error:
+        attempt.failure = str(error)
+    watch.judged(attempt)
+    if attempt.verdict is None or attempt.machine_failed:
+        return
+    if attempt.verdict.passed:
+        for problem in large:
+            try:
+                record = sample(kernel, problem, small[problem], executor)
+            except MachineError as error:
+                watch.not_sampled(attempt, problem, str(error))
+            else:
+                attempt.sampled.append(record)
+                watch.sampled(attempt, record)
+    attempt.record = keep(_record(attempt, attempt.verdict, executor, machine), kernel.name)
+    watch.kept(attempt.record)
+
+
+def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
+    """What each problem is judged on: itself, or if it is large a small one with the same code, if there is one."""
+    judged_on = {}
+    for problem in problems:
+        large = problem.flops > equivalent.MOST_FLOPS
+        other = equivalent.equivalent_small(kernel, None, problem, sms=sms).problem if large else None
+        judged_on[problem] = other or problem
+    return judged_on
+
+
+def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecutor) -> SampledRecord:
+    """Launch a large problem once and check rows of its output.
+
+    Raises
+    ------
+    MachineError
+        If the GPU has no memory for it, or fails.
+    """
+    from sdpalab.judge.rule.numerics import on_architecture
+    from sdpalab.measure.outputs import Outputs
+    from sdpalab.run import KernelFault
+
+    seed = int.from_bytes(os.urandom(6), "little")
+    inputs = make_inputs(problem, "normal", seed)
+    outputs, numerics = Outputs(problem, inputs, seed), on_architecture(kernel.numerics_of(), executor.arch)
+    try:
+        result = executor.run(kernel.launch_plan(problem, sms=executor.sms), inputs.arrays)
+        damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
+        wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], numerics)
+    except KernelFault as error:
+        wrong = str(error)
+    chosen = outputs.references.rows
+    rows = problem.seq_q if chosen is None else len(chosen)
+    return SampledRecord(problem=problem, small=small, rows=rows, seed=seed, wrong=wrong)
+
+
+def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
+    """The verdict as it is kept, with a record of every build that it ran.
+
+    Raises
+    ------
+    MachineError
+        If a build of this process is not the one that ran: nothing was kept of the latter.
+    """
+    from sdpalab.compile import build
+    from sdpalab.evidence.built import built_module
+    from sdpalab.evidence.records import AttemptRecord
+
+    kernel = attempt.kernel
+    builds: dict[str, tuple[Source, Build]] = {}
+    for case in verdict.cases:
+        for module in equivalent.modules_of(kernel.launch_plan(case.problem, sms=machine.sms)):
+            built = build(module, executor.arch)
+            builds[built.ptx_sha256] = module, built
+    ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
+    if not ran <= builds.keys():
+        raise MachineError(
+            f"the code of {kernel.name} that was judged differs from its build in this process: "
+            "the build cache stored nothing"
+        )
+    return sealed(
+        gpu=machine.gpu,
+        driver=machine.driver,
+        code={digest: built.code_sha256 for digest, (_, built) in builds.items()},
+        sampled=tuple(attempt.sampled),
+        attempt=AttemptRecord(
+            kernel=kernel.name,
+            config=verdict.config,
+            idea=kernel.idea,
+            builds=tuple(
+                built_module(module, built).record(f"build/{number:02d}-{kernel.name}")
+                for number, (module, built) in enumerate(builds.values())
+            ),
+            verdict=verdict,
+        ),
+    )
+
+
+def _time(
+    watch: ProofObserver,
+    attempts: Sequence[ProofAttempt],
+    problems: Sequence[Problem],
+    executor: GpuExecutor,
+    machine: GpuPlatform,
+    seconds: float,
+) -> tuple[list[Path], bool]:
+    """Time what passed beside torch by the eager clock, on each kind of inputs; a record for each problem.
+
+    Returns where they are, and whether every kernel has its times or was left out as too slow.
+    """
+    from sdpalab.evidence.measured import bench_record, session_result
+    from sdpalab.evidence.timings import TORCH, codes_of
+    from sdpalab.measure.benchmark import benchmark, cuda_device
+    from sdpalab.measure.peers import peers_named
+    from sdpalab.measure.samples import ClockKind
+    from sdpalab.measure.session import MeasureStatus
+    from sdpalab.measure.stopping import StoppingRule
+    from sdpalab.measure.timing_gate import permit_by
+
+    device, rule, peers = cuda_device(), StoppingRule(seconds=seconds), peers_named([TORCH])
+    paths, good = [], True
+    for problem in problems:
+        passed = [each for each in attempts if each.passed and problem in each.problems]
+        if not passed:
+            watch.not_timed(problem)
+            continue
+        permits = []
+        for each in passed:
+            assert each.verdict is not None, "what passed has a verdict"
+            config, verdicts = each.kernel.default_config, {_name(each): each.verdict}
+            permits.append(permit_by(each.kernel, config, [problem], verdicts, arch=executor.arch, sms=machine.sms))
+        pairs = [(permit.kernel, permit.config) for permit in permits]
+        code = codes_of(pairs, problem, executor.arch, machine.sms)
+        results = []
+        for kind in TIMED_KINDS:
+            with watch.timing(problem, kind):
+                session = benchmark(
+                    problem, peers, permits, device, clock=ClockKind.EAGER, rule=rule, executor=executor, kind=kind
+                )
+            watch.timed(device.name, problem, kind, session)
+            results.append(session_result(problem, ClockKind.EAGER, kind, session, code))
+            statuses = {session.of(permit.name).status for permit in permits}
+            good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
+        times = bench_record(machine.gpu, [_judged(each) for each in passed], results)
+        paths.append(keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times"))
+        watch.kept(paths[-1])
+    return paths, good
+
+
+def _name(attempt: ProofAttempt) -> str:
+    """The record of an attempt, as ``<gpu>/<file>``."""
+    assert attempt.record is not None, "what passed is kept"
+    return f"{attempt.record.parent.name}/{attempt.record.name}"
+
+
+def _judged(attempt: ProofAttempt) -> dict[str, Any]:
+    """A kernel's verdict in a record of times, as ``bench`` has it where a record proves it."""
+    return {
+        "kernel": attempt.kernel.name,
+        "config": str(attempt.kernel.default_config),
+        "passed": True,
+        "left_out": {},
+        "proven_by": {problem.label: _name(attempt) for problem in attempt.problems},
+    }
