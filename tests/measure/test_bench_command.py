@@ -78,7 +78,7 @@ def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.Captu
     enough = ("--seconds", "4")
     assert main(["bench", *SMALL, *enough, "--cold", *peers, "--json", str(tmp_path / "out.json")]) == 0
     shown = capsys.readouterr().out
-    assert "1x1x16x32: eager time, measured on a CPU" in shown
+    assert "1x1x16x32: eager time, ramp inputs, measured on a CPU" in shown
     assert "torch cudnn: FAILED" in shown
     assert "not measured: sage: the package sageattention is not installed" in shown
     written = json.loads((tmp_path / "out.json").read_text())
