@@ -99,7 +99,7 @@ def test_a_kernel_of_the_lab_its_algebra_and_hidden_seeds() -> None:
     assert [each.to_dict() for each in verdict.algebra] == [each.to_dict() for each in whole.algebra]
 
 
-def test_a_worker_that_says_passed_of_a_wrong_kernel_is_not_believed(tmp_path: Path) -> None:
+def test_a_worker_that_says_passed_of_a_wrong_kernel_is_not_used(tmp_path: Path) -> None:
     right = Remote()
     judge_by_jobs(right, written(tmp_path, RIGHT), public(2))
 

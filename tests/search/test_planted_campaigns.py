@@ -218,7 +218,7 @@ def test_duplicates_are_one() -> None:
 
 
 class Liar(Landscape):
-    """Workers that believe, or say, that every configuration is right, and some that a slow one is fast."""
+    """Workers that say that every configuration is right, and some that a slow one is fast."""
 
     def __init__(self, lies: str) -> None:
         super().__init__()
@@ -252,8 +252,8 @@ def test_what_workers_of_other_machines_say_makes_no_winner(lies: str) -> None:
     def lied_about(trial: Trial) -> bool:
         return bool(wrong(trial.config)) if lies == "verdict" else trial.config["MODE"] == "b"
 
-    believed = campaign(InlineExecutor(Liar(lies).run), budget=120)
-    assert lied_about(believed.winners["L4"])
+    taken = campaign(InlineExecutor(Liar(lies).run), budget=120)
+    assert lied_about(taken.winners["L4"])
     honest = Landscape()
     result = campaign(InlineExecutor(Liar(lies).run), budget=120, here=InlineExecutor(honest.run))
     assert not lied_about(result.winners["L4"])

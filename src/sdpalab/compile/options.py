@@ -1,6 +1,6 @@
 """The options of the compilers that a kernel may set: those listed here, and no others.
 
-An option may come from the file of a stranger. None of the list names a file, starts a program or adds a source that
+A kernel may be untrusted, and so are its options. None of the list names a file, starts a program or adds a source that
 the build does not see.
 """
 

@@ -90,5 +90,5 @@ class Executor(Protocol):
 
 
 def is_remote(executor: Executor) -> bool:
-    """Whether its workers are on machines that this one need not believe."""
+    """Whether its workers run on other machines, which are not trusted."""
     return bool(getattr(executor, "remote", False))

@@ -5,7 +5,8 @@ The job of an actor that dies is not repeated by Ray (``max_task_retries=0``): i
 its GPU unusable the actor's process leaves by ``os._exit``, so that the new one begins with a GPU that works.
 
 An answer is JSON in the cluster's key-value store, under a random key. The objects that actors return, and the errors
-that Ray makes of them, are never fetched: ``ray.get`` would unpickle them here, and run code of whoever holds a worker.
+that Ray makes of them, are never fetched: ``ray.get`` would unpickle them here, and
+so run code of a compromised worker.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ class JudgeRun:
         return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
 
     def _hidden(self, what: str, n: int, size: int) -> int:
-        """A number of ``size`` bytes for a case that nobody can tell without the secret of this judgement."""
+        """A number of ``size`` bytes for a case, from the secret of this judgement."""
         return int.from_bytes(hashlib.sha256(self._secret + f"{what} {n}".encode()).digest()[:size], "little")
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:

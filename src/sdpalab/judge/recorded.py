@@ -1,7 +1,7 @@
 """What a candidate's processes answered, as data; and a verdict that is derived from that, where nothing else runs.
 
-A worker on another machine judges and sends the answers of the candidate's processes. Whoever asked does not take the
-worker's verdict: the judge runs again here on the same cases, with the answers in place of the processes. Outputs are
+A worker on another machine judges and sends the answers of the candidate's processes. Its verdict is not used: the
+judge runs again here on the same cases, with the answers in place of the processes. Outputs are
 held against the oracle once more, by the arithmetic that the candidate declares in a process of this machine. What no
 array shows (a hazard, a crash) is taken from the worker.
 """

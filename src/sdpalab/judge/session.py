@@ -215,7 +215,7 @@ def judge_recorded(
     answers : sequence of dict
         Those of a :class:`~sdpalab.judge.recorded.Recording`, from a worker that need not be honest.
     about : mapping
-        What the candidate says of itself here (:func:`described`), with one entry of ``rejects`` for each of ``specs``.
+        The candidate's description from :func:`described`, with one entry of ``rejects`` for each of ``specs``.
     specs, secret, device, level, seed, until_failure, algebra
         As they were given there.
 
@@ -238,7 +238,7 @@ def described(
     sms: int | None = None,
     config: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """What a candidate says of itself in a process of this machine, which runs it on none of ``problems``.
+    """A candidate's description from a process of this machine, which runs it on none of ``problems``.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
         if done and trial.number not in wanted:
             continue
         known = context.log.known_finalist(trial.identity)
-        finalist = known or _believed(context, trial, trials[0])
+        finalist = known or _derived_here(context, trial, trials[0])
         if known is None:
             context.log.keep(finalist)
         finalists.append(finalist)
@@ -68,7 +68,7 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
     return finalists
 
 
-def _believed(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
+def _derived_here(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
     """Through the last gates; where workers on other machines say that it passed, again on this one, and alone that
     counts: it becomes a default."""
     finalist, here = _judged(context, trial, default), context.on_this_machine()
