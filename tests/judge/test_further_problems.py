@@ -204,6 +204,7 @@ NAMED_OTHERWISE = {
     "scores are rounded to 16 bits with the mask": Cause.PLACE,  # it shows in few rows
     "rows that the mask hides are the mean of V": Cause.RANGE,  # rows without a key are not finite
     "ALiBi is under the soft cap": Cause.CAP,  # "it is applied to the bias, too"
+    "all batch entries have the length of the first": Cause.PADDING,  # where that is the longest
 }
 """Planted bugs of which the diagnosis names another cause than the catalogue."""
 
