@@ -283,7 +283,7 @@ def test_bfloat16_is_rounded_and_decoded_as_ml_dtypes_does() -> None:
     np.testing.assert_array_equal(decoded(expected, "bfloat16"), expected.astype(np.float32))
 
 
-FORMAT_3 = {
+FIELDS = {
     "attempt": "kernel config idea builds verdict failure figures",
     "verdict": "kernel config device level seed status passed reason original_contract cases",
     "case": "name problem inputs seed status reason errors limits digests run original_contract",
@@ -299,15 +299,14 @@ FORMAT_3 = {
     "algebra": "name problem seed status reason prime factor expected_factor compared unequal left_out lse_unequal "
     "digests ptx_sha256 lse_refusal",
 }
-"""The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
-format number. Formats 4, 6 and 7 added fields that a record lacks while they are empty."""
+"""Fields that every record has: to change one takes another format number. Sparse ones are missing while empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 7
+    assert verify.FORMAT == 8
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
-    assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
+    assert {kind: sorted(names.split()) for kind, names in FIELDS.items()} == always
     lacking = {
         "attempt": ["sources"],
         "verdict": ["unjudged", "algebra", "covers"],

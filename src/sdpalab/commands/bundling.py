@@ -11,14 +11,16 @@ from rich.console import Console
 
 from sdpalab.commands.common import conclude
 from sdpalab.commands.invocation import command_line
-from sdpalab.errors import MachineError
+from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Verdict
 from sdpalab.kernels.userfile import is_user_file
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from sdpalab.evidence import BundleWriter, WrittenBundle
 
-__all__ = ["JudgedEvidence", "write_bundle"]
+__all__ = ["JudgedEvidence", "signing_key", "write_bundle"]
 
 
 class JudgedEvidence:
@@ -30,10 +32,11 @@ class JudgedEvidence:
         The judge's ``store`` and ``on_plan``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: Path | None = None) -> None:
         from sdpalab.evidence import BundleWriter
         from sdpalab.evidence.executed import ExecutedPlans
 
+        self._key = signing_key(key)
         self._writer = BundleWriter(folder, command=command_line())
         self.arrays, self.plans = self._writer.arrays, ExecutedPlans()
 
@@ -54,11 +57,29 @@ class JudgedEvidence:
             verdict=verdict,
             sources=user_files(spec) if is_user_file(spec) else None,
         )
-        return write_bundle(console, self._writer)
+        return write_bundle(console, self._writer, self._key)
 
 
-def write_bundle(console: Console, bundle: BundleWriter) -> WrittenBundle:
-    """Write the bundle, verify what was written, and print where it is.
+def signing_key(path: Path | None) -> Ed25519PrivateKey | None:
+    """The key of ``--sign``, read before a long job begins; None without one.
+
+    Raises
+    ------
+    UserError
+        If the file is not an ed25519 private key.
+    """
+    if path is None:
+        return None
+    from sdpalab.evidence.signing import private_key
+
+    try:
+        return private_key(path)
+    except UserError as error:
+        raise UserError(f"--sign: {error}") from None
+
+
+def write_bundle(console: Console, bundle: BundleWriter, key: Ed25519PrivateKey | None = None) -> WrittenBundle:
+    """Write the bundle, verify what was written, sign it if there is a ``key``, and print where it is.
 
     Raises
     ------
@@ -66,14 +87,18 @@ def write_bundle(console: Console, bundle: BundleWriter) -> WrittenBundle:
         If it cannot be written, or what was written does not verify.
     """
     from sdpalab.evidence import verify_bundle
+    from sdpalab.evidence.signing import fingerprint, sign
 
     written = bundle.write()
-    outcome = verify_bundle(written.tarball)
+    outcome = verify_bundle(written.tarball, report=False)
     if not outcome.accepted:
         raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
     conclude(console, f"bundle  {written.tarball}")
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
+    if key is not None:
+        envelope = sign(written.tarball, key)
+        console.print(f"signed  {envelope} (key {fingerprint(key.public_key())})", soft_wrap=True)
     return written
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "NumericsOption",
     "SeedOption",
     "SetOption",
+    "SignOption",
     "WorkersOption",
     "at_least",
     "checked_numerics",
@@ -53,6 +54,12 @@ def complete_kernel(incomplete: str) -> list[str]:
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
+]
+SignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign", metavar="KEY", help="Sign the bundle with this ed25519 private key, PEM or OpenSSH, beside it."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.bundling import write_bundle
+from sdpalab.commands.bundling import signing_key, write_bundle
 from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
@@ -20,6 +20,7 @@ from sdpalab.commands.options import (
     IncludeOption,
     JsonOption,
     NumericsOption,
+    SignOption,
     checked_numerics,
     include_dirs_of,
 )
@@ -70,6 +71,7 @@ def repro(
     ] = None,
     include: IncludeOption = None,
     numerics: NumericsOption = None,
+    sign: SignOption = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -88,6 +90,7 @@ def repro(
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
     sums = checked_numerics(numerics)
+    key = signing_key(sign)
     folders = include_dirs_of(include, *asked)
     large = problems_of(also_for, ProblemOptions(kv_heads=kv_heads, seq_kv=seq_kv), default=None)
     gpu = _open_gpu() if device == "gpu" else None
@@ -137,7 +140,7 @@ def repro(
             if interrupted and not attempts:
                 raise KeyboardInterrupt
             _headline(console, "Evidence")
-            written = write_bundle(console, bundle)
+            written = write_bundle(console, bundle, key)
     seconds = time.monotonic() - start
     for why in skipped.values():
         console.print(f"skipped: {why}", soft_wrap=True)

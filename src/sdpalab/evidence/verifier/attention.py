@@ -30,7 +30,7 @@ def reference_of(inputs: Operands) -> Any:
 
 
 def terms_of(numerics: Mapping[str, Any]) -> Any:
-    """Terms that are added to a float16 accumulator before it is rounded; before format 7 they were always 8."""
+    """Terms that are added to a float16 accumulator before it is rounded; 8 where the record names no number."""
     terms = numerics.get("accumulate_terms")
     return 8 if terms is None else terms
 

@@ -28,14 +28,38 @@ from sdpalab.evidence.verifier.rule import (
     lse_of,
     status_of,
 )
-from sdpalab.evidence.verifier.weights import Operands
+from sdpalab.evidence.verifier.weights import ROWS, Operands
 
-__all__ = ["Cases"]
+__all__ = ["MOST_AT_ONCE", "MOST_SCORES", "Cases", "excess_of"]
 
 DERIVED = ("PASSED", "INCORRECT", "NOT_FINITE")
 """Statuses that follow from arrays."""
 MOST_THREADS = 8
+MOST_SCORES = 1 << 36
+"""Scores that the cases of a bundle may ask for together: about an hour on two cores."""
+MOST_AT_ONCE = 1 << 28
+"""Scores of one block of rows, or of one problem in exact arithmetic: 2 GiB in float64."""
+LEAST_ROWS = 64
+"""Rows that a head counts for at least: a loop over keys costs as much for one row as for so many."""
 Case = Mapping[str, Any]
+
+
+def excess_of(cases: Iterable[Case], algebra: Iterable[Case]) -> str:
+    """The finding about cases that ask for more work than :data:`MOST_SCORES`; empty if they do not.
+
+    An element of the output counts as a score, and so do 128 products of a score. The sizes alone decide: no array is
+    read.
+    """
+    total, most = 0, 0
+    for each, rows_at_once in (*((case, ROWS) for case in cases), *((case, None) for case in algebra)):
+        with suppress(*MALFORMED):
+            sizes = (each["problem"][name] for name in ("batch", "heads", "seq_q", "seq_kv", "head_dim"))
+            batch, heads, rows, keys, width = (max(int(size), 1) for size in sizes)
+            total += batch * heads * max(rows, LEAST_ROWS) * max(keys + width, keys * width // 128)
+            most = max(most, (batch * heads * rows if rows_at_once is None else min(rows, rows_at_once)) * keys)
+    if total > MOST_SCORES:
+        return f"its cases ask for {total:.1e} scores, and at most {MOST_SCORES:.1e} are derived"
+    return f"a case asks for {most:.1e} scores at once, and at most {MOST_AT_ONCE:.1e} are" * (most > MOST_AT_ONCE)
 
 
 class Cases:
@@ -164,6 +188,7 @@ class SameInputs:
         self.fixed: dict[Any, tuple[Any, Any]] = {}
         self.yardsticks: dict[str, dict[str, Any]] = {}
         self.limits: dict[str, dict[str, float]] = {}
+        self.intended: dict[str, dict[str, Any]] = {}
         self.log_sums: dict[str, tuple[Any, Any]] = {}
 
     def decoded(self, case: Case, names: Iterable[str]) -> dict[str, Any]:
@@ -186,6 +211,7 @@ class SameInputs:
         if self.exact is None:
             self.exact = Exact(reference_of(self.inputs), problem["dtype"])
         limits = self.limits_for(case, arrays["yardstick"], self.exact)
+        findings += self.yardstick_findings(case, self.exact, limits)
         errors = errors_of(arrays["o"], self.exact, self.fixed_for(numerics), case["errors"])
         recorded, scale = dict(case["errors"]), self.exact.largest
         lse = self.lse_for(case, arrays.get("lse"), recorded.pop("lse", None), findings)
@@ -214,13 +240,38 @@ class SameInputs:
         if key not in self.limits:
             order = numerics["normalise"]
             open_orders = ("after", "before") if order == "either" else (order,)
-            declared = [{**numerics, "normalise": each} for each in open_orders]
-            own = [errors_of(intended_of(self.inputs, each), exact) for each in declared]
-            worst = {name: max(errors[name] for errors in own) for name in LIMITED}
+            worst = self.intended_errors(exact, [{**numerics, "normalise": each} for each in open_orders])
             if digest not in self.yardsticks:
                 self.yardsticks[digest] = errors_of(yardstick, exact)
             self.limits[key] = limits_of(exact, self.yardsticks[digest], worst, self.problem["dtype"])
         return self.limits[key]
+
+    def intended_errors(self, exact: Exact, declared: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        """The largest errors of the intended numerics over some declarations."""
+        own = []
+        for each in declared:
+            key = json.dumps(each, sort_keys=True)
+            if key not in self.intended:
+                self.intended[key] = errors_of(intended_of(self.inputs, each), exact)
+            own.append(self.intended[key])
+        return {name: max(errors[name] for errors in own) for name in LIMITED}
+
+    def yardstick_findings(self, case: Case, exact: Exact, limits: Mapping[str, float]) -> list[str]:
+        """The finding about a yardstick that widens the limit on the largest error further than torch's output can.
+
+        Such an output keeps the limit that follows from the undeclared numerics alone. torch's own needs at most half
+        of it on every kind of inputs (``tests/evidence/test_verify_yardstick.py``).
+        """
+        errors = self.yardsticks[case["digests"]["yardstick"]]
+        if errors["not_finite"]:
+            return ["its yardstick, torch's output, is not finite in rows that are judged"]
+        if errors["max_abs"] <= limits["intended_max_abs"]:
+            return []
+        own = self.intended_errors(exact, [{**UNDECLARED, "normalise": each} for each in ("after", "before")])
+        most = limits_of(exact, {"max_abs": 0.0}, own, self.problem["dtype"])["max_abs"]
+        if errors["max_abs"] <= most:
+            return []
+        return [f"its yardstick, torch's output, errs by {errors['max_abs']:.3g}, and its precision allows {most:.3g}"]
 
     def fixed_for(self, numerics: Mapping[str, Any]) -> tuple[Any, Any] | None:
         """The elements that the inputs fix for these numerics, if any are asked for."""

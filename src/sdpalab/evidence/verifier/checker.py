@@ -11,7 +11,7 @@ from typing import Any
 from sdpalab.evidence.verifier.algebra import check_algebra
 from sdpalab.evidence.verifier.archive import Members, canonical
 from sdpalab.evidence.verifier.builds import check_build
-from sdpalab.evidence.verifier.cases import Cases
+from sdpalab.evidence.verifier.cases import Cases, excess_of
 from sdpalab.evidence.verifier.facts import SPARSE, SPEED_UNITS, TWELVE
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings, Outcome
 
@@ -30,7 +30,11 @@ class Checker(Findings):
         if not names:
             self.find("records", "there is none")
         records = [(name, *self.parsed(name)) for name in names]
-        self.cases.derive(case for _, record, _ in records for case in cases_of(record))
+        judged = [case for _, record, _ in records for case in cases_of(record)]
+        if excess := excess_of(judged, [each for _, record, _ in records for each in cases_of(record, "algebra")]):
+            self.find("records", excess)
+            return self.outcome
+        self.cases.derive(judged)
         for name, record, findings in (("environment.json", *self.parsed("environment.json")), *records):
             self.used.add(name)
             self.outcome.findings += findings
@@ -127,10 +131,10 @@ class Checker(Findings):
                 self.find(where, f"figure {name}: it names neither its GPU nor its source")
 
 
-def cases_of(record: Mapping[str, Any]) -> list[Any]:
-    """The cases of a record; none of one that is malformed."""
+def cases_of(record: Mapping[str, Any], kind: str = "cases") -> list[Any]:
+    """The cases of a record, or its problems in exact arithmetic (``algebra``); none of one that is malformed."""
     try:
-        return list(record["verdict"]["cases"])
+        return list(record["verdict"][kind])
     except MALFORMED:
         return []
 

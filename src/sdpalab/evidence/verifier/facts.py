@@ -59,7 +59,7 @@ SPARSE = {
     "rule": list(Rule.sparse),
     "problem": list(EXTRAS),
 }
-"""Fields that a record lacks while they are empty; before format 4 there was none of them."""
+"""Fields that a record lacks while they are empty."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
