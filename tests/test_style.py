@@ -171,6 +171,7 @@ _MADE = (
     "arrays/",
     "source/",
     "FILE.",
+    "NAME.",
     "my_attention.",
     "rowsum.",
     "scale.py",

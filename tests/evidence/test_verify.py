@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import io
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -68,34 +68,32 @@ def test_the_parts_say_what_the_assembled_file_says(
         assert done.returncode == code
 
 
-def test_the_assembled_file_has_every_definition_of_the_parts_once() -> None:
-    whole = [ast.dump(node) for node in ast.parse(assembled()).body]
-    folder = Path(assemble.__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} == {*assemble.PARTS, "__init__", "assemble"}
-    for part in assemble.PARTS:
-        for node in ast.parse((folder / f"{part}.py").read_text()).body if part != "facts" else ():
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                assert whole.count(ast.dump(node)) == 1, f"{part}: {node.name}"
+def test_the_assembled_file_carries_the_rule_as_it_is() -> None:
+    """Every module that the verifier loads is in the file, word for word but for the name of the package."""
+    modules = assemble.carried_modules()
+    folder = Path(assemble.__file__).parents[2]
+    assert {"sdpalab.judge.rule.limits", "sdpalab.judge.rule.exact", "sdpalab.judge.rule.reference"} <= set(modules)
+    for name, text in modules.items():
+        if name not in ("sdpalab.record", facts.__name__):
+            path = folder.joinpath(*name.split(".")[1:])
+            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            assert text == path.read_text()
+        own = re.sub(r"^(\s*(?:from|import) )sdpalab\b", rf"\1{assemble.PACKAGE}", text, flags=re.MULTILINE)
+        assert f"MODULES['{name.replace('sdpalab', assemble.PACKAGE, 1)}'] = r'''{own}'''" in assembled()
     assert all(getattr(verify, name) == getattr(facts, name) for name in facts.__all__)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("from sdpalab.judge.rule.limits import measure\n", "builds imports sdpalab.judge.rule"),
-        (
-            "from sdpalab.evidence.verifier.arrays import near as close\n",
-            "builds imports sdpalab.evidence.verifier.arrays",
-        ),
-        ("def near():\n    pass\n", "builds and arrays both define near"),
+        ("import torch\n", "builds imports torch, which the assembled file has not"),
+        ("from pydantic import BaseModel\n", "builds imports pydantic"),
+        ("TEXT = \"'''\"\n", "three single quotes"),
     ],
 )
-def test_parts_that_cannot_be_one_file_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str
-) -> None:
-    shutil.copytree(Path(assemble.__file__).parent, tmp_path / "verifier")
-    (tmp_path / "verifier" / "builds.py").write_text(f'"""A part."""\n{text}')
-    monkeypatch.setattr(assemble, "_FOLDER", tmp_path / "verifier")
+def test_modules_that_cannot_be_one_file_are_refused(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    read = assemble._text
+    monkeypatch.setattr(assemble, "_text", lambda name: text if name.endswith(".builds") else read(name))
     with pytest.raises(ValueError, match=message):
         assembled.__wrapped__()
 
@@ -108,15 +106,20 @@ def test_a_bundle_of_an_older_commit_ends_with_a_sentence() -> None:
     ]
 
 
-def test_it_imports_nothing_of_the_lab() -> None:
-    tree = ast.parse(assembled())
-    imported = {
-        (name.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for name in node.names
-    }
-    assert imported <= set(sys.stdlib_module_names) | {"numpy"}
+def test_it_needs_numpy_and_ml_dtypes_alone(sample: Sample, tmp_path: Path) -> None:
+    """Every other package that the lab needs cannot be imported; which modules were loaded is compared."""
+    (tmp_path / "verify.py").write_text(assembled())
+    needs = ("sdpalab", "torch", "pydantic", "jinja2", "matplotlib", "llvmlite", "cryptography", "typer", "rich")
+    alone = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({needs!r})); runpy.run_path('verify.py', run_name='x')"
+    )
+    loaded = "print(*{name.partition('.')[0] for name, each in sys.modules.items() if each})"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{alone}; {loaded}"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    outside = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"__main__", "_distutils_hack"}
+    assert {"numpy", "ml_dtypes", assemble.PACKAGE} <= outside
+    assert not outside & set(needs)
 
 
 def test_no_flipped_byte_of_the_tarball_changes_what_is_read(sample: Sample, tmp_path: Path) -> None:

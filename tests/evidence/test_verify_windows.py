@@ -87,9 +87,10 @@ def problem_of(number: int, **changes: Any) -> Callable[[dict[str, Any]], object
         (problem_of(0, drop=1), "the fields of its problem are not those of the format"),
         (problem_of(3, kv_lengths=[0, 22]), "its array of lengths is not that of its problem"),
         (problem_of(3, kv_lengths=None), "the record says PASSED, and its arrays say INCORRECT"),
-        (problem_of(3, attn_mask=None), "malformed"),
+        (problem_of(3, attn_mask=None), "it names arrays that it cannot have: attn_mask"),
         (problem_of(3, attn_mask="bool:B,1"), "malformed"),
         (problem_of(4, sinks=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(4, sinks=None), "it names arrays that it cannot have: sinks"),
         (problem_of(4, alibi_slopes=None), "the record says PASSED, and its arrays say INCORRECT"),
     ],
 )

@@ -46,11 +46,12 @@ def private_key(path: Path | str) -> Ed25519PrivateKey:
     ed25519, loaders, errors = _library()
     data = _read(path)
     load = loaders.load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else loaders.load_pem_private_key
+    key: Ed25519PrivateKey | None
     try:
         key = load(data, password=None)
     except errors:
         key = None
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
+    if key is None or not isinstance(key, ed25519.Ed25519PrivateKey):
         raise UserError(
             f"{path} is not an ed25519 private key without a passphrase, in PEM or OpenSSH form; "
             "'openssl genpkey -algorithm ed25519 -out KEY' makes one"
@@ -63,11 +64,12 @@ def public_key(path: Path | str) -> Ed25519PublicKey:
     ed25519, loaders, errors = _library()
     data = _read(path)
     load = loaders.load_ssh_public_key if data.startswith(b"ssh-") else loaders.load_pem_public_key
+    key: Ed25519PublicKey | None
     try:
         key = load(data)
     except errors:
         key = None
-    if not isinstance(key, ed25519.Ed25519PublicKey):
+    if key is None or not isinstance(key, ed25519.Ed25519PublicKey):
         raise UserError(
             f"{path} is not an ed25519 public key in PEM or OpenSSH form; "
             "'openssl pkey -in KEY -pubout -out KEY.pub' writes that of a private key"

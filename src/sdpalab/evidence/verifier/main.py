@@ -1,6 +1,7 @@
 """Stand-alone verifier of an SDPA Lab bundle: ``python verify.py BUNDLE.tar.gz`` (or an unpacked directory).
 
-It imports nothing of the lab, only NumPy and the standard library, and recomputes all that can be recomputed:
+It needs NumPy and ml_dtypes, and nothing of the lab: the text of its modules is below, the judge's rule among them. It
+recomputes all that can be recomputed:
 
 - every byte of every file is covered by a digest, and the archive is the one that its files make;
 - for every case, from the raw arrays: which rows are judged, the float64 reference, the intended numerics, the elements
@@ -71,7 +72,3 @@ def main(arguments: list[str]) -> int:
         print(line)
     print("accepted" if outcome.accepted else f"rejected: {len(outcome.findings)} findings")
     return 0 if outcome.accepted else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
