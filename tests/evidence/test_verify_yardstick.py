@@ -55,7 +55,7 @@ def test_torchs_own_output_is_well_within_the_bound(problem: Problem, kind: str)
     together = SameInputs({"problem": problem.to_dict(), "digests": {name: name for name in names}}, members)
     yardstick = torch_output(*inputs.qkv, **problem.scoring_with(inputs.arrays))
     error = measure(yardstick, together.reference, problem.dtype).max_abs
-    assert error <= (0.8 if problem.dtype == "float32" else 0.6) * together.most_of_yardstick()
+    assert error <= 0.6 * together.most_of_yardstick()
 
 
 def forge_yardstick(folder: Path, change: Callable[[Any], None]) -> None:

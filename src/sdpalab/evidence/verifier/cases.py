@@ -271,7 +271,7 @@ class SameInputs:
         """Largest error that torch's output can have: the limit that follows from the undeclared numerics alone.
 
         In float32 that limit is itself an error of few roundings. There four roundings of the largest score, each of
-        which shifts O by up to the largest V, are allowed beside it. torch's own output needs at most 0.8 of the sum on
+        which shifts O by up to the largest V, are allowed beside it. torch's own output needs at most 0.6 of that on
         every kind of inputs (``tests/evidence/test_verify_yardstick.py``).
         """
         own = self.intended_for(UNDECLARED)
