@@ -19,7 +19,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
-from sdpalab.judge.rule.reference import attention_float64, judged_rows
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
@@ -47,6 +47,14 @@ def made(problem: Problem, kind: str) -> Inputs:
         return make_inputs(problem, kind, 11)
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
+
+
+def judged_rows_of(reference: Any) -> Any:
+    """The rows [B, H, Sq] that are judged, at least one: a whole row is NaN or finite."""
+    missing = np.isnan(reference)
+    assert (missing.all(axis=3) == missing.any(axis=3)).all()
+    assert not missing.all()
+    return ~missing[..., 0]
 
 
 def doubled(array: Any) -> torch.Tensor:
@@ -95,18 +103,17 @@ def in_torch(problem: Problem, inputs: Inputs) -> tuple[torch.Tensor, torch.Tens
     return scores, with_sink, v
 
 
-@pytest.mark.sample(24)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_reference_and_the_log_sum_exp_are_torchs(problem: Problem, kind: str) -> None:
     inputs = made(problem, kind)
     scoring = problem.scoring_with(inputs.arrays)
-    judged = judged_rows(*inputs.qkv)
     _, with_sink, v = in_torch(problem, inputs)
     weights = torch.softmax(with_sink, dim=3).nan_to_num(0.0)[..., : problem.seq_kv]
     expected = (weights @ v).numpy()
     reference = attention_float64(*inputs.qkv, **scoring)
-    assert np.isnan(reference[~judged]).all()
+    judged = judged_rows_of(reference)
+    assert judged.all() or not all(np.isfinite(array.astype(np.float32)).all() for array in inputs.qkv)
     largest = np.abs(expected[judged]).max()
     np.testing.assert_allclose(reference[judged], expected[judged], rtol=1e-9, atol=1e-11 * largest)
     lse, limit = log_sum_exp_float64(*inputs.qkv, **scoring, numerics=Numerics())
@@ -115,7 +122,6 @@ def test_the_reference_and_the_log_sum_exp_are_torchs(problem: Problem, kind: st
     assert (limit[judged] < 2.0**-8 * np.maximum(np.abs(np.nan_to_num(rows[judged], neginf=0.0)), 1e5)).all()
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS if set(p.extras) <= set(PLAIN)], ids=lambda p: p.label)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_reference_is_that_of_torchs_own_attention(problem: Problem, kind: str) -> None:
@@ -130,12 +136,12 @@ def test_the_reference_is_that_of_torchs_own_attention(problem: Problem, kind: s
         mask = bias.masked_fill(~seen, -torch.inf)
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=problem.scale)
     expected = torch.where(seen.any(dim=3, keepdim=True), out, 0.0).numpy()
-    reference, judged = attention_float64(*inputs.qkv, **problem.scoring_with(inputs.arrays)), judged_rows(*inputs.qkv)
+    reference = attention_float64(*inputs.qkv, **problem.scoring_with(inputs.arrays))
+    judged = judged_rows_of(reference)
     largest = np.abs(expected[judged]).max()
     np.testing.assert_allclose(reference[judged], expected[judged], rtol=1e-9, atol=1e-11 * largest)
 
 
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS if p.dtype != "float32"], ids=lambda p: p.label)
 @pytest.mark.parametrize("normalise", ["after", "before"])
 @pytest.mark.parametrize("kind", ["normal", "uniform", "outlier", "tiny", "large_logits"])
@@ -155,14 +161,13 @@ def test_the_intended_numerics_are_torchs_operations_with_their_roundings(
     out = (p.to(kind_of_torch).double() @ v).float()
     expected = (out if normalise == "before" else out / total).to(kind_of_torch).double().numpy()
     own = intended_output(*inputs.qkv, **problem.scoring_with(inputs.arrays), numerics=Numerics(normalise=normalise))
-    judged = judged_rows(*inputs.qkv)
+    judged = judged_rows_of(attention_float64(*inputs.qkv, **problem.scoring_with(inputs.arrays)))
     differ = own[judged].astype(np.float64) != expected[judged]
     assert differ.mean() < 0.01
     step = ml_dtypes.finfo(dtype_of(problem.dtype)).eps
     np.testing.assert_allclose(own[judged].astype(np.float64), expected[judged], rtol=float(step), atol=1e-7)
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("kind", ["needle", "uniform", "onehot", "equal", "constant"])
 def test_exact_elements_are_torchs_output_rounded(problem: Problem, kind: str) -> None:

@@ -187,7 +187,7 @@ class SameInputs:
         self.scoring: dict[str, Any] = dict(self.problem.scoring_with(self.inputs.arrays))
         self.weights: dict[Quantisation | None, Weights] = {}
         self.reference = attention_float64(*self.inputs.qkv, **self.shared(None))
-        self.largest = float(np.nanmax(np.abs(self.reference)))
+        self.largest = float(np.nanmax(np.abs(self.reference), initial=0.0))
         self.normal: dict[int, list[str]] = {}
         self.exact: dict[Any, ExactElements] = {}
         self.intended: dict[Numerics, Any] = {}
