@@ -98,7 +98,7 @@ def test_a_schema_allows_the_content_or_an_error() -> None:
     content, failed = json_schema("verify")["anyOf"]
     assert set(content["required"]) == {
         *("schema", "version", "command", "subject", "status", "error"),
-        *("bundle", "accepted", "findings", "summary"),
+        *("bundle", "accepted", "findings", "summary", "signer"),
     }
     assert failed["properties"]["error"]["minLength"] == 1
     assert not failed["additionalProperties"]

@@ -184,6 +184,7 @@ _MADE = (
     "arrays/",
     "source/",
     "FILE.",
+    "NAME.",
     "my_attention.",
     "rowsum.",
     "scale.py",

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from sdpalab.problem import EXTRAS, Problem
 
-__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField"]
+__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField", "dataclass"]
 
 ENVELOPE = ("schema", "version", "command", "subject", "status", "error")
 """The fields around the content of a command's JSON document (:mod:`sdpalab.commands.documents`)."""

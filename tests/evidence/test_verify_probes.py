@@ -18,7 +18,7 @@ from sdpalab.compile import build
 from sdpalab.evidence import BundleWriter, built_module, verify_bundle
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.numerics import intended_output
-from sdpalab.judge.verdict import Status, Verdict
+from sdpalab.judge.verdict import Errors, Status, Verdict, keeps_original_contract
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 
@@ -94,7 +94,9 @@ def call_it_passed(record: dict[str, Any]) -> None:
     """Every case PASSED, with nothing wrong in its errors."""
     for case in record["verdict"]["cases"]:
         case["errors"].update(exact_wrong=0, not_finite=0)
-        case.update(status="PASSED", reason="", original_contract=verify.keeps_original_contract(case["errors"]))
+        case.update(
+            status="PASSED", reason="", original_contract=keeps_original_contract(Errors.from_dict(case["errors"]))
+        )
     contract = sum(case["original_contract"] for case in record["verdict"]["cases"])
     record["verdict"].update(status="PASSED", passed=True, reason="", original_contract=contract)
 

@@ -29,10 +29,12 @@ class JudgedEvidence:
         The judge's ``store`` and ``on_plan``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: Path | None = None) -> None:
         from sdpalab.evidence import BundleWriter
         from sdpalab.evidence.executed import ExecutedPlans
+        from sdpalab.evidence.signing import private_key
 
+        self._key = private_key(key) if key is not None else None
         self._writer = BundleWriter(folder, command=command_line())
         self.arrays, self.plans = self._writer.arrays, ExecutedPlans()
 
@@ -53,7 +55,7 @@ class JudgedEvidence:
             verdict=verdict,
             sources=user_files(spec) if is_user_file(spec) else None,
         )
-        written = self._writer.write_verified()
+        written = self._writer.write_verified(self._key)
         print_bundle(console, written)
         return written
 
@@ -63,6 +65,8 @@ def print_bundle(console: Console, written: WrittenBundle) -> None:
     conclude(console, f"bundle  {written.tarball}")
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
+    if written.envelope is not None:
+        console.print(f"signed  {written.envelope} (key {written.fingerprint})", soft_wrap=True)
 
 
 def _own_command() -> str:

@@ -36,7 +36,7 @@ def compare(
     from sdpalab.evidence.side_by_side import compare_bundles
 
     console = console_and_subject(json, f"{before}, {after}")
-    outcomes = {path: verify_bundle(path) for path in (before, after)}
+    outcomes = {path: verify_bundle(path, report=False) for path in (before, after)}
     sides = {
         side: {"bundle": path, "accepted": outcomes[path].accepted, "findings": list(outcomes[path].findings)}
         for side, path in (("a", before), ("b", after))

@@ -258,6 +258,7 @@ class VerifyContent(Content):
     accepted: bool
     findings: list[str]
     summary: list[str]
+    signer: str | None
 
 
 class ReportContent(Content):

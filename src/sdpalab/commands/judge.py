@@ -24,6 +24,7 @@ from sdpalab.commands.options import (
     LevelOption,
     SeedOption,
     SetOption,
+    SignOption,
     complete_kernel,
     include_dirs_of,
     parse_settings,
@@ -69,6 +70,7 @@ def judge(
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
     ] = None,
+    sign: SignOption = None,
     junit: Annotated[
         str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
     ] = None,
@@ -124,13 +126,15 @@ def judge(
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
+    if sign is not None and bundle is None:
+        raise UserError("--sign signs a bundle: say where it goes with --bundle DIR")
     folders = include_dirs_of(include, kernel)
     if executor is None and where.given:
         raise UserError("--address and --workers are for --executor")
 
     start = time.monotonic()
     with ExitStack() as stack:
-        evidence = stack.enter_context(JudgedEvidence(bundle)) if bundle is not None else None
+        evidence = stack.enter_context(JudgedEvidence(bundle, sign)) if bundle is not None else None
         interrupted = False
         failed = FailedArrays(evidence.arrays if evidence else None)
         seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)

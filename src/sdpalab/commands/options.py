@@ -25,7 +25,7 @@ __all__ = [
     "LevelOption",
     "SeedOption",
     "SetOption",
-    "VerdictsOption",
+    "SignOption",
     "WorkersOption",
     "complete_kernel",
     "executor_of",
@@ -46,6 +46,12 @@ def complete_kernel(incomplete: str) -> list[str]:
 
 
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
+SignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign", metavar="KEY", help="Sign the bundle with this ed25519 private key, PEM or OpenSSH, beside it."
+    ),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
 ]

@@ -35,7 +35,7 @@ def report(
     console = console_and_subject(json, bundle)
     if bundle.endswith(".jsonl"):
         return _search(console, Path(bundle), out, json)
-    outcome = verify_bundle(bundle)
+    outcome = verify_bundle(bundle, report=False)
     page = None
     if outcome.accepted:
         data = ReportData.read(bundle)

@@ -14,7 +14,7 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.options import KERNEL_HELP, IncludeOption, include_dirs_of
+from sdpalab.commands.options import KERNEL_HELP, IncludeOption, SignOption, include_dirs_of
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.shared_options import JsonOption, NumericsOption, checked_numerics
@@ -61,6 +61,7 @@ def repro(
     ] = None,
     include: IncludeOption = None,
     numerics: NumericsOption = None,
+    sign: SignOption = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -77,6 +78,7 @@ def repro(
         case_seconds=case_seconds,
         numerics=checked_numerics(numerics),
         include_dirs=include_dirs_of(include, *asked),
+        sign=sign,
         command=command_line(),
         observer=_PrintedRepro(console, case_seconds),
     )

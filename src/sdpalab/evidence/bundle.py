@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.packing import Packing
 from sdpalab.evidence.records import (
     SOURCES,
     AttemptRecord,
@@ -28,13 +28,16 @@ from sdpalab.evidence.records import (
     leaves_folder,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
-from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest
+from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack, read
 from sdpalab.evidence.verifier.assemble import assembled
-from sdpalab.evidence.verifier.findings import Outcome
-from sdpalab.evidence.verifier.main import verify
+from sdpalab.evidence.verifier.findings import MALFORMED, Outcome
+from sdpalab.evidence.verifier.main import verify_members
 from sdpalab.judge.verdict import Verdict
 from sdpalab.measure import PUBLISHED_MISSION_US, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 __all__ = ["BundleWriter", "WrittenBundle", "mission_floors", "verify_bundle"]
 
@@ -46,12 +49,15 @@ _PATH = re.compile(r"(?<![\w./<:~-])~?(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """Where a bundle was written: its name, the tarball, the tarball's digest beside it, and a copy of the report."""
+    """Where a bundle was written: its name, the tarball, the tarball's digest beside it, a copy of the report, and the
+    envelope of its signature, if it was signed, with the key's fingerprint."""
 
     name: str
     tarball: Path
     side_car: Path
     report: Path
+    envelope: Path | None = None
+    fingerprint: str = ""
 
 
 class BundleWriter:
@@ -171,18 +177,14 @@ class BundleWriter:
                 self._put("harness.diff", self._diff.encode())
             name, created = self._free_name()
             members = self._members()
-            with Packing(name) as packing:
-                packing.add(members)
-                data = ReportData.from_members(name, members, self._command)
-                report = {"report.html": render_report(data).encode()}
-                members |= report
-                packing.add(report | {"manifest.yaml": self._manifest(name, created, members)})
-                return self._put_in_place(name, packing.blob(), report["report.html"])
+            members["report.html"] = render_report(ReportData.from_members(name, members, self._command)).encode()
+            members["manifest.yaml"] = self._manifest(name, created, members)
+            return self._put_in_place(name, pack(name, members), members["report.html"])
         except OSError as error:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
 
-    def write_verified(self) -> WrittenBundle:
-        """:meth:`write`, and verify what was written.
+    def write_verified(self, key: Ed25519PrivateKey | None = None) -> WrittenBundle:
+        """:meth:`write`, verify what was written, and sign it if there is a key.
 
         Raises
         ------
@@ -190,10 +192,14 @@ class BundleWriter:
             If it cannot be written, or what was written does not verify.
         """
         written = self.write()
-        outcome = verify_bundle(written.tarball)
+        outcome = verify_bundle(written.tarball, report=False)
         if not outcome.accepted:
             raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
-        return written
+        if key is None:
+            return written
+        from sdpalab.evidence.signing import fingerprint, sign
+
+        return replace(written, envelope=sign(written.tarball, key), fingerprint=fingerprint(key.public_key()))
 
     def _drop_arrays_of_no_case(self) -> None:
         """Remove what a case left that was interrupted before it had a result."""
@@ -291,8 +297,16 @@ def mission_floors() -> tuple[FloorRecord, ...]:
     return tuple(records)
 
 
-def verify_bundle(path: Path | str) -> Outcome:
+def verify_bundle(path: Path | str, *, report: bool = True, signer: Ed25519PublicKey | None = None) -> Outcome:
     """Check a bundle, packed or unpacked, with the verifier that is in every bundle.
+
+    Parameters
+    ----------
+    path : Path or str
+    report : bool
+        Whether its report is held against the one that its records make.
+    signer : Ed25519PublicKey, optional
+        The key that must have signed it (:func:`sdpalab.evidence.signing.public_key`).
 
     Raises
     ------
@@ -300,9 +314,45 @@ def verify_bundle(path: Path | str) -> Outcome:
         If there is no such file or directory, or it is no bundle.
     """
     try:
-        return verify(path)
+        members, findings = read(Path(path))
     except NotABundleError as error:
         raise UserError(f"{path}: {error}") from None
+    outcome = verify_members(members, findings)
+    if outcome.accepted and report and (finding := _report_finding(members)):
+        outcome.findings.append(finding)
+    if outcome.accepted and signer is not None:
+        from sdpalab.evidence.signing import signature_finding
+
+        if finding := signature_finding(Path(path), members, signer):
+            outcome.findings.append(finding)
+    return outcome
+
+
+def _report_finding(members: Mapping[str, bytes]) -> str:
+    """Why the report of a bundle is not that of its records; empty if it is.
+
+    The report follows from the records, this source, and the packages that draw and fill it.
+    """
+    from sdpalab.evidence.report import render_report
+    from sdpalab.evidence.report_data import ReportData
+
+    manifest = json.loads(members["manifest.yaml"])
+    try:
+        data = ReportData.from_members(manifest["name"], members, manifest["command"])
+        page = render_report(data).encode()
+    except MALFORMED as error:
+        return f"report.html: no report can be made of the records ({type(error).__name__})"
+    if page == members["report.html"]:
+        return ""
+    recorded, here = data.environment, current_environment("")
+    versions = [
+        (f"{name} {recorded.packages.get(name, 'unknown')}", f"{name} {here.packages.get(name, 'unknown')}")
+        for name in ("jinja2", "matplotlib", "numpy")
+    ]
+    versions.append((f"sdpalab {recorded.harness.package_sha256[:12]}", f"sdpalab {here.harness.package_sha256[:12]}"))
+    differ = [f"{theirs}, and here is {ours}" for theirs, ours in versions if theirs != ours]
+    why = f"; it names {'; '.join(differ)}, which may be why: --no-report leaves it unchecked" if differ else ""
+    return f"report.html: it is not the report of these records{why}"
 
 
 def without_paths(text: str) -> str:

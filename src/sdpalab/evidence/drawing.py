@@ -6,6 +6,7 @@ import io
 import re
 from typing import Any
 
+from matplotlib import rcParamsDefault
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -22,7 +23,10 @@ _VARIABLES = {
 }
 """Colours that stand for variables of the page's style sheet; no drawing uses them directly."""
 
+_MACHINES_OWN = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
+"""Parameters that no drawing depends on."""
 STYLE: dict[Any, Any] = {
+    **{name: value for name, value in rcParamsDefault.items() if name not in _MACHINES_OWN},
     "svg.fonttype": "none",
     "svg.hashsalt": "sdpalab",
     "font.size": 9.0,
@@ -42,6 +46,7 @@ STYLE: dict[Any, Any] = {
     "text.color": INK,
     "legend.frameon": False,
 }
+"""matplotlib's defaults with the changes of these pages: a user's matplotlibrc changes no drawing."""
 
 
 def to_svg(figure: Figure, name: str, label: str) -> str:

@@ -17,7 +17,7 @@ from sdpalab.evidence.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
 from sdpalab.evidence.records import FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
 from sdpalab.evidence.report_view import KernelView
-from sdpalab.evidence.verifier.rule import row_errors
+from sdpalab.judge.rule.limits import row_errors
 
 __all__ = ["error_map", "instruction_mix", "limit_shares", "row_strips", "speed_of_light"]
 
@@ -122,8 +122,8 @@ def row_strips(views: Sequence[KernelView]) -> str:
 def _strip(picture: CaseArrays) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """The worst row error of each bin of rows over all heads, as a share of the limit, [1, bins]; NaN if not finite."""
     assert picture.case.limits is not None
-    rows = row_errors(picture.out, picture.exact)
-    rows = np.where(np.isnan(picture.exact.values[..., 0]), 0.0, rows).reshape(-1, rows.shape[-1]).max(axis=0)
+    rows = row_errors(picture.out, picture.reference, picture.case.problem.dtype)
+    rows = np.where(np.isnan(picture.reference[..., 0]), 0.0, rows).reshape(-1, rows.shape[-1]).max(axis=0)
     size = -(-rows.shape[0] // _MOST_BINS)
     worst = np.maximum.reduceat(rows, np.arange(0, rows.shape[0], size)) / picture.case.limits.worst_row_rel_l2
     return np.maximum(worst, 1e-4)[None, :].astype(np.float64)
@@ -139,7 +139,7 @@ def error_map(picture: CaseArrays, name: str) -> str:
         panel = figure.subplots()
         b, h, i, d = case.errors.max_abs_index
         with np.errstate(invalid="ignore"):
-            part = np.abs(picture.out[b, h] - picture.exact.values[b, h]).T / case.limits.max_abs
+            part = np.abs(picture.out[b, h].astype(np.float64) - picture.reference[b, h]).T / case.limits.max_abs
         shares = np.maximum(part, 1e-4)
         image = panel.imshow(shares, aspect="auto", cmap=_HEAT, norm=_SHARES, interpolation="nearest")
         for color, width in (("#ffffff", 2.5), ("#000000", 1.0)):

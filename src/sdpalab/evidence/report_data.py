@@ -10,15 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sdpalab.evidence.records import CUBIN, LOG, PTX, SOURCES, AttemptRecord, Environment, FloorRecord
-from sdpalab.evidence.verifier import weights
 from sdpalab.evidence.verifier.archive import read
-from sdpalab.evidence.verifier.arrays import array_form, decode, input_names
-from sdpalab.evidence.verifier.attention import reference_of
-from sdpalab.evidence.verifier.rule import Exact
-from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of
+from sdpalab.inputs import Inputs
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 
@@ -36,11 +32,11 @@ RULES = {
 
 @dataclass(frozen=True)
 class CaseArrays:
-    """One case's output [B, H, Sq, D] as float32, and the float64 reference."""
+    """One case's output [B, H, Sq, D] in the problem's dtype, and the float64 reference."""
 
     case: Case
     out: Any
-    exact: Exact
+    reference: Any
 
 
 @dataclass(frozen=True)
@@ -124,13 +120,9 @@ class ReportData:
         KeyError
             If the bundle lacks an array of the case.
         """
-        problem = case.problem.to_dict()
-
-        def array(name: str) -> Any:
-            shape, dtype = array_form(name, problem)
-            return np.frombuffer(self.arrays[case.digests[name]], dtype_of(dtype)).reshape(shape)
-
-        return Inputs(**{name: array(name) for name in input_names(problem)}), array("o")
+        members = self._members
+        inputs = inputs_of(case.problem, case.digests, members)
+        return inputs, arrays_of(case.problem, case.digests, members, "o")["o"]
 
     def pictured(self, attempt: AttemptRecord) -> CaseArrays | None:
         """The arrays of the case that a picture of an attempt shows; None if it has none.
@@ -142,24 +134,26 @@ class ReportData:
         if not cases:
             return None
         case = (wrong or [max(cases, key=_fitness)])[0]
-        problem = case.problem.to_dict()
-        names = input_names(problem)
-        arrays = {name: decode(self.arrays[case.digests[name]], *array_form(name, problem)) for name in (*names, "o")}
-        key = json.dumps([problem, [case.digests[name] for name in names]])
+        inputs, out = self.failed_arrays(case)
+        key = json.dumps([case.problem.to_dict(), inputs.digests()])
         if key not in self._references:
-            of_arrays = {**problem, "arrays": arrays}
-            given = weights.Operands(arrays["q"], arrays["k"], arrays["v"], of_arrays)
-            self._references[key] = Exact(reference_of(given), problem["dtype"])
-        return CaseArrays(case, arrays["o"], self._references[key])
+            scoring = case.problem.scoring_with(inputs.arrays)
+            self._references[key] = attention_float64(*inputs.qkv, **scoring)
+        return CaseArrays(case, out, self._references[key])
 
     @cached_property
-    def _references(self) -> dict[str, Exact]:
+    def _members(self) -> dict[str, bytes]:
+        """The arrays by their paths in the bundle."""
+        return {f"arrays/{digest}.raw": content for digest, content in self.arrays.items()}
+
+    @cached_property
+    def _references(self) -> dict[str, Any]:
         """float64 references by problem and inputs: kernels share them."""
         return {}
 
     def _has_arrays(self, case: Case) -> bool:
         judged = case.errors is not None and case.limits is not None
-        names = (*input_names(case.problem.to_dict()), "o")
+        names = ("q", "k", "v", *case.problem.array_shapes, "o")
         return judged and all(case.digests.get(name) in self.arrays for name in names)
 
 

@@ -14,6 +14,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.bundle import BundleWriter, WrittenBundle
 from sdpalab.evidence.kernel_runs import JudgeRequest, KernelOutcome, KernelRun, judged_side_by_side
 from sdpalab.evidence.preparing import JudgedKernel, judged_kernel
+from sdpalab.evidence.signing import private_key
 from sdpalab.evidence.user_source import user_files
 from sdpalab.judge.covering import LARGE_PROBLEMS
 from sdpalab.judge.sandbox.guarded import fork_server
@@ -107,6 +108,7 @@ def repro(
     case_seconds: float | None = None,
     numerics: str = DEFAULT_NUMERICS,
     include_dirs: Sequence[Path] = (),
+    sign: Path | None = None,
     command: Sequence[str] = ("sdpalab.repro",),
     observer: ReproObserver | None = None,
 ) -> ReproResult:
@@ -129,6 +131,8 @@ def repro(
         Rule of the simulator's tensor-core sums (:func:`sdpalab.sim.launch`).
     include_dirs : sequence of Path
         Folders for ``#include``, of users' kernels.
+    sign : Path, optional
+        An ed25519 private key, PEM or OpenSSH, with which the bundle is signed.
     command : sequence of str
         What the bundle names as the command that made it.
     observer : ReproObserver, optional
@@ -153,6 +157,7 @@ def repro(
         raise UserError(f"device is auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"case_seconds is a number of seconds above 0, not {case_seconds:g}")
+    key = private_key(sign) if sign is not None else None
     asked = list(dict.fromkeys(kernels))
     gpu = _open_gpu() if device == "gpu" else None
     large = also_for if also_for is not None else LARGE_PROBLEMS if gpu else ()
@@ -179,7 +184,7 @@ def repro(
             if interrupted and not attempts:
                 raise KeyboardInterrupt
             watch.bundling()
-            written = bundle.write_verified()
+            written = bundle.write_verified(key)
     return ReproResult(
         tuple(attempts),
         skipped | refused,

@@ -1,5 +1,5 @@
-"""The verifier of bundles, in parts: ``sdpalab verify`` runs them, and each bundle carries them as one file.
+"""The verifier of bundles: ``sdpalab verify`` runs it, and each bundle carries it as one file (:mod:`.assemble`).
 
-The parts import the standard library, NumPy and each other. Only :mod:`.facts` imports from the lab; the file has its
-values instead (:mod:`.assemble`).
+Its modules check a bundle's files, records and builds; the figures of a case are those of :mod:`sdpalab.judge.rule`,
+which ``tests/judge/test_rule_against_torch.py`` holds against torch in float64.
 """

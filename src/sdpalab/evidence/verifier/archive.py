@@ -1,12 +1,13 @@
-"""A bundle as files: unpacked from its one canonical form, and held against its manifest."""
+"""A bundle as files: a ``.tar.gz`` whose bytes follow from its members, and a manifest with the digest of each."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import os
 import stat
-import struct
 import tarfile
 import zlib
 from collections.abc import Mapping
@@ -17,32 +18,30 @@ from typing import Any
 
 __all__ = [
     "FORMAT",
-    "MAGIC",
+    "HEADER",
+    "MAX_BYTES",
     "Members",
     "NotABundleError",
     "canonical",
     "check_manifest",
     "manifest_digest",
+    "pack",
     "parse",
     "read",
     "read_directory",
-    "tar_end",
-    "tar_member",
+    "tarred",
     "unpack",
 ]
 
 FORMAT = 8
-"""2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. 3: a log-sum-exp.
-4: the sources of a user's kernel, and cases that were left unjudged. 5: problems in exact arithmetic. 6: what a
-verdict covers. 7: how many terms a float16 accumulator adds before it is rounded. 8: keys behind a length are NaN."""
-READS = (2, 3, 4, 5, 6, 7, FORMAT)
-"""Format 2 is 3 without a log-sum-exp, 3 is 4 without sources and unjudged cases, 4 is 5 without problems in exact
-arithmetic, 5 is 6 without what a verdict covers, in 6 those terms are always 8, and in 7 such keys are as others.
-Bundles of another format are verified by the verify.py that lies in them."""
+"""Format of the records and of the archive; bundles of any other format are refused."""
 MAX_BYTES = 2 << 30
-"""More than this, packed or unpacked, is refused rather than read."""
+"""Largest size of a bundle, packed or unpacked."""
+LEVEL = 1
+"""Compression level of gzip: raw float16 arrays become no smaller with a higher one."""
+HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x04\xff"
+"""Header that gzip writes at this level without a name and a time."""
 Members = dict[str, bytes]
-MAGIC = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H", 52) + b"SL" + struct.pack("<H", 48) + b"sdpalab bundle 1"
 
 
 class NotABundleError(ValueError):
@@ -73,77 +72,72 @@ def _canonical_value(text: bytes) -> dict[str, Any] | None:
     return None
 
 
-def tar_member(top: str, name: str, content: bytes) -> tuple[bytes, bytes, bytes]:
-    """What the canonical tar has of a file: header, content, padding."""
-    info = tarfile.TarInfo(f"{top}/{name}")
-    info.size, info.mode = len(content), 0o644
-    return (
-        info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape"),
-        content,
-        bytes(-len(content) % tarfile.BLOCKSIZE),
-    )
+def tarred(top: str, members: Mapping[str, bytes]) -> bytes:
+    """The tar of ``members`` under the directory ``top``: sorted by name, without times and owners."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(members):
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size = len(members[name])
+            archive.addfile(info, io.BytesIO(members[name]))
+    return buffer.getvalue()
 
 
-def tar_end(size: int) -> bytes:
-    """What ends a tar of so many bytes: two blocks of zeros, and the rest of the record."""
-    blocks = 2 * tarfile.BLOCKSIZE
-    return bytes(blocks + -(size + blocks) % tarfile.RECORDSIZE)
+def pack(top: str, members: Mapping[str, bytes]) -> bytes:
+    """The ``.tar.gz`` of ``members``: the same bytes for the same members."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile("", "wb", LEVEL, buffer, mtime=0) as packed:
+        packed.write(tarred(top, members))
+    return buffer.getvalue()
 
 
 def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
-    """Top directory, members and findings of a ``.tar.gz`` made by :mod:`sdpalab.evidence.packing`.
+    """Top directory, members and findings of a ``.tar.gz`` made by :func:`pack`.
 
     Raises
     ------
     NotABundleError
-        If the bytes do not even resemble one.
+        If the bytes are no such archive, or there is no ``manifest.yaml`` in it.
     """
-    head = blob[: len(MAGIC)]
-    if head != MAGIC:
-        if sum(a == b for a, b in zip(head, MAGIC, strict=False)) < len(MAGIC) // 2:
-            raise NotABundleError("it is not a bundle: it does not begin as the archives that sdpalab writes")
+    changed = blob[: len(HEADER)] != HEADER
+    if changed and sum(a == b for a, b in zip(blob, HEADER, strict=False)) == len(HEADER) - 1:
         return "", {}, ["archive: its header has been changed"]
-    body = blob[len(MAGIC) + 32 :]
-    if hashlib.sha256(body).digest() != blob[len(MAGIC) : len(MAGIC) + 32]:
-        return "", {}, ["archive: its bytes do not have the digest in its header"]
     try:
-        unpacker = zlib.decompressobj(-15)
-        tar = unpacker.decompress(body, MAX_BYTES)
-        if unpacker.unused_data != struct.pack("<II", zlib.crc32(tar), len(tar) & 0xFFFFFFFF):
-            return "", {}, ["archive: it does not end as a gzip file does, or is too large"]
-        return _untar(tar)
-    except (zlib.error, tarfile.TarError, UnicodeError) as error:
-        return "", {}, [f"archive: {error}"]
+        unpacker = zlib.decompressobj(31)
+        tar = unpacker.decompress(blob, MAX_BYTES)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes when it is unpacked")
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("it does not end where its gzip stream ends")
+        top, members, findings = _untarred(tar)
+        own_form = not changed and (bool(findings) or tar == tarred(top, members))
+    except (zlib.error, tarfile.TarError, ValueError) as error:
+        top, members, findings, own_form = "", {}, [f"archive: {error}"], not changed
+    if changed and findings:
+        raise NotABundleError("it is not a bundle: it is no archive that sdpalab writes")
+    if not findings and "manifest.yaml" not in members:
+        raise NotABundleError("it is not a bundle: the archive has no manifest.yaml")
+    if problem := format_problem(members):
+        findings = [problem]
+    elif not own_form:
+        findings = ["archive: it is not in the canonical form, and may have hidden content"]
+    return top, members, findings
 
 
-def _untar(tar: bytes) -> tuple[str, Members, list[str]]:
+def _untarred(tar: bytes) -> tuple[str, Members, list[str]]:
+    """Top directory and members of a tar, and the first entry that no bundle has."""
     members: Members = {}
-    top, at = "", 0
-    while at < len(tar) and any(header := tar[at : at + tarfile.BLOCKSIZE]):
-        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-        top, _, name = info.name.partition("/")
-        if not info.isreg():
-            return top, {}, [f"archive: {info.name} is not a plain file"]
-        if not _plain(info.name) or not name:
-            return top, {}, [f"archive: the path {info.name} leaves the bundle"]
-        at += tarfile.BLOCKSIZE
-        members[name] = tar[at : at + max(info.size, 0)]
-        at += len(members[name]) + -len(members[name]) % tarfile.BLOCKSIZE
-    if not _is_canonical(tar, top, members):
-        return top, members, ["archive: it is not in the canonical form, and has hidden content"]
+    top = ""
+    with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
+        for info in archive:
+            top, _, name = info.name.partition("/")
+            if not info.isreg() or info.issparse():
+                return top, {}, [f"archive: {info.name} is not a plain file"]
+            if not _plain(info.name) or not name:
+                return top, {}, [f"archive: the path {info.name} leaves the bundle"]
+            file = archive.extractfile(info)
+            members[name] = file.read() if file else b""
     return top, members, []
-
-
-def _is_canonical(tar: bytes, top: str, members: Members) -> bool:
-    """True if a tar is, byte for byte, the one that its members make."""
-    at = 0
-    for name in sorted(members):
-        with suppress(ValueError):  # no such header can be made
-            for piece in tar_member(top, name, members[name]):
-                if not tar.startswith(piece, at):
-                    return False
-                at += len(piece)
-    return tar[at:] == tar_end(at)
 
 
 def _plain(name: str) -> bool:
@@ -193,7 +187,7 @@ def read(path: Path) -> tuple[Members, list[str]]:
         return read_directory(path)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise NotABundleError("it is not a bundle: it is larger than 2 GiB")
+            raise NotABundleError(f"it is not a bundle: it is larger than {MAX_BYTES} bytes")
         blob = path.read_bytes()
     except OSError as error:
         raise NotABundleError(f"it cannot be read: {error.strerror}") from None
@@ -213,16 +207,26 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical({k: v for k, v in manifest.items() if k != "digest"})).hexdigest()
 
 
+def format_problem(members: Members) -> str:
+    """The finding about a bundle of another format; empty if there is none, or no manifest that can be read."""
+    manifest = parse(members, "manifest.yaml", [])
+    number = manifest.get("format")
+    if not manifest or (number == FORMAT and type(number) is int):
+        return ""
+    if type(number) is not int:
+        return "manifest.yaml: its format is not a number"
+    which = "a newer" if number > FORMAT else "an older"
+    return f"manifest.yaml: the bundle is of format {number}, and this sdpalab reads {FORMAT}: install {which} sdpalab"
+
+
 def check_manifest(members: Members) -> list[str]:
     """Findings about missing, extra and changed files, and about the manifest's own form."""
     findings: list[str] = []
     manifest = parse(members, "manifest.yaml", findings)
     if findings:
         return findings
-    if manifest.get("format") not in READS:
-        known = " and ".join((", ".join(map(str, READS[:-1])), str(READS[-1])))
-        problem = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier reads {known}"
-        return [f"{problem}; the verify.py in the bundle, or of the commit in its name, is for it"]
+    if problem := format_problem(members):
+        return [problem]
     if manifest.get("digest") != manifest_digest(manifest):
         findings.append("manifest.yaml: its digest over all does not match its content")
     files: Mapping[str, Any] = manifest.get("files") or {}

@@ -1,112 +1,134 @@
-"""Puts the parts of the verifier together into the one file that a bundle carries, which imports nothing of the lab.
+"""Puts the verifier and the judge's rule together into the one file that a bundle carries.
 
-It is made when a bundle is written, and kept nowhere else: no second copy could differ from the parts.
+The file holds the text of each module, and imports it from there under another package name. So it needs NumPy and
+ml_dtypes alone, whether the lab is installed or not. Only two modules are others: the facts are values there, and the
+base of the records has no validation.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from pprint import pformat
 
 from sdpalab.evidence.verifier import facts
 
-__all__ = ["assembled"]
+__all__ = ["CARRIED", "PACKAGE", "assembled", "carried_modules"]
 
-PARTS = (
-    *("archive", "facts", "arrays", "weights", "attention", "rule"),
-    *("findings", "builds", "cases", "algebra", "checker", "main"),
-)
-"""In an order in which each uses at import only what is above it; the docstring of the last is that of the file."""
-ONE_THREAD = """\
+PACKAGE = "sdpalab_verifier"
+"""What the package is called in the file."""
+CARRIED = {"numpy", "ml_dtypes"}
+"""What its modules may import beside the standard library and each other."""
+_MAIN = "sdpalab.evidence.verifier.main"
+_ROOT = Path(__file__).parents[2]
+_RECORD = '''\
+"""The base of records: the verifier checks their fields itself."""
+
+from dataclasses import dataclass as _dataclass
+
+RECORD = None
+
+
+class JsonRecord:
+    """A record."""
+
+
+def dataclass(*, frozen, config):
+    """A dataclass without validation."""
+    return _dataclass(frozen=frozen)
+'''
+_START = """\
+import importlib.abc
+import importlib.util
+import os
+import sys
+
 if __name__ == "__main__":
     # NumPy reads it when it is loaded. The threads that derive cases take all CPUs.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    \"\"\"Imports the modules whose text is in this file.\"\"\"
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in MODULES and not any(each.startswith(name + ".") for each in MODULES):
+            return None
+        package = any(each.startswith(name + ".") for each in MODULES)
+        return importlib.util.spec_from_loader(name, self, is_package=package)
+
+    def exec_module(self, module):
+        exec(compile(MODULES.get(module.__name__, ""), f"verify.py: {module.__name__}", "exec"), module.__dict__)
+
+
 """
-_FOLDER = Path(__file__).parent
-_LAB = __package__.partition(".")[0]
 
 
-@cache
-def assembled() -> str:
-    """The text of ``verify.py``, the same for the same parts.
+def carried_modules() -> dict[str, str]:
+    """The text of every module of the file, by its name in the lab.
 
     Raises
     ------
     ValueError
-        If a part imports what cannot be taken over, or two parts define the same name.
+        If one imports, when it is loaded, what the file has not.
     """
-    doc, sections = "", []
-    imports: set[tuple[str, str]] = set()
-    defined: dict[str, str] = {}
-    for part in PARTS:
-        source = (_FOLDER / f"{part}.py").read_text("utf-8")
-        tree = ast.parse(source)
-        doc = ast.get_docstring(tree, clean=False) or ""
-        dropped = {0}
-        for number, node in enumerate(tree.body):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                imports |= _outside(node, part)
-                dropped.add(number)
-            for name in _names(node):
-                if defined.setdefault(name, part) != part and name != "__all__":
-                    raise ValueError(f"{part} and {defined[name]} both define {name}")
-            if "__all__" in _names(node):
-                dropped.add(number)
-        body = _facts() if part == "facts" else _remaining(source, tree, dropped)
-        sections += [f"# --- {part} ".ljust(120, "-"), body]
-    head = f'#!/usr/bin/env python3\n"""{doc}"""\n\nfrom __future__ import annotations\n\n{_merged(imports)}'
-    return "\n\n\n".join([head, *sections]) + "\n"
+    texts: dict[str, str] = {}
+    wanted = [_MAIN]
+    while wanted:
+        name = wanted.pop()
+        if name in texts:
+            continue
+        texts[name] = _text(name)
+        for imported in _imports(ast.parse(texts[name])):
+            if imported.partition(".")[0] == "sdpalab":
+                wanted.append(imported)
+            elif imported.partition(".")[0] not in CARRIED | set(_standard_library()):
+                raise ValueError(f"{name} imports {imported}, which the assembled file has not")
+    return dict(sorted(texts.items()))
 
 
-def _outside(node: ast.Import | ast.ImportFrom, part: str) -> set[tuple[str, str]]:
-    """The imports of a part that are the file's, too: (module, name), or (module, "") for a module itself."""
-    if isinstance(node, ast.ImportFrom):
-        if node.module == "__future__":
-            return set()
-        if node.module and node.module.partition(".")[0] == _LAB:
-            inside = node.module.startswith(f"{__package__}.") and all(alias.asname is None for alias in node.names)
-            if not inside and part != "facts":
-                raise ValueError(f"{part} imports {node.module}, which the assembled file has not")
-            return set()
-        return set() if part == "facts" else {(str(node.module), ast.unparse(alias)) for alias in node.names}
-    return {(ast.unparse(alias), "") for alias in node.names}
+@cache
+def assembled() -> str:
+    """The text of ``verify.py``, the same for the same modules; raises as :func:`carried_modules`."""
+    modules = carried_modules()
+    doc = ast.get_docstring(ast.parse(modules[_MAIN]), clean=False)
+    parts = [f'#!/usr/bin/env python3\n"""{doc}"""\n\n{_START}MODULES = {{}}\n']
+    for name, text in modules.items():
+        own = re.sub(r"^(\s*(?:from|import)\s+)sdpalab\b", rf"\1{PACKAGE}", text, flags=re.MULTILINE)
+        if "'''" in own:
+            raise ValueError(f"{name} has three single quotes, which end its text in the assembled file")
+        parts.append(f"\n# --- {name} ".ljust(120, "-"))
+        parts.append(f"MODULES[{name.replace('sdpalab', PACKAGE, 1)!r}] = r'''{own}'''\n")
+    main = _MAIN.replace("sdpalab", PACKAGE, 1)
+    parts.append(f"\nsys.meta_path.insert(0, Carried())\n\nfrom {main} import main  # noqa: E402\n")
+    parts.append('if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n')
+    return "\n".join(parts)
 
 
-def _merged(imports: set[tuple[str, str]]) -> str:
-    """Import statements: of modules, of names, and last of NumPy, which is not in the standard library."""
-    modules = sorted(module for module, name in imports if not name)
-    names: dict[str, list[str]] = {}
-    for module, name in sorted(imports):
-        names.setdefault(module, []).extend([name] if name else [])
-    lines = [f"import {module}" for module in modules if not module.startswith("numpy")]
-    lines += [f"from {module} import {', '.join(listed)}" for module, listed in names.items() if listed]
-    return "\n".join(
-        [*lines, "", ONE_THREAD, *(f"import {module}" for module in modules if module.startswith("numpy"))]
-    )
+def _text(name: str) -> str:
+    """The text of a module of the lab."""
+    if name == "sdpalab.record":
+        return _RECORD
+    if name == facts.__name__:
+        values = (f"{each} = {pformat(getattr(facts, each), width=110, compact=True)}" for each in facts.__all__)
+        return "\n".join(values) + "\n"
+    path = _ROOT.joinpath(*name.split(".")[1:])
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
 
 
-def _names(node: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a part defines."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """The modules that a module imports when it is loaded."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
 
 
-def _remaining(source: str, tree: ast.Module, dropped: set[int]) -> str:
-    """The source of a part without its docstring, its imports and ``__all__``; comments stay."""
-    lines = source.splitlines()
-    gone = {
-        line
-        for number, node in enumerate(tree.body)
-        if number in dropped
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    return "\n".join(line for number, line in enumerate(lines, 1) if number not in gone).strip("\n")
+def _standard_library() -> frozenset[str]:
+    import sys
 
-
-def _facts() -> str:
-    """The facts as values."""
-    return "\n".join(f"{name} = {pformat(getattr(facts, name), width=110, compact=True)}" for name in facts.__all__)
+    return sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""A case in a bundle: all figures of its record are derived again from its raw arrays."""
+"""A case in a bundle: all figures of its record are derived again from its raw arrays, by the judge's own rule."""
 
 from __future__ import annotations
 
@@ -7,35 +7,59 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, replace
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from sdpalab.evidence.verifier.archive import Members
-from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, near, normal_inputs, padding_of
-from sdpalab.evidence.verifier.attention import intended_of, reference_of
-from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
+from sdpalab.evidence.verifier.arrays import arrays_of, inputs_of, is_at, near, paths_of, problem_of
+from sdpalab.evidence.verifier.facts import STATUSES
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings
-from sdpalab.evidence.verifier.rule import (
-    Exact,
-    errors_of,
-    fixed_elements,
-    has_rule_for,
-    keeps_original_contract,
-    limits_of,
-    lse_errors_of,
-    lse_of,
-    status_of,
-)
-from sdpalab.evidence.verifier.weights import Operands
+from sdpalab.inputs import make_inputs, padded_keys
+from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
+from sdpalab.judge.rule.figures import Errors, Limits, LseErrors, broken_rules, keeps_original_contract
+from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, limits_for, measure, row_errors
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, dequantised, intended_output, orders_of
+from sdpalab.judge.rule.reference import ROWS, Weights, attention_float64, finite
+from sdpalab.kernels.declarations import Numerics, Quantisation
+from sdpalab.problem import ARRAYS
 
-__all__ = ["Cases"]
+__all__ = ["MOST_AT_ONCE", "MOST_SCORES", "Cases", "excess_of"]
 
 DERIVED = ("PASSED", "INCORRECT", "NOT_FINITE")
 """Statuses that follow from arrays."""
+OUTPUTS = ("o", "yardstick", "lse", "o_second")
+"""Arrays that a case may have beside its inputs."""
 MOST_THREADS = 8
+MOST_SCORES = 1 << 36
+"""Scores that the cases of a bundle may ask for together: about an hour on two cores."""
+MOST_AT_ONCE = 1 << 28
+"""Scores of one block of rows, or of one problem in exact arithmetic: 2 GiB in float64."""
+LEAST_ROWS = 64
+"""Rows that a head counts for at least: a loop over keys costs as much for one row as for so many."""
 Case = Mapping[str, Any]
+
+
+def excess_of(cases: Iterable[Case], algebra: Iterable[Case]) -> str:
+    """The finding about cases that ask for more work than :data:`MOST_SCORES`; empty if they do not.
+
+    An element of the output counts as a score, and so do 128 products of a score. The sizes alone decide: no array is
+    read.
+    """
+    total, most = 0, 0
+    for each, rows_at_once in (*((case, ROWS) for case in cases), *((case, None) for case in algebra)):
+        with suppress(*MALFORMED):
+            sizes = (each["problem"][name] for name in ("batch", "heads", "seq_q", "seq_kv", "head_dim"))
+            batch, heads, rows, keys, width = (max(int(size), 1) for size in sizes)
+            total += batch * heads * max(rows, LEAST_ROWS) * max(keys + width, keys * width // 128)
+            most = max(most, (batch * heads * rows if rows_at_once is None else min(rows, rows_at_once)) * keys)
+    if total > MOST_SCORES:
+        return f"its cases ask for {total:.1e} scores, and at most {MOST_SCORES:.1e} are derived"
+    return f"a case asks for {most:.1e} scores at once, and at most {MOST_AT_ONCE:.1e} are" * (most > MOST_AT_ONCE)
 
 
 class Cases:
@@ -56,14 +80,14 @@ class Cases:
         for case in cases:
             with suppress(*MALFORMED):
                 if case["status"] in DERIVED and not missing_of(case, members):
-                    inputs = [case["digests"][name] for name in input_names(case["problem"])]
+                    inputs = [case["digests"][name] for name in input_names(case)]
                     groups.setdefault(json.dumps([inputs, case["problem"]], sort_keys=True), []).append(case)
         left = deque(sorted(groups.values(), key=lambda group: -size_of(group[0], members)))
 
         def work() -> None:
             while left:
                 with suppress(IndexError):  # another thread has taken the last
-                    self.derived.update(derived_together(left.popleft(), members, self.bundle.format))
+                    self.derived.update(derived_together(left.popleft(), members))
 
         threads = [Thread(target=work, daemon=True) for _ in range(min(thread_count(), len(left)) - 1)]
         try:
@@ -85,7 +109,8 @@ class Cases:
             self.bundle.find(where, f"{case['status']!r} is not a status of a case")
         if case["status"] != "PASSED" and not case["reason"]:
             self.bundle.find(where, f"{case['status']} without a reason")
-        contract = keeps_original_contract(case["errors"]) if case["errors"] else None
+        errors: Any = SimpleNamespace(**case["errors"]) if case["errors"] else None
+        contract = keeps_original_contract(errors) if errors else None
         if case["original_contract"] is not contract:
             self.bundle.find(
                 where, f"by its errors the original contract is {contract}, not {case['original_contract']}"
@@ -94,7 +119,9 @@ class Cases:
         simulated = built or str(case["run"].get("device", "")).startswith("simulator")
         if set(ran) - built or (case["status"] == "PASSED" and simulated and not ran):
             self.bundle.find(where, "it does not say that it ran the PTX in this bundle")
-        self.bundle.used.update(paths_of(case).values())
+        self.bundle.used.update(paths_of(case["digests"]).values())
+        if others := sorted(set(case["digests"]) - {*input_names(case), *OUTPUTS}):
+            self.bundle.find(where, f"it names arrays that it cannot have: {', '.join(others)}")
         missing = missing_of(case, self.bundle.members)
         if "o_second" in case["digests"] and case["status"] == "PASSED":
             self.bundle.find(where, "PASSED, and its two runs gave different outputs")
@@ -105,7 +132,7 @@ class Cases:
             return False
         derived = self.derived.pop(id(case), None)
         if derived is None:
-            (derived,) = derived_together([case], self.bundle.members, self.bundle.format).values()
+            (derived,) = derived_together([case], self.bundle.members).values()
         if isinstance(derived, Exception):
             raise derived
         for what in derived:
@@ -113,20 +140,20 @@ class Cases:
         return True
 
 
-def paths_of(case: Case) -> dict[str, str]:
-    """The files of a case's arrays, by what they are."""
-    return {name: f"arrays/{digest}.raw" for name, digest in case["digests"].items()}
+def input_names(case: Case) -> list[str]:
+    """The input arrays of a case: Q, K, V, and those that further fields of its problem stand for."""
+    return [*"qkv", *(name for name in ARRAYS if case["problem"].get(name))]
 
 
 def missing_of(case: Case, members: Members) -> list[str]:
     """The arrays that a case needs and the bundle lacks."""
-    paths = paths_of(case)
-    return [name for name in (*input_names(case["problem"]), "o", "yardstick") if paths.get(name, "") not in members]
+    paths = paths_of(case["digests"])
+    return [name for name in (*input_names(case), "o", "yardstick") if paths.get(name, "") not in members]
 
 
 def size_of(case: Case, members: Members) -> int:
     """A figure that grows with the number of scores of a case."""
-    paths = paths_of(case)
+    paths = paths_of(case["digests"])
     return len(members[paths["q"]]) * len(members[paths["k"]])
 
 
@@ -137,13 +164,13 @@ def thread_count() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS)
 
 
-def derived_together(cases: list[Case], members: Members, form: int) -> dict[int, list[str] | Exception]:
+def derived_together(cases: list[Case], members: Members) -> dict[int, list[str] | Exception]:
     """What is wrong with the arrays or figures of each case, by its ``id``; they have the same problem and inputs."""
     results: dict[int, list[str] | Exception] = {}
     group: SameInputs | None = None
     for case in cases:
         try:
-            group = group or SameInputs(case, members, form)
+            group = group or SameInputs(case, members)
             results[id(case)] = group.findings_of(case)
         except MALFORMED as error:
             results[id(case)] = error
@@ -153,50 +180,55 @@ def derived_together(cases: list[Case], members: Members, form: int) -> dict[int
 class SameInputs:
     """Derives cases with the same problem and the same inputs: what they have in common is derived once."""
 
-    def __init__(self, case: Case, members: Members, form: int) -> None:
+    def __init__(self, case: Case, members: Members) -> None:
         self.members = members
-        self.padded = form >= 8
-        self.problem = case["problem"]
-        self.arrays = self.decoded(case, input_names(self.problem))
-        q, k, v = (self.arrays[name] for name in "qkv")
-        self.inputs = Operands(q, k, v, {**self.problem, "arrays": self.arrays})
-        self.exact: Exact | None = None
+        self.problem = problem_of(case["problem"])
+        self.inputs = inputs_of(self.problem, case["digests"], members)
+        self.scoring: dict[str, Any] = dict(self.problem.scoring_with(self.inputs.arrays))
+        self.weights: dict[Quantisation | None, Weights] = {}
+        self.reference = attention_float64(*self.inputs.qkv, **self.shared(None))
+        self.largest = float(np.nanmax(np.abs(self.reference), initial=0.0))
         self.normal: dict[int, list[str]] = {}
-        self.fixed: dict[Any, tuple[Any, Any]] = {}
-        self.yardsticks: dict[str, dict[str, Any]] = {}
-        self.limits: dict[str, dict[str, float]] = {}
-        self.log_sums: dict[str, tuple[Any, Any]] = {}
+        self.exact: dict[Any, ExactElements] = {}
+        self.intended: dict[Numerics, Any] = {}
+        self.limits: dict[tuple[str, Numerics], Limits] = {}
+        self.log_sums: dict[Numerics, tuple[Any, Any]] = {}
 
-    def decoded(self, case: Case, names: Iterable[str]) -> dict[str, Any]:
-        """Arrays of a case by name."""
-        paths, problem = paths_of(case), case["problem"]
-        return {name: decode(self.members[paths[name]], *array_form(name, problem)) for name in names}
+    def shared(self, quantised: Quantisation | None) -> dict[str, Any]:
+        """How scores are made, and the softmax weights of Q and K as they are quantised."""
+        if quantised not in self.weights:
+            q, k = self.inputs.q, self.inputs.k
+            if quantised is not None:
+                q, k = dequantised(finite(q), quantised), dequantised(finite(k), quantised)
+            self.weights[quantised] = Weights(q, k, **self.scoring)
+        return {**self.scoring, "weights": self.weights[quantised]}
 
     def findings_of(self, case: Case) -> list[str]:
         """What is wrong with the arrays or the figures of a case."""
         findings: list[str] = []
-        problem, numerics = case["problem"], case["run"]["numerics"]
-        arrays = self.decoded(case, [name for name in case["digests"] if name not in self.arrays])
-        if problem.get("kv_lengths") and self.arrays["kv_lengths"].tolist() != list(problem["kv_lengths"]):
+        names = [name for name in ("o", "yardstick", "lse") if name in case["digests"]]
+        arrays = arrays_of(self.problem, case["digests"], self.members, names)
+        lengths = self.problem.kv_lengths
+        if lengths is not None and self.scoring["kv_lengths"].tolist() != list(lengths):
             findings.append("its array of lengths is not that of its problem")
-        if self.padded:
-            padding = padding_of(problem)
-            other = [name for name in "kv" if not np.isnan(np.moveaxis(self.arrays[name], 2, 1)[padding]).all()]
-            findings += [f"the padding of {name} is not NaN" for name in other]
+        padding = padded_keys(lengths, self.problem.batch, self.problem.seq_kv)
+        behind = {name: np.moveaxis(getattr(self.inputs, name), 2, 1)[padding] for name in "kv"}
+        findings += [f"the padding of {name} is not NaN" for name, keys in behind.items() if not np.isnan(keys).all()]
         if case["inputs"] == "normal":
             findings += self.normal_findings(case["seed"])
-        declares = case["run"].get("ptx_sha256")
-        if not (has_rule_for(numerics) if declares else numerics == UNDECLARED):
-            findings.append(f"there is no rule for the numerics that it declares, {numerics}")
-        if self.exact is None:
-            self.exact = Exact(reference_of(self.inputs), problem["dtype"])
-        limits = self.limits_for(case, arrays["yardstick"], self.exact)
-        errors = errors_of(arrays["o"], self.exact, self.fixed_for(numerics), case["errors"])
-        recorded, scale = dict(case["errors"]), self.exact.largest
-        lse = self.lse_for(case, arrays.get("lse"), recorded.pop("lse", None), findings)
-        compare(findings, "errors", recorded, errors, scale)
-        compare(findings, "limits", case["limits"], limits, scale)
-        status = status_of(errors, limits, lse)
+        declared = case["run"]["numerics"]
+        numerics = numerics_of(declared, built=bool(case["run"].get("ptx_sha256")))
+        if numerics is None:
+            return [*findings, f"there is no rule for the numerics that it declares, {declared}"]
+        limits = self.limits_for(case["digests"]["yardstick"], arrays["yardstick"], numerics)
+        findings += self.yardstick_findings(limits)
+        errors = measure(arrays["o"], self.reference, self.problem.dtype, self.exact_for(numerics))
+        recorded = {**case["errors"]}
+        lse = self.lse_for(arrays.get("lse"), recorded.pop("lse", None), numerics, findings)
+        figures = {name: value for name, value in asdict(errors).items() if name != "lse"}
+        compare(findings, "errors", recorded, self.placed(figures, recorded, arrays["o"]), self.largest)
+        compare(findings, "limits", case["limits"], asdict(limits), self.largest)
+        status = status_of(replace(errors, lse=lse), limits)
         if case["status"] != status:
             findings.append(f"the record says {case['status']}, and its arrays say {status}")
         return findings
@@ -204,62 +236,136 @@ class SameInputs:
     def normal_findings(self, seed: int) -> list[str]:
         """Which inputs are not the normal ones of a seed."""
         if seed not in self.normal:
+            generated = make_inputs(self.problem, "normal", seed).arrays
             self.normal[seed] = [
                 f"{name} is not what normal inputs of seed {seed} are"
-                for name, generated in normal_inputs(self.problem, seed, padded=self.padded)
+                for name, array in self.inputs.arrays.items()
                 # another math library may round one element in 10**12 the other way
-                if np.count_nonzero(differing(self.arrays[name], generated)) > 1 + generated.size // 10**6
+                if differing(array, generated[name]) > 1 + array.size // 10**6
             ]
         return self.normal[seed]
 
-    def limits_for(self, case: Case, yardstick: Any, exact: Exact) -> dict[str, float]:
-        """The limits of a case: they follow from its yardstick and its numerics."""
-        numerics, digest = case["run"]["numerics"], case["digests"]["yardstick"]
-        key = json.dumps([digest, numerics], sort_keys=True)
-        if key not in self.limits:
-            order = numerics["normalise"]
-            open_orders = ("after", "before") if order == "either" else (order,)
-            declared = [{**numerics, "normalise": each} for each in open_orders]
-            own = [errors_of(intended_of(self.inputs, each), exact) for each in declared]
-            worst = {name: max(errors[name] for errors in own) for name in LIMITED}
-            if digest not in self.yardsticks:
-                self.yardsticks[digest] = errors_of(yardstick, exact)
-            self.limits[key] = limits_of(exact, self.yardsticks[digest], worst, self.problem["dtype"])
-        return self.limits[key]
+    def intended_for(self, numerics: Numerics) -> list[Any]:
+        """The intended outputs of declared numerics, one for each order that they leave open."""
+        for each in orders_of(numerics):
+            if each not in self.intended:
+                shared = self.shared(each.quantised)
+                self.intended[each] = intended_output(*self.inputs.qkv, **shared, numerics=each)
+        return [self.intended[each] for each in orders_of(numerics)]
 
-    def fixed_for(self, numerics: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    def limits_for(self, digest: str, yardstick: Any, numerics: Numerics) -> Limits:
+        """The limits of a case: they follow from its yardstick, which has this digest, and its numerics."""
+        if (digest, numerics) not in self.limits:
+            intended = self.intended_for(numerics)
+            self.limits[digest, numerics] = limits_for(self.reference, yardstick, intended, self.problem.dtype)
+        return self.limits[digest, numerics]
+
+    def yardstick_findings(self, limits: Limits) -> list[str]:
+        """The finding about a yardstick that widens the limit on the largest error further than torch's output can."""
+        if limits.yardstick_max_abs <= limits.intended_max_abs:
+            return []
+        most = self.most_of_yardstick()
+        if limits.yardstick_max_abs <= most:
+            return []
+        error = f"errs by {limits.yardstick_max_abs:.3g}, and its precision allows {most:.3g}"
+        return [f"its yardstick, torch's output, {error}"]
+
+    def most_of_yardstick(self) -> float:
+        """Largest error that torch's output can have: the limit that follows from the undeclared numerics alone.
+
+        In float32 that limit is itself an error of few roundings. There four roundings of the largest score, each of
+        which shifts O by up to the largest V, are allowed beside it. torch's own output needs at most 0.6 of that on
+        every kind of inputs (``tests/evidence/test_verify_yardstick.py``).
+        """
+        own = self.intended_for(UNDECLARED)
+        most = limits_for(self.reference, own[0], own, self.problem.dtype).max_abs
+        if self.problem.dtype != "float32":
+            return most
+        q, k = (np.linalg.norm(finite(array), axis=3).max() for array in (self.inputs.q, self.inputs.k))
+        tops = (each.most[np.isfinite(each.most)] for each in self.shared(None)["weights"])
+        score = abs(self.problem.scale) * float(q * k) + max(float(np.abs(top).max(initial=0.0)) for top in tops)
+        return most + 4 * UNIT_ROUNDOFF["float32"] * (1 + score) * float(np.abs(finite(self.inputs.v)).max())
+
+    def exact_for(self, numerics: Numerics) -> ExactElements | None:
         """The elements that the inputs fix for these numerics, if any are asked for."""
-        if numerics["accumulate"] != "float32":
+        if not has_exact_elements(numerics):
             return None
-        narrow = numerics["quantised"]
-        softcap = self.problem.get("softcap", 0.0)
-        cap_error = 2.0**-11 * softcap if numerics.get("tanh") == "approx" else 0.0
-        key = numerics["normalise"] == "after", cap_error, narrow and narrow["rows"]
-        if key not in self.fixed:
-            self.fixed[key] = fixed_elements(self.inputs, *key)
-        return self.fixed[key]
+        any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
+        key = any_count, cap_error, numerics.quantised
+        if key not in self.exact:
+            self.exact[key] = exact_elements(
+                *self.inputs.qkv,
+                **self.shared(numerics.quantised),
+                any_count=any_count,
+                cap_error=cap_error,
+                quantised=numerics.quantised,
+            )
+        return self.exact[key]
+
+    def placed(self, figures: dict[str, Any], recorded: Mapping[str, Any], out: Any) -> dict[str, Any]:
+        """The figures, with the recorded places of the largest element and row if they are such places."""
+        with np.errstate(invalid="ignore"):
+            elements = np.abs(out.astype(np.float64) - self.reference)
+            rows = row_errors(out, self.reference, self.problem.dtype)
+        for name, place, values in (("max_abs", "max_abs_index", elements), ("worst_row_rel_l2", "worst_row", rows)):
+            same = place in recorded and is_at(values, recorded[place], figures[name], self.largest)
+            figures[place] = recorded[place] if same else list(figures[place])
+        return figures
 
     def lse_for(
-        self, case: Case, lse: Any, recorded: Mapping[str, Any] | None, findings: list[str]
-    ) -> dict[str, Any] | None:
+        self, lse: Any, recorded: Mapping[str, Any] | None, numerics: Numerics, findings: list[str]
+    ) -> LseErrors | None:
         """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
         if (recorded is None) is not (lse is None):
             findings.append("a log-sum-exp without figures, or figures without one")
         if recorded is None or lse is None:
             return None
-        key = json.dumps(case["run"]["numerics"], sort_keys=True)
-        if key not in self.log_sums:
-            self.log_sums[key] = lse_of(self.inputs, case["run"]["numerics"])
-        reference, limit = self.log_sums[key]
-        derived = lse_errors_of(lse, reference, limit, list(recorded["row"]))
+        if numerics not in self.log_sums:
+            shared = self.shared(numerics.quantised)
+            self.log_sums[numerics] = log_sum_exp_float64(*self.inputs.qkv, **shared, numerics=numerics)
+        reference, limit = self.log_sums[numerics]
+        errors = measure_lse(lse, reference, limit)
+        with np.errstate(invalid="ignore"):
+            shares = np.abs(lse.astype(np.float64) - reference) / limit
+        if is_at(shares, list(recorded["row"]), errors.error / errors.limit if errors.limit else 0.0, 2.0**23):
+            place = tuple(recorded["row"])
+            errors = replace(
+                errors, row=place, limit=float(limit[place]), error=float(abs(float(lse[place]) - reference[place]))
+            )
         # The sums behind the reference are larger than the limit by as much as float32 is coarse.
+        derived = {**asdict(errors), "row": list(errors.row)}
         compare(findings, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
-        return derived
+        return errors
 
 
-def differing(one: Any, other: Any) -> Any:
-    """Where two arrays differ; NaN and NaN do not."""
-    return (one != other) & ~((one != one) & (other != other))
+def differing(one: Any, other: Any) -> int:
+    """In how many elements two arrays differ; two NaN are the same."""
+    return int(np.count_nonzero((one != other) & ~((one != one) & (other != other))))
+
+
+def numerics_of(declared: Mapping[str, Any], *, built: bool) -> Numerics | None:
+    """The numerics that a record declares, in their one form; None if there is no rule for them.
+
+    A candidate that was not ``built``, such as a callable, declares none.
+    """
+    with suppress(TypeError, ValueError):
+        numerics = Numerics.from_dict(declared)
+        if numerics.to_dict() != {**declared} or (numerics == UNDECLARED) is built:
+            return None
+        if built:
+            check_numerics(numerics)
+        return numerics
+    return None
+
+
+def status_of(errors: Errors, limits: Limits) -> str:
+    """PASSED, INCORRECT or NOT_FINITE: the status by the numbers alone."""
+    broken = broken_rules(errors, limits)
+    if "not_finite" in broken:
+        return "NOT_FINITE"
+    if broken == ("lse",) and errors.lse is not None and errors.lse.not_finite:
+        return "NOT_FINITE"
+    return "INCORRECT" if broken else "PASSED"
 
 
 def compare(

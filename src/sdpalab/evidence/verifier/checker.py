@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sdpalab.evidence.verifier.algebra import check_algebra
 from sdpalab.evidence.verifier.archive import Members, canonical
+from sdpalab.evidence.verifier.arrays import problem_of
 from sdpalab.evidence.verifier.builds import check_build
-from sdpalab.evidence.verifier.cases import Cases
-from sdpalab.evidence.verifier.facts import SPARSE, SPEED_UNITS, TWELVE
+from sdpalab.evidence.verifier.cases import Cases, excess_of
+from sdpalab.evidence.verifier.facts import SPEED_UNITS
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings, Outcome
+from sdpalab.judge.coverage import coverage_of
+from sdpalab.problem import TWELVE_CASES
 
-__all__ = ["Checker", "covers_of", "is_plain"]
+__all__ = ["Checker"]
 
 
 class Checker(Findings):
@@ -30,7 +32,11 @@ class Checker(Findings):
         if not names:
             self.find("records", "there is none")
         records = [(name, *self.parsed(name)) for name in names]
-        self.cases.derive(case for _, record, _ in records for case in cases_of(record))
+        judged = [case for _, record, _ in records for case in cases_of(record)]
+        if excess := excess_of(judged, [each for _, record, _ in records for each in cases_of(record, "algebra")]):
+            self.find("records", excess)
+            return self.outcome
+        self.cases.derive(judged)
         for name, record, findings in (("environment.json", *self.parsed("environment.json")), *records):
             self.used.add(name)
             self.outcome.findings += findings
@@ -96,14 +102,16 @@ class Checker(Findings):
         contract = sum(case["original_contract"] is True for case in verdict["cases"])
         if verdict["original_contract"] != contract:
             self.find(where, f"{contract} of its cases keep the original contract, not {verdict['original_contract']}")
-        if "covers" in verdict and verdict["covers"] != covers_of(verdict["cases"]):
+        problems = [problem_of(case["problem"]) for case in verdict["cases"]]
+        covered = coverage_of(problems, any("lse" in case["digests"] for case in verdict["cases"]))
+        if "covers" in verdict and verdict["covers"] != covered:
             self.find(where, f"the verdict covers {', '.join(verdict['covers'])}, which is not what its cases have")
-        judged = [
-            (tuple(case["problem"][size] for size in ("batch", "heads", "seq_q", "head_dim")), case["seed"])
-            for case in verdict["cases"]
-            if case["inputs"] == "normal" and is_plain(case["problem"]) and case["status"] == "PASSED"
+        passed_on = [
+            (problem, case["seed"])
+            for problem, case in zip(problems, verdict["cases"], strict=True)
+            if case["inputs"] == "normal" and case["status"] == "PASSED"
         ]
-        twelve = sum(pair in judged for pair in TWELVE)
+        twelve = sum(pair in passed_on for pair in TWELVE_CASES)
         algebraic = f"; {exact.count('EQUAL')} of {len(exact)} problems equal in exact arithmetic" if exact else ""
         left = f", {len(unjudged)} left unjudged" if unjudged else ""
         self.outcome.summary.append(
@@ -127,29 +135,9 @@ class Checker(Findings):
                 self.find(where, f"figure {name}: it names neither its GPU nor its source")
 
 
-def cases_of(record: Mapping[str, Any]) -> list[Any]:
-    """The cases of a record; none of one that is malformed."""
+def cases_of(record: Mapping[str, Any], kind: str = "cases") -> list[Any]:
+    """The cases of a record, or its problems in exact arithmetic (``algebra``); none of one that is malformed."""
     try:
-        return list(record["verdict"]["cases"])
+        return list(record["verdict"][kind])
     except MALFORMED:
         return []
-
-
-def covers_of(cases: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the cases of a verdict have, in words."""
-    problems = [case["problem"] for case in cases]
-    masks, dtypes = {problem["causal"] for problem in problems}, {problem["dtype"] for problem in problems}
-    covered = [words for causal, words in ((False, "not causal"), (True, "causal")) if causal in masks]
-    covered += [dtype for dtype in ("float16", "bfloat16", "float32") if dtype in dtypes]
-    covered += ["D " + " ".join(map(str, sorted({problem["head_dim"] for problem in problems})))]
-    covered += ["GQA"] if any(problem["kv_heads"] != problem["heads"] for problem in problems) else []
-    covered += ["log-sum-exp"] if any("lse" in case["digests"] for case in cases) else []
-    return covered + [name for name in SPARSE["problem"] if any(name in problem for problem in problems)]
-
-
-def is_plain(problem: Mapping[str, Any]) -> bool:
-    """True if nothing of the problem departs from the contract's cases but its four sizes."""
-    same = problem["kv_heads"] == problem["heads"] and problem["seq_kv"] == problem["seq_q"]
-    scale = math.isclose(problem["scale"], 1 / math.sqrt(problem["head_dim"]), rel_tol=1e-12)
-    plain = problem["dtype"] == "float16" and problem["causal"] is False
-    return same and scale and plain and not set(SPARSE["problem"]) & set(problem)

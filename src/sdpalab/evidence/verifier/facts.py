@@ -1,6 +1,6 @@
 """What the records of a bundle consist of: taken from the classes of the lab, and written out in the assembled file.
 
-These are definitions, not results. The verifier computes all results with its own code.
+These are definitions, not results.
 """
 
 from __future__ import annotations
@@ -13,24 +13,16 @@ from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
 from sdpalab.judge import verdict
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
-from sdpalab.judge.rule import numerics
 from sdpalab.kernels.kernel import MISSION_LIMITS
-from sdpalab.problem import EXTRAS, TWELVE_CASES, Problem
-from sdpalab.sim.ring import RINGS
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = [
     "ADVISED",
-    "ALGEBRA_LN_2",
-    "ALGEBRA_PRIMES",
     "ALGEBRA_STATUSES",
     "KEYS",
-    "LIMITED",
-    "ORIGINAL_CONTRACT",
     "SPARSE",
     "SPEED_UNITS",
     "STATUSES",
-    "TWELVE",
-    "UNDECLARED",
 ]
 
 
@@ -59,17 +51,8 @@ SPARSE = {
     "rule": list(Rule.sparse),
     "problem": list(EXTRAS),
 }
-"""Fields that a record lacks while they are empty; before format 4 there was none of them."""
+"""Fields that a record lacks while they are empty."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
 ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]
-ALGEBRA_LN_2 = {ring.prime: ring.ln_2 % ring.order for ring in RINGS.values()}
-"""What the constant ln 2 stands for mod p - 1."""
-ALGEBRA_PRIMES = sorted({ring.prime for ring in RINGS.values()})
-LIMITED = list(verdict.LIMITED)
-ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
-UNDECLARED = numerics.UNDECLARED.to_dict()
-"""What a candidate that declares no numerics is held to."""
-TWELVE = [((each.batch, each.heads, each.seq_q, each.head_dim), seed) for each, seed in TWELVE_CASES]
-"""Shapes and seeds of the contract's cases."""

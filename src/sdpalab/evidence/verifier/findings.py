@@ -38,7 +38,6 @@ class Findings:
         self.outcome = Outcome()
         self.used = set(FIXED_FILES)
         self.manifest = parse(members, "manifest.yaml", [])
-        self.format = int(self.manifest.get("format", 0))
 
     def find(self, where: str, what: str) -> None:
         """Add a reason to reject."""
@@ -47,7 +46,7 @@ class Findings:
     def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
         """Every field of a record must be there, and no other; a sparse one only if it is not empty."""
         sparse = set(SPARSE.get(kind, ()))
-        empty = [name for name in sparse & set(record) if not record[name] or self.format < 4]
+        empty = [name for name in sparse & set(record) if not record[name]]
         if set(record) | sparse != set(KEYS[kind]) or empty:
             self.find(where, f"the fields of its {kind} are not those of the format")
 

@@ -1,13 +1,17 @@
 """Stand-alone verifier of an SDPA Lab bundle: ``python verify.py BUNDLE.tar.gz`` (or an unpacked directory).
 
-It imports nothing of the lab, only NumPy and the standard library, and recomputes all that can be recomputed:
+It needs NumPy and ml_dtypes, and nothing of the lab: the text of its modules is below, the judge's rule among them. It
+recomputes all that can be recomputed:
 
-- every byte of the archive and of every file is covered by a digest, and the archive has the one canonical form;
+- every byte of every file is covered by a digest, and the archive is the one that its files make;
 - for every case, from the raw arrays: which rows are judged, the float64 reference, the intended numerics, the elements
   that are fixed bit for bit, the limits, the errors, those of a log-sum-exp if there is one, the status; normal inputs
   are made again from their seed;
 - the verdict from its cases, the gate from the resources, the resources (registers, stack, static shared memory) from
   the cubin, and that what ran is the PTX in the bundle.
+
+It does not check whether ``report.html`` shows these records, nor whose signature is beside the bundle: the installed
+``sdpalab verify BUNDLE --signer KEY`` does both.
 
 Exit 0: accepted. 1: rejected, one line a finding. 2: the input is not a bundle.
 
@@ -22,11 +26,13 @@ import os
 import sys
 from pathlib import Path
 
-from sdpalab.evidence.verifier.archive import NotABundleError, check_manifest, read
+from sdpalab.evidence.verifier.archive import Members, NotABundleError, check_manifest, read
 from sdpalab.evidence.verifier.checker import Checker
 from sdpalab.evidence.verifier.findings import MALFORMED, Outcome
 
-__all__ = ["main", "verify"]
+__all__ = ["NOT_CHECKED", "main", "verify", "verify_members"]
+
+NOT_CHECKED = "not checked here: report.html and signatures; the installed sdpalab verify checks them"
 
 
 def verify(path: str | os.PathLike[str]) -> Outcome:
@@ -37,7 +43,11 @@ def verify(path: str | os.PathLike[str]) -> Outcome:
     NotABundleError
         If there is no such file or directory, or it is no bundle.
     """
-    members, findings = read(Path(path))
+    return verify_members(*read(Path(path)))
+
+
+def verify_members(members: Members, findings: list[str]) -> Outcome:
+    """:func:`verify` for the members of a bundle, and what was wrong with their container."""
     try:
         findings = findings or check_manifest(members)
     except MALFORMED as error:
@@ -58,11 +68,7 @@ def main(arguments: list[str]) -> int:
         return 2
     for line in outcome.findings:
         print(f"REJECTED {line}")
-    for line in outcome.summary if outcome.accepted else []:
+    for line in [*outcome.summary, NOT_CHECKED] if outcome.accepted else []:
         print(line)
     print("accepted" if outcome.accepted else f"rejected: {len(outcome.findings)} findings")
     return 0 if outcome.accepted else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

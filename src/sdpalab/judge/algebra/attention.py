@@ -13,9 +13,11 @@ from sdpalab.inputs.visibility import visible_keys
 from sdpalab.problem import Problem
 from sdpalab.sim.ring import LOG2_E, Ring
 
-__all__ = ["RingComparison", "compare", "expected_factor"]
+__all__ = ["SEED", "RingComparison", "compare", "drawn", "expected_factor"]
 
 Array = npt.NDArray[Any]
+SEED = 0
+"""Of the codes of Q, K and V, where no other is given."""
 _ROWS_TRIED = 24
 """Rows of a head on which every factor is tried before one is tried on all: their elements are at least 192."""
 
@@ -58,6 +60,17 @@ class _Attention:
 def expected_factor(ring: Ring, problem: Problem) -> int:
     """scale * log2 e mod p - 1, folded by whomever: for a scale that is a power of 2 the order does not matter."""
     return ring.constant(float(np.float32(problem.scale) * LOG2_E)) % ring.order
+
+
+def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
+    """Random 16-bit numbers, uint16, of which :meth:`sdpalab.sim.ring.Ring.elements` makes the codes of Q, K and V; and
+    the problem's lengths, int32, if it has some."""
+    rng = np.random.default_rng(seed)
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
+    draws: dict[str, Array] = {
+        name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
+    }
+    return draws if problem.kv_lengths is None else {**draws, "kv_lengths": np.array(problem.kv_lengths, np.int32)}
 
 
 def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, lse: Array | None) -> RingComparison:

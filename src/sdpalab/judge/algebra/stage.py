@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import dtype_of
-from sdpalab.judge.algebra.attention import RingComparison, compare, expected_factor
+from sdpalab.judge.algebra.attention import SEED, RingComparison, compare, drawn, expected_factor
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.sim.ring import RINGS
@@ -21,7 +20,6 @@ LENGTH = 173
 """Of the sequence: prime, three tiles of 64 with the last one ragged, and cheap to simulate."""
 SCALE = 0.125
 """A power of 2, so that it does not matter who folds it into log2 e: 1.5 * log2 e is rounded, in one way or another."""
-SEED = 0
 SHORTER = 0.4
 """Share of the keys that the second batch entry has, where a problem has lengths."""
 
@@ -61,17 +59,6 @@ def reordered(problem: Problem) -> bool:
     """Whether a problem is run with the second order of the codes (:attr:`sdpalab.sim.ring.Ring.spacing`): under a
     causal mask. So of the two small problems one sees a threshold exceeded, and the other does not."""
     return problem.causal
-
-
-def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
-    """Random 16-bit numbers, uint16, of which :meth:`sdpalab.sim.ring.Ring.elements` makes the codes of Q, K and V; and
-    the problem's lengths, int32, if it has some."""
-    rng = np.random.default_rng(seed)
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
-    draws: dict[str, Array] = {
-        name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
-    }
-    return draws if problem.kv_lengths is None else {**draws, "kv_lengths": np.array(problem.kv_lengths, np.int32)}
 
 
 def algebra_case(

@@ -37,7 +37,7 @@ from sdpalab.inputs import may_see_none, score_bias, visible_keys
 from sdpalab.judge.rule.log_sum_exp import FLOAT8_DOT_ERROR
 from sdpalab.judge.rule.numerics import dequantised, quantised_numbers
 from sdpalab.judge.rule.reference import ROWS, Block, WeightBlock, finite, judged_rows, weight_blocks
-from sdpalab.kernels.kernel import Numerics, Quantisation
+from sdpalab.kernels.declarations import Numerics, Quantisation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -40,8 +40,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.rule.exact import ExactElements
+from sdpalab.judge.rule.figures import LIMITED, Errors, Limits
 from sdpalab.judge.rule.reference import is_finite
-from sdpalab.judge.verdict import LIMITED, Errors, Limits
 
 __all__ = [
     "FACTORS",

@@ -28,10 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import key_range, score_bias, visible_keys
+from sdpalab.judge.rule.figures import LseErrors
 from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
 from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
-from sdpalab.judge.verdict import LseErrors
-from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.declarations import Numerics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from sdpalab.errors import UserError
 from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
 from sdpalab.judge.rule.single import single_output, to_bits
-from sdpalab.kernels.kernel import Numerics, Quantisation
-from sdpalab.sim.tensor_cores import rule_of
+from sdpalab.kernels.declarations import Numerics, Quantisation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,6 +116,8 @@ def mma_terms(arch: str) -> int:
     It is what ``mma.m16n8k16`` does in the simulator's hardware numerics (:mod:`sdpalab.sim.tensor_cores`), whose rules
     are compared with words of real GPUs.
     """
+    from sdpalab.sim.tensor_cores import rule_of
+
     return len(rule_of(arch, "mma", "f16", 16, "f16").blocks[0])
 
 

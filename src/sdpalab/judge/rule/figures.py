@@ -1,0 +1,143 @@
+"""The figures of a case and the rule on them: errors, their limits, and which are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sdpalab.record import RECORD, JsonRecord, dataclass
+
+__all__ = [
+    "LIMITED",
+    "ORIGINAL_CONTRACT",
+    "Errors",
+    "Limited",
+    "Limits",
+    "LseErrors",
+    "broken_rules",
+    "keeps_original_contract",
+    "limited",
+]
+
+LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
+"""The errors that have a limit of the same name."""
+
+ORIGINAL_CONTRACT: Mapping[str, float] = {"max_abs": 0.06, "rel_l2": 1e-3}
+"""The contract this project started with: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
+
+
+@dataclass(frozen=True, config=RECORD)
+class LseErrors(JsonRecord):
+    """Distance of a log-sum-exp from its float64 value, at the row that uses most of its limit.
+
+    Attributes
+    ----------
+    error, limit : float
+        Absolute error of that row, and what it may be (:mod:`sdpalab.judge.rule.log_sum_exp`).
+    row : tuple of int
+        The row (b, h, i).
+    not_finite : int
+        Rows whose log-sum-exp is NaN or infinite, or, where the row sees no key, anything but -inf.
+    """
+
+    error: float
+    limit: float
+    row: tuple[int, int, int]
+    not_finite: int
+
+    @property
+    def within_limit(self) -> bool:
+        """True if every row is finite and within its limit."""
+        return not self.not_finite and self.error <= self.limit
+
+
+@dataclass(frozen=True, config=RECORD)
+class Errors(JsonRecord):
+    """Distance of an output from the float64 reference, over the rows that are judged.
+
+    Attributes
+    ----------
+    max_abs, max_abs_index
+        Largest absolute error, and its element (b, h, i, d).
+    rel_l2 : float
+        ||out - reference|| / ||reference|| over all elements.
+    rms_row_rel_l2, worst_row_rel_l2, worst_row
+        Root mean square and maximum of the rows' own relative L2 errors, and the row (b, h, i) of the maximum.
+    not_finite : int
+        Elements that are NaN or infinite.
+    exact, exact_wrong : int
+        Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact`), and how many of them differ.
+    ignored_rows : int
+        Rows that are not judged, because an input of theirs is NaN or infinite.
+    lse : LseErrors, optional
+        Of the log-sum-exp; None for a candidate that writes none.
+    """
+
+    added = ("lse",)
+
+    max_abs: float
+    max_abs_index: tuple[int, int, int, int]
+    rel_l2: float
+    rms_row_rel_l2: float
+    worst_row_rel_l2: float
+    worst_row: tuple[int, int, int]
+    not_finite: int
+    exact: int = 0
+    exact_wrong: int = 0
+    ignored_rows: int = 0
+    lse: LseErrors | None = None
+
+
+@dataclass(frozen=True, config=RECORD)
+class Limits(JsonRecord):
+    """The limits of :class:`Errors`, and the yardsticks from which they were derived.
+
+    ``yardstick_max_abs`` is torch's own same-precision error; ``intended_*`` are those of the declared numerics.
+    """
+
+    max_abs: float
+    rel_l2: float
+    rms_row_rel_l2: float
+    worst_row_rel_l2: float
+    yardstick_max_abs: float
+    intended_max_abs: float
+    intended_rel_l2: float
+    intended_rms_row_rel_l2: float
+    intended_worst_row_rel_l2: float
+
+
+class Limited(NamedTuple):
+    """An error, and the most that it may be."""
+
+    error: float
+    limit: float
+
+    @property
+    def share(self) -> float:
+        """The error over its limit, 1 at the limit; where nothing is allowed, 0 for nothing and 1e9 for anything."""
+        if self.limit:
+            return self.error / self.limit
+        return 1e9 if self.error else 0.0
+
+    @property
+    def text(self) -> str:
+        """The share as a percentage, or as a multiple where that reads better."""
+        return f"{self.share:.0%}" if self.share < 10 else f"{self.share:,.0f}x"
+
+
+def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
+    """Each of :data:`LIMITED` with its limit, and ``lse`` if there is one."""
+    figures = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
+    return figures if errors.lse is None else {**figures, "lse": Limited(errors.lse.error, errors.lse.limit)}
+
+
+def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
+    """Which of :data:`LIMITED`, ``not_finite``, ``exact_wrong`` and ``lse`` are over their limits."""
+    over = [name for name in LIMITED if not getattr(errors, name) <= getattr(limits, name)]
+    over += [name for name in ("not_finite", "exact_wrong") if getattr(errors, name)]
+    return (*over, *(["lse"] if errors.lse is not None and not errors.lse.within_limit else []))
+
+
+def keeps_original_contract(errors: Errors) -> bool:
+    """Whether an output with these errors keeps :data:`ORIGINAL_CONTRACT`: reported, but not part of the rule."""
+    return not errors.not_finite and all(getattr(errors, name) <= most for name, most in ORIGINAL_CONTRACT.items())
