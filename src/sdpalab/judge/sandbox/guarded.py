@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,23 @@ from typing import Any
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
+from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
 from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
+from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
+from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
-__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe", "fork_server"]
+__all__ = [
+    "REQUIRED",
+    "START_SECONDS",
+    "Ending",
+    "GuardedProcess",
+    "Quota",
+    "confinement_required",
+    "describe",
+    "fork_server",
+]
 
 Array = npt.NDArray[Any]
 
@@ -41,9 +53,12 @@ _server: ForkServer | None = None
 
 _GUARD = Path(__file__).with_name("guard.py")
 
+REQUIRED = "SDPALAB_REQUIRE_CONFINEMENT"
+"""Environment variable: with 1 an untrusted process that no namespaces confine is not used. Workers inherit it."""
+
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
-    "SDPALAB_CACHE_DIR",
+    *("SDPALAB_CACHE_DIR", REQUIRED),
 )
 """The environment that a process inherits; any other variable might inform a candidate."""
 _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -100,10 +115,16 @@ class GuardedProcess:
         Full name of a module of the lab.
     quota : Quota
     untrusted : bool
-        Whether it runs untrusted code, and is to be confined as far as this machine allows.
+        Whether it runs or parses untrusted code, and is to be confined as far as this machine allows.
     gpu : bool
-        Whether it will use a GPU. CUDA reserves more address space than any limit would allow. A confined process
-        has no devices, and so no GPU.
+        Whether it will use a GPU. CUDA reserves more address space than any limit would allow.
+    read : sequence of Path
+        Files and folders that a confined process sees beside this Python and the lab.
+    cache : Path, optional
+        The cache of a confined process, the only folder that it may write to beside one in memory. It is made if it is
+        not there.
+    native : Path, optional
+        Another cache, whose compiled parts of the simulator it may read.
 
     Attributes
     ----------
@@ -120,7 +141,18 @@ class GuardedProcess:
         If it cannot be started.
     """
 
-    def __init__(self, module: str, quota: Quota, *, untrusted: bool, gpu: bool = False) -> None:
+    def __init__(
+        self,
+        module: str,
+        quota: Quota,
+        *,
+        untrusted: bool,
+        gpu: bool = False,
+        read: Sequence[Path] = (),
+        cache: Path | None = None,
+        native: Path | None = None,
+    ) -> None:
+        self._untrusted = untrusted
         self.confinement = self.confined_by = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
@@ -135,6 +167,10 @@ class GuardedProcess:
         order = {"module": module, "path": _path(), "untrusted": untrusted, **limits}
         environment = _environment(_GPU_ENVIRONMENT if gpu else ())
         try:
+            if untrusted:
+                order |= _confinement((*read, *((native / NATIVE,) if native else ())), cache, gpu)
+                environment |= {SHARED_CACHE: str(native)} if native else {}
+                environment |= {"SDPALAB_CACHE_DIR": str(cache)} if cache else {}
             copy = _server.start(order, theirs, environment) if _server and not gpu else None
             self._process = copy or _start(order, theirs, environment)
         except OSError as error:
@@ -148,13 +184,19 @@ class GuardedProcess:
         self._reader.start()
 
     def await_ready(self) -> None:
-        """Wait until the process serves its wire; raises MachineError if it does not."""
+        """Wait until the process serves its wire; raises MachineError if it does not, or is not confined although that
+        is required (:func:`confinement_required`)."""
         try:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
             raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
         report = os.read(self._report, 4096).decode(errors="replace").strip()
         self.confinement, _, self.confined_by = report.partition(" ")
+        if self._untrusted and self.confinement != "namespaces" and os.environ.get(REQUIRED) == "1":
+            raise MachineError(
+                f"this machine does not confine a kernel's processes ({self.confined_by}), and --require-confinement "
+                "asks for that: nothing of the kernel was run"
+            )
 
     def exchange(
         self, order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
@@ -266,6 +308,34 @@ def describe(confinement: str, confined_by: str) -> str:
         f"processes, without namespaces ({confined_by}): processes that leave its group are found and killed, and each "
         "worker has its own build cache, so no build is reused"
     )
+
+
+@contextlib.contextmanager
+def confinement_required(required: bool) -> Iterator[None]:
+    """In this block, if ``required``, a process that is not confined by namespaces ends with a MachineError."""
+    before = os.environ.get(REQUIRED)
+    if required:
+        os.environ[REQUIRED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(REQUIRED, None)
+        else:
+            os.environ[REQUIRED] = before
+
+
+def _confinement(read: Sequence[Path], cache: Path | None, gpu: bool) -> dict[str, Any]:
+    """What the guard needs to confine a process; raises OSError if the cache cannot be made."""
+    if cache is not None:
+        cache.mkdir(parents=True, exist_ok=True)
+    view = view_of(_path(), read=read, write=() if cache is None else (cache,), gpu=gpu)
+    return {
+        "view": view,
+        "writes": cache is not None,
+        "filter": call_filter(gpu=gpu).hex(),
+        "bubblewrap": bubblewrap_command(view, PRIVATE, same=SAME_FOLDER),
+    }
 
 
 def _start(

@@ -22,7 +22,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.sandbox.candidate import CandidateSpec
+from sdpalab.judge.sandbox.candidate import CandidateSpec, cache_of
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
@@ -31,6 +31,7 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from sdpalab.sim import DEFAULT_NUMERICS
+from sdpalab.sim import prepare as prepare_simulator
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 
@@ -126,8 +127,15 @@ class CandidateProcesses:
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True)
+        self._reads = (*candidate_spec.files, *self._include_dirs)
+        self._candidate = GuardedProcess(
+            "sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads
+        )
         try:
+            self._candidate.await_ready()
+            # Where candidates are not confined, one of them may have put a build of another kernel into a cache.
+            confined = self._candidate.confinement == "namespaces"
+            self._cache = cache_of(candidate_spec.spec, include_dirs) if confined else self._own_cache()
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
@@ -144,10 +152,6 @@ class CandidateProcesses:
             }
             self.about = self._load(order, candidate_spec.pickle)
             self._arch = arch or str(self.about["arch"])
-            # Where candidates are not confined, one of them may have put a build of another kernel into the user's
-            # cache.
-            confined = self._candidate.confinement == "namespaces"
-            self._cache = str(Cache().root) if confined else self._own_cache()
             if self.about["kind"] == "cuda":
                 self.about["sms"] = sms or default_sms(self._arch)
             if device:
@@ -256,7 +260,7 @@ class CandidateProcesses:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
             assert self._executor is not None
-            order = {"do": "ring", "arch": self._arch, "cache": self._cache, "poison": POISONS[0]}
+            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache), "poison": POISONS[0]}
             order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
             sent = {  # the wire has no uint16
@@ -283,18 +287,23 @@ class CandidateProcesses:
         for process in self._processes():
             process.kill()
 
-    def _own_cache(self) -> str:
+    def _own_cache(self) -> Path:
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="sdpalab-cache-", ignore_cleanup_errors=True)
         except OSError as error:
             raise MachineError(f"there is no room for a temporary folder: {error.strerror}") from None
-        return self._folder.name
+        return Path(self._folder.name)
 
     def _processes(self) -> tuple[GuardedProcess, ...]:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = GuardedProcess(EXECUTOR, self._quota, untrusted=False, gpu=gpu)
+        user_cache = Cache().root
+        native = user_cache if self._cache != user_cache else None
+        if native is not None and not gpu:
+            prepare_simulator(wait=True)  # which the executor cannot keep for others
+        access = {"read": self._reads, "cache": self._cache, "native": native}
+        process = GuardedProcess(EXECUTOR, self._quota, untrusted=True, gpu=gpu, **access)
         try:
             process.await_ready()
         except BaseException:
@@ -316,7 +325,6 @@ class CandidateProcesses:
 
     def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
         process = self._candidate
-        process.await_ready()
         try:
             about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
         except WireTimeout:
@@ -366,7 +374,7 @@ class CandidateProcesses:
         if self._on_gpu:
             # First and apart, so that the short time which a GPU gets is for running alone.
             self._ask(
-                self._executor, {"do": "build", "arch": self._arch, "cache": self._cache}, {"plan": plans.full}, 0
+                self._executor, {"do": "build", "arch": self._arch, "cache": str(self._cache)}, {"plan": plans.full}, 0
             )
             self._limit(self._timeout)
         return plans
@@ -389,7 +397,7 @@ class CandidateProcesses:
             reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
-            settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            settings = {"arch": self._arch, "cache": str(self._cache), "poison": poison, "watched": watched}
             settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
