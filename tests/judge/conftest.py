@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.judge.sandbox import guarded
+from sdpalab.judge.sandbox import confinement, guarded
 
 UNCONFINED = """
 import importlib.util, json, sys
@@ -29,10 +29,17 @@ def namespaces() -> None:
     pytest.skip("this machine's kernel refuses namespaces: a candidate is confined less here (docs/isolation.md)")
 
 
+def refusing_guard(folder: Path) -> Path:
+    """A guard to which the kernel refuses namespaces."""
+    script = folder / "guard.py"
+    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
+    return script
+
+
 @pytest.fixture
 def unconfined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose kernel refuses namespaces, and no fork server, which would have the guard that is replaced."""
-    script = tmp_path / "guard.py"
-    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
-    monkeypatch.setattr(guarded, "_GUARD", script)
+    """A machine whose kernel refuses namespaces, without bubblewrap, and no fork server, which would have the guard
+    that is replaced."""
+    monkeypatch.setattr(guarded, "_GUARD", refusing_guard(tmp_path))
     monkeypatch.setattr(guarded, "_server", None)
+    monkeypatch.setattr(confinement, "_bubblewrap", lambda: None)

@@ -175,7 +175,7 @@ def judge(
         _print_cases(console, verdict)
         _print_properties(console, verdict)
         print_failures(console, verdict, summary)
-        written = evidence.write(console, kernel, verdict) if evidence else None
+        written = evidence.write(console, kernel, verdict, folders) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
     note_failed(kernel, specs, verdict)
     if junit is not None:

@@ -14,25 +14,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.compile.cache import FOREIGN, Cache
 from sdpalab.errors import UserError
-from sdpalab.compile import Cache
 from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES, kernel_files
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import get
+from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.kernels.triton_kernel import bare_triton_reason
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import file_of, is_user_file
 
-__all__ = ["Candidate", "CandidateSpec", "cache_of", "prepare", "source_of"]
+__all__ = ["Candidate", "CandidateSpec", "prepare", "source_of"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
 ``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
 ``attn_mask=None`` or ``enable_gqa=False`` for what else it computes; without ``causal`` it computes no causal mask."""
-
-
-FOREIGN = "foreign"
-"""The folder of the user's build cache that holds those of users' files."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,17 @@ class CandidateSpec:
     kind: str
     spec: str
     pickle: npt.NDArray[np.uint8]
+
+    def cache(self, include_dirs: Sequence[Path] = ()) -> Path:
+        """The build cache: of a shipped kernel the user's own, otherwise one for exactly this source.
+
+        A stranger's source, which may harm the process that compiles it, then leaves nothing for another kernel.
+        """
+        root = Cache().root
+        if self.kind == "registry":
+            return root
+        of = source_of(self.spec, include_dirs) if self.kind == "file" else sha256(self.pickle).hexdigest()
+        return root / FOREIGN / of[:32]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -79,15 +86,6 @@ def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
     return digest.hexdigest()
 
 
-def cache_of(spec: str, include_dirs: Sequence[Path] = ()) -> Path:
-    """The build cache of a kernel that is given by name: the user's own, or, for a file, one for exactly its source.
-
-    A stranger's source, which may harm the process that compiles it, then leaves nothing for another kernel.
-    """
-    root = Cache().root
-    return root / FOREIGN / source_of(spec, include_dirs)[:32] if is_user_file(spec) else root
-
-
 def prepare(candidate: Candidate) -> CandidateSpec:
     """Make ``candidate`` ready to send. A name or a file is only looked up in the worker; nothing is imported here.
 
@@ -104,6 +102,8 @@ def prepare(candidate: Candidate) -> CandidateSpec:
         if not Path(f"{stem}.py").is_file():
             raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return CandidateSpec("file", candidate, nothing)
+    if isinstance(candidate, Kernel) and KERNELS.get(candidate.name) is candidate:
+        return CandidateSpec("registry", candidate.name, nothing)
     if reason := bare_triton_reason(candidate):
         raise UserError(reason)
     if not (isinstance(candidate, Kernel) or callable(candidate)):

@@ -27,7 +27,16 @@ SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
 """How the names of a kernel's sources end."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-_SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "localtime", "alternatives")
+_SETTINGS = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "localtime",
+    "alternatives",
+)
 """Files of ``/etc`` that the loader, the C library and Python read."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 """Devices that hold nothing: root could write to a disk, even if it is mounted read-only."""
@@ -75,8 +84,8 @@ _CALLS: dict[str, tuple[int, int]] = {
     "fsmount": (432, 432),
     "mount_setattr": (442, 442),
 }
-"""System calls that are refused, with their numbers on x86_64 and aarch64: sockets, other processes, memory that no limit
-counts, namespaces and mounts, and interfaces of the kernel that attention has no use for."""
+"""System calls that are refused, with their numbers on x86_64 and aarch64: sockets, other processes, memory that no
+limit counts, namespaces and mounts, and interfaces of the kernel that attention has no use for."""
 _NEEDED_BY_CUDA = frozenset({"memfd_create", "userfaultfd"})
 _SOCKETPAIR, _CLONE, _CLONE3 = (53, 199), (56, 220), (435, 435)
 _NEW_NAMESPACES = 0x7E020000
@@ -90,8 +99,8 @@ def call_filter(*, gpu: bool = False) -> bytes:
     """A seccomp program for this machine: which system calls a confined process may make.
 
     Sockets of all families are refused with EPERM; ``socketpair``, which Python's own modules use, makes stream and
-    sequenced pairs only, since a datagram of a pair could be sent to any address. ``clone3`` does not exist, so that
-    the C library takes ``clone``, whose flags a filter can see. A call by the number of another architecture is refused.
+    sequenced pairs only, since a datagram of a pair could be sent to any address. ``clone3`` is reported as missing, so
+    that the C library takes ``clone``, whose flags a filter can see. A call of another architecture is refused.
 
     Returns
     -------

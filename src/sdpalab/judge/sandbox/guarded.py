@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
@@ -24,7 +25,6 @@ from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
 from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
-from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
 __all__ = [
     "REQUIRED",
@@ -120,11 +120,10 @@ class GuardedProcess:
         Whether it will use a GPU. CUDA reserves more address space than any limit would allow.
     read : sequence of Path
         Files and folders that a confined process sees beside this Python and the lab.
-    cache : Path, optional
-        The cache of a confined process, the only folder that it may write to beside one in memory. It is made if it is
-        not there.
-    native : Path, optional
-        Another cache, whose compiled parts of the simulator it may read.
+    write : Path, optional
+        The only folder that a confined process may write to beside one in memory. It is made if it is not there.
+    environment : mapping of str to str
+        Further environment variables.
 
     Attributes
     ----------
@@ -149,8 +148,8 @@ class GuardedProcess:
         untrusted: bool,
         gpu: bool = False,
         read: Sequence[Path] = (),
-        cache: Path | None = None,
-        native: Path | None = None,
+        write: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._untrusted = untrusted
         self.confinement = self.confined_by = ""
@@ -165,12 +164,10 @@ class GuardedProcess:
         theirs = (order_in, answer_out, lifeline_in, report_out)
         limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
         order = {"module": module, "path": _path(), "untrusted": untrusted, **limits}
-        environment = _environment(_GPU_ENVIRONMENT if gpu else ())
+        environment = {**_environment(_GPU_ENVIRONMENT if gpu else ()), **environment}
         try:
             if untrusted:
-                order |= _confinement((*read, *((native / NATIVE,) if native else ())), cache, gpu)
-                environment |= {SHARED_CACHE: str(native)} if native else {}
-                environment |= {"SDPALAB_CACHE_DIR": str(cache)} if cache else {}
+                order |= _confinement(read, write, gpu)
             copy = _server.start(order, theirs, environment) if _server and not gpu else None
             self._process = copy or _start(order, theirs, environment)
         except OSError as error:
@@ -325,14 +322,14 @@ def confinement_required(required: bool) -> Iterator[None]:
             os.environ[REQUIRED] = before
 
 
-def _confinement(read: Sequence[Path], cache: Path | None, gpu: bool) -> dict[str, Any]:
-    """What the guard needs to confine a process; raises OSError if the cache cannot be made."""
-    if cache is not None:
-        cache.mkdir(parents=True, exist_ok=True)
-    view = view_of(_path(), read=read, write=() if cache is None else (cache,), gpu=gpu)
+def _confinement(read: Sequence[Path], write: Path | None, gpu: bool) -> dict[str, Any]:
+    """What the guard needs to confine a process; raises OSError if the folder cannot be made."""
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+    view = view_of(_path(), read=read, write=() if write is None else (write,), gpu=gpu)
     return {
         "view": view,
-        "writes": cache is not None,
+        "writes": write is not None,
         "filter": call_filter(gpu=gpu).hex(),
         "bubblewrap": bubblewrap_command(view, PRIVATE, same=SAME_FOLDER),
     }

@@ -22,8 +22,9 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.sandbox.candidate import CandidateSpec, cache_of
+from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.made import MOST_BUILDS, keep_made
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
@@ -32,6 +33,7 @@ from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from sdpalab.sim import DEFAULT_NUMERICS
 from sdpalab.sim import prepare as prepare_simulator
+from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 
@@ -128,14 +130,12 @@ class CandidateProcesses:
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._reads = (*candidate_spec.files, *self._include_dirs)
-        self._candidate = GuardedProcess(
-            "sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads
-        )
+        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
         try:
             self._candidate.await_ready()
             # Where candidates are not confined, one of them may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
-            self._cache = cache_of(candidate_spec.spec, include_dirs) if confined else self._own_cache()
+            self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
@@ -260,7 +260,7 @@ class CandidateProcesses:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
             assert self._executor is not None
-            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache), "poison": POISONS[0]}
+            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
             order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
             sent = {  # the wire has no uint16
@@ -298,12 +298,22 @@ class CandidateProcesses:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        user_cache = Cache().root
-        native = user_cache if self._cache != user_cache else None
-        if native is not None and not gpu:
+        cache, shared = self._cache.root, Cache().root
+        environment = {"SDPALAB_CACHE_DIR": str(cache)}
+        reads = [*self._reads, cache]
+        if cache != shared and not gpu:
             prepare_simulator(wait=True)  # which the executor cannot keep for others
-        access = {"read": self._reads, "cache": self._cache, "native": native}
-        process = GuardedProcess(EXECUTOR, self._quota, untrusted=True, gpu=gpu, **access)
+            environment[SHARED_CACHE] = str(shared)
+            reads.append(shared / NATIVE)
+        process = GuardedProcess(
+            EXECUTOR,
+            self._quota,
+            untrusted=True,
+            gpu=gpu,
+            read=reads,
+            write=cache / NATIVE,
+            environment=environment,
+        )
         try:
             process.await_ready()
         except BaseException:
@@ -372,9 +382,13 @@ class CandidateProcesses:
             self._on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._on_gpu:
+            order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
             # First and apart, so that the short time which a GPU gets is for running alone.
             self._ask(
-                self._executor, {"do": "build", "arch": self._arch, "cache": str(self._cache)}, {"plan": plans.full}, 0
+                self._executor,
+                order,
+                {"plan": plans.full},
+                0,
             )
             self._limit(self._timeout)
         return plans
@@ -397,7 +411,7 @@ class CandidateProcesses:
             reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
-            settings = {"arch": self._arch, "cache": str(self._cache), "poison": poison, "watched": watched}
+            settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
             settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
@@ -414,9 +428,14 @@ class CandidateProcesses:
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
         """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
-            header, results = process.exchange(order, arrays, room, self._deadline)
-            kind = Reply if process is self._candidate else ExecutorReply
-            reply = _checked(kind, header).model_dump(exclude_unset=True)
+            if process is self._candidate:
+                header, results = process.exchange(order, arrays, room, self._deadline)
+                reply = _checked(Reply, header).model_dump(exclude_unset=True)
+            else:
+                header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
+                checked = _checked(ExecutorReply, header)
+                reply = checked.model_dump(exclude_unset=True, exclude={"made"})
+                keep_made(self._cache, checked.made, results)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:

@@ -22,6 +22,7 @@ from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
 from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.sandbox.workshop import ConfinedWorkshop
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan, problem_buffers
@@ -95,6 +96,8 @@ class SandboxedKernel(Kernel):
         Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
     arch : str
         What Triton compiles it for.
+    workshop : ConfinedWorkshop
+        The process that compiles the modules of its plans.
     usable : bool
         False once its process has ended, hung, or answered what is no answer.
 
@@ -109,11 +112,12 @@ class SandboxedKernel(Kernel):
     """
 
     def __init__(self, spec: str, *, arch: str | None, else_say: str, include_dirs: Sequence[Path] = ()) -> None:
-        prepare(spec)
+        candidate, self.workshop = prepare(spec), ConfinedWorkshop(spec, include_dirs)
         self.usable = True
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
-        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
+        reads = (*candidate.files, *include_dirs)
+        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads)
         try:
             self._process.await_ready()
             about, _ = self._ask({"do": "load", "spec": spec}, seconds=START_SECONDS)
@@ -159,7 +163,8 @@ class SandboxedKernel(Kernel):
         order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
         data = results["plan"].tobytes() if "plan" in results else b""
-        return read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
+        plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
+        return self.workshop.own(plan)
 
     def survey(
         self, configs: Sequence[Config], problems: Sequence[Problem], sms: Sequence[int]
@@ -179,8 +184,9 @@ class SandboxedKernel(Kernel):
         return self.launch_plan(problem, config, lse=self.lse)
 
     def close(self) -> None:
-        """End the process."""
+        """End its processes."""
         self._process.close()
+        self.workshop.close()
 
     def _reject(self, problem: Problem, config: Config) -> str | None:
         return self._ask({"do": "reject", "problem": problem.to_dict(), "config": dict(config)})[0].refusal

@@ -1,0 +1,58 @@
+"""Sources of a stranger: this process neither compiles nor disassembles them, another, confined one does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Protocol
+
+from sdpalab.compile.cache import Cache
+from sdpalab.kernels.plan import Module, PtxSource
+
+__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "workshop_of"]
+
+
+class Workshop(Protocol):
+    """A confined process that compiles and disassembles for this one.
+
+    Attributes
+    ----------
+    cache : Cache
+        Where this process keeps the results, apart from those of other sources.
+    """
+
+    cache: Cache
+
+    def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
+        """The files of a build, as :func:`sdpalab.compile.builder.compiled` makes them; raises as that does."""
+        ...
+
+    def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
+        """As :func:`sdpalab.compile.tools.run_tool`."""
+        ...
+
+
+@dataclass(frozen=True)
+class ForeignModule(Module):
+    """A module that its ``workshop`` compiles."""
+
+    workshop: Workshop | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ForeignPtx(PtxSource):
+    """PTX that its ``workshop`` assembles."""
+
+    workshop: Workshop | None = field(default=None, compare=False, repr=False)
+
+
+def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | ForeignPtx:
+    """``module``, to be compiled by ``workshop``."""
+    kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))
+    return kind(**{each.name: getattr(module, each.name) for each in names}, workshop=workshop)
+
+
+def workshop_of(source: object) -> Workshop | None:
+    """Whose workshop compiles a source, or has compiled a build; None for this process."""
+    workshop: Workshop | None = getattr(source, "workshop", None)
+    return workshop

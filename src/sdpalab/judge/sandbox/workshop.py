@@ -1,0 +1,140 @@
+"""Compilation of a user's kernel outside this process: the side that orders it.
+
+A command that builds a user's kernel never hands its source, its PTX or its cubin to a compiler, assembler or
+disassembler of its own process: a confined process, which may write nowhere, does that, and sends the files back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from sdpalab.compile.builder import FILES
+from sdpalab.compile.cache import Cache
+from sdpalab.compile.foreign import Workshop, foreign
+from sdpalab.compile.nvrtc import BuildError
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.sandbox.candidate import prepare
+from sdpalab.judge.sandbox.compiling import SENT_MODULE
+from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
+from sdpalab.judge.sandbox.made import MOST_BUILDS
+from sdpalab.judge.sandbox.messages import Message
+from sdpalab.judge.sandbox.wire import WireError
+from sdpalab.kernels.plan import Launch, LaunchPlan, Module, PtxSource
+from sdpalab.kernels.userfile import is_user_file
+
+__all__ = ["ConfinedWorkshop", "workshop_for"]
+
+_MODULE = "sdpalab.judge.sandbox.compiling"
+_SECONDS = 600.0
+"""For one compilation."""
+_CPU_SECONDS = 3600
+
+
+class _Reply(Message):
+    """A failure; or nothing, and files beside it."""
+
+    failure: Literal["", "build", "input", "machine"] = ""
+    message: str = ""
+    log: str = ""
+
+
+class ConfinedWorkshop:
+    """The workshop of a user's kernel (:class:`sdpalab.compile.foreign.Workshop`); its process starts with the first
+    order.
+
+    Parameters
+    ----------
+    spec : str
+        ``FILE.py[:NAME]``.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of the kernel.
+    """
+
+    def __init__(self, spec: str, include_dirs: Sequence[Path] = ()) -> None:
+        candidate = prepare(spec)
+        self._spec, self._reads = spec, (*candidate.files, *include_dirs)
+        self.cache = Cache(candidate.cache(include_dirs))
+        self._process: GuardedProcess | None = None
+        self._lock = threading.Lock()
+
+    def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
+        """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
+        text = np.frombuffer(SENT_MODULE.dump_json(_plain(module)), np.uint8)
+        files = self._ask({"do": "make", "arch": arch, "options": list(options)}, {"module": text})
+        if files.keys() != set(FILES):
+            raise MachineError(f"{self._spec}: the process that compiles it sent no build")
+        return files
+
+    def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
+        """As :func:`sdpalab.compile.tools.run_tool`."""
+        order = {"do": "tool", "tool": tool, "options": list(options)}
+        text = self._ask(order, {"cubin": np.frombuffer(cubin, np.uint8)}).get("text", b"")
+        return text.decode(errors="replace")
+
+    def own(self, plan: LaunchPlan) -> LaunchPlan:
+        """``plan`` with modules that are compiled here."""
+        steps = tuple(
+            replace(step, module=foreign(step.module, self))
+            if isinstance(step, Launch) and isinstance(step.module, (Module, PtxSource))
+            else step
+            for step in plan.steps
+        )
+        return replace(plan, steps=steps)
+
+    def close(self) -> None:
+        """End the process; a further order starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _ask(self, order: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, bytes]:
+        with self._lock:
+            process = self._process
+            if process is None:
+                process = GuardedProcess(_MODULE, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=self._reads)
+                self._process = process
+                try:
+                    process.await_ready()
+                except BaseException:
+                    self.close()
+                    raise
+            try:
+                header, files = process.exchange(order, arrays, MOST_BUILDS, time.monotonic() + _SECONDS)
+                reply = _Reply.model_validate(header)
+            except (WireError, ValidationError) as error:
+                why = f"building it failed: {error}{process.quote()}"
+                self.close()
+                raise MachineError(f"{self._spec}: {why}") from None
+        if reply.failure == "build":
+            raise BuildError(reply.message, reply.log)
+        if reply.failure:
+            raise (UserError if reply.failure == "input" else MachineError)(reply.message)
+        return {name: content.tobytes() for name, content in files.items()}
+
+
+@contextmanager
+def workshop_for(spec: str, include_dirs: Sequence[Path] = ()) -> Iterator[Workshop | None]:
+    """The workshop of a kernel that is named on the command line; None for a shipped one, which is built here."""
+    if not is_user_file(spec):
+        yield None
+        return
+    workshop = ConfinedWorkshop(spec, include_dirs)
+    try:
+        yield workshop
+    finally:
+        workshop.close()
+
+
+def _plain(module: Module | PtxSource) -> Module | PtxSource:
+    """``module`` as it is sent: without its workshop."""
+    kind = Module if isinstance(module, Module) else PtxSource
+    return kind(**{name: getattr(module, name) for name in kind.__dataclass_fields__})
