@@ -7,17 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from refusing import refusing_guard
 
 from sdpalab.judge.sandbox import confinement, guarded
-
-UNCONFINED = """
-import importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("guard", {guard!r})
-guard = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(guard)
-guard._enter_namespaces = lambda: ("", "Operation not permitted")
-guard.main(json.loads(sys.argv[1]))
-"""
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +19,6 @@ def namespaces() -> None:
         if subprocess.run(["unshare", "-Urmp", "true"], capture_output=True).returncode == 0:
             return
     pytest.skip("this machine's kernel refuses namespaces: a candidate is confined less here (docs/isolation.md)")
-
-
-def refusing_guard(folder: Path) -> Path:
-    """A guard to which the kernel refuses namespaces."""
-    script = folder / "guard.py"
-    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
-    return script
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from refusing import refusing_guard
 
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.sandbox import confinement, guarded
@@ -61,8 +62,6 @@ def way(request: pytest.FixtureRequest, namespaces: None, tmp_path_factory: pyte
         if request.param == "bubblewrap":
             if shutil.which("bwrap") is None:
                 pytest.skip("bubblewrap is not installed (bwrap)")
-            from conftest import refusing_guard
-
             patch.setattr(guarded, "_GUARD", refusing_guard(tmp_path_factory.mktemp("guard")))
         yield request.param
 

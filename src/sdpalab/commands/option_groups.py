@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from sdpalab.jobs import Executor
 
-__all__ = ["ExecutorOptions", "RecordOptions", "WorkerOptions", "with_groups"]
+__all__ = ["ConfinementOptions", "ExecutorOptions", "RecordOptions", "WorkerOptions", "with_groups"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,27 @@ class RecordOptions:
     json: JsonOption = None
 
 
+@dataclass(frozen=True)
+class ConfinementOptions:
+    """Whether a kernel's processes must be confined; in force while the command runs."""
+
+    require_confinement: Annotated[
+        bool,
+        typer.Option(
+            "--require-confinement",
+            help="End with exit code 3 where this machine does not confine a kernel's processes by namespaces.",
+        ),
+    ] = False
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """A block in which that holds."""
+        from sdpalab.judge.sandbox.guarded import confinement_required
+
+        with confinement_required(self.require_confinement):
+            yield
+
+
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """``command`` with the options of its groups in place of them, in its signature and its type hints."""
     # Typer reads the signature, and resolves no names in it but those of the module that it came from.
@@ -83,7 +105,11 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     def grouped(*arguments: Any, **options: Any) -> Any:
         for name, group in groups.items():
             options[name] = group(**{option.name: options.pop(option.name) for option in fields(group)})
-        return command(*arguments, **options)
+        with ExitStack() as stack:
+            for each in options.values():
+                if isinstance(each, ConfinementOptions) and each.require_confinement:
+                    stack.enter_context(each.in_force())
+            return command(*arguments, **options)
 
     signature = own.replace(parameters=list(parameters()))
     vars(grouped)["__signature__"] = signature

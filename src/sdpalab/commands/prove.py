@@ -10,6 +10,7 @@ import typer
 
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     JsonOption,
     LevelOption,
@@ -48,6 +49,7 @@ def prove(
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds of timing for one shape.")] = 10.0,
     level: LevelOption = "quick",
     seed: SeedOption = 0,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Judge kernels on this GPU, and keep the verdicts: the op runs a kernel where they and a time allow it."""

@@ -15,6 +15,7 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
@@ -70,6 +71,8 @@ def repro(
     ] = None,
     include: IncludeOption = None,
     numerics: NumericsOption = None,
+    *,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""

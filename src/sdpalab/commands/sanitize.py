@@ -14,7 +14,7 @@ from rich.console import Console
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.option_groups import WorkerOptions
+from sdpalab.commands.option_groups import ConfinementOptions, WorkerOptions
 from sdpalab.commands.options import (
     ArchOption,
     IncludeOption,
@@ -109,6 +109,7 @@ def sanitize(
         str | None,
         typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
     ] = None,
+    confined: ConfinementOptions,
     json: JsonOption = None,
     sarif: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sdpalab.commands.common import conclude, progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     JsonOption,
     KernelArgument,
@@ -58,6 +59,7 @@ def torch_matrix(
         float, typer.Option(metavar="GIB", help="Most that one environment may download.", min=0.0)
     ] = 4.0,
     seed: SeedOption = 0,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""

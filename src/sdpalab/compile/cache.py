@@ -211,17 +211,17 @@ class Cache:
 
 
 class ForwardedCache(Cache):
-    """A cache that this process may only read: what it makes is in ``made``, for the process that started it to keep.
+    """A cache that this process may only read: new entries go to the process that started it, which keeps them.
 
     Attributes
     ----------
-    made : list of (str, str, mapping)
+    new_builds : list of (str, str, mapping)
         Name, key and files of each new entry.
     """
 
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
-        self.made: list[tuple[str, str, Files]] = []
+        self.new_builds: list[tuple[str, str, Files]] = []
 
     def get_or_make(self, name: str, key: str, make: Callable[[], Files]) -> Stored:
         """As :meth:`Cache.get_or_make`, but for the writing."""
@@ -229,7 +229,7 @@ class ForwardedCache(Cache):
         if files is not None:
             return Stored(files, hit=True)
         files = make()
-        self.made.append((name, key, files))
+        self.new_builds.append((name, key, files))
         return Stored(files, hit=False)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from sdpalab.compile.cache import Cache
 from sdpalab.kernels.plan import Module, PtxSource
 
-__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "workshop_of"]
+__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "plain_source", "workshop_of"]
 
 
 class Workshop(Protocol):
@@ -50,6 +50,12 @@ def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | F
     """``module``, to be compiled by ``workshop``."""
     kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))
     return kind(**{each.name: getattr(module, each.name) for each in names}, workshop=workshop)
+
+
+def plain_source(module: Module | PtxSource) -> Module | PtxSource:
+    """``module`` without its workshop."""
+    kind = Module if isinstance(module, Module) else PtxSource
+    return kind(**{each.name: getattr(module, each.name) for each in fields(kind)})
 
 
 def workshop_of(source: object) -> Workshop | None:

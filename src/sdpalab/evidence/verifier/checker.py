@@ -98,6 +98,8 @@ class Checker(Findings):
             self.find(where, f"{contract} of its cases keep the original contract, not {verdict['original_contract']}")
         if "covers" in verdict and verdict["covers"] != covers_of(verdict["cases"]):
             self.find(where, f"the verdict covers {', '.join(verdict['covers'])}, which is not what its cases have")
+        if "confinement" in verdict and verdict["confinement"] != confinement_of(verdict["cases"]):
+            self.find(where, f"the verdict says confinement {verdict['confinement']}, and its cases do not")
         judged = [
             (tuple(case["problem"][size] for size in ("batch", "heads", "seq_q", "head_dim")), case["seed"])
             for case in verdict["cases"]
@@ -133,6 +135,12 @@ def cases_of(record: Mapping[str, Any]) -> list[Any]:
         return list(record["verdict"]["cases"])
     except MALFORMED:
         return []
+
+
+def confinement_of(cases: Sequence[Mapping[str, Any]]) -> str:
+    """How the processes of the cases were confined: ``processes`` if those of any were not."""
+    stated = {case["run"]["confinement"] for case in cases if "confinement" in case["run"]}
+    return "processes" if "processes" in stated else next(iter(stated), "")
 
 
 def covers_of(cases: Sequence[Mapping[str, Any]]) -> list[str]:

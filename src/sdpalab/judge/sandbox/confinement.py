@@ -163,8 +163,8 @@ def view_of(
     devices += [path for pattern in _GPU_DEVICES for path in glob(pattern)] if gpu else []
     shown |= {path: ("device", path, path) for path in devices if os.path.exists(path)}
     # The parent comes first: it would hide what is mounted below it.
-    kept = [shown[path] for path in sorted(shown) if not _shown_by_parent(path, shown)]
-    return sorted(kept, key=lambda each: each[2].count("/"))
+    own = [shown[path] for path in sorted(shown) if not _shown_by_parent(path, shown)]
+    return sorted(own, key=lambda each: each[2].count("/"))
 
 
 def _shown_by_parent(path: str, shown: dict[str, tuple[str, str, str]]) -> bool:

@@ -19,7 +19,7 @@ from sdpalab.compile import Build
 from sdpalab.compile.cache import ForwardedCache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
-from sdpalab.judge.sandbox.made import send_made
+from sdpalab.judge.sandbox.new_builds import send_builds
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
@@ -63,10 +63,10 @@ class _PlanServer:
         ``watched``: with the simulator's checks on.
         """
         reply, outputs = self._answer(order, arrays)
-        if self._cache is None or not self._cache.made:
+        if self._cache is None or not self._cache.new_builds:
             return reply, outputs
-        made, files = send_made(self._cache)
-        return {**reply, "made": made}, {**outputs, **files}
+        builds, files = send_builds(self._cache)
+        return {**reply, "builds": builds}, {**outputs, **files}
 
     def _answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         self._hazards.clear()

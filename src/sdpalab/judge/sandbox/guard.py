@@ -94,12 +94,12 @@ def main(order: Order, become: Callable[[Order], None] = execute) -> None:
         return
     with _cgroup(order) as limits:
         order = {**order, **limits}
-        said, say = os.pipe()
+        answers, answer = os.pipe()
         first = os.fork()
         if not first:
-            _in_namespaces(order, become, say)
-        os.close(say)
-        entered, _, refusal = _read_all(said).partition(" ")
+            _in_namespaces(order, become, answer)
+        os.close(answer)
+        entered, _, refusal = _read_all(answers).partition(" ")
         if entered != "entered":
             os.waitpid(first, 0)
             _serve_outside(order, become, refusal or "no answer")
@@ -109,23 +109,23 @@ def main(order: Order, become: Callable[[Order], None] = execute) -> None:
         os.waitpid(first, 0)
 
 
-def _in_namespaces(order: Order, become: Callable[[Order], None], say: int) -> NoReturn:
-    """In a child of the guard: make namespaces and serve in them, or say what the kernel refused."""
+def _in_namespaces(order: Order, become: Callable[[Order], None], answer: int) -> NoReturn:
+    """In a child of the guard: make namespaces and serve in them, or answer what the kernel refused."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         entered, refusal = _enter_namespaces()
         if not entered:
-            os.write(say, f"refused {refusal}".encode())
+            os.write(answer, f"refused {refusal}".encode())
         elif second := os.fork():
-            for fd in (*order["fds"], order["lifeline"], order["report"], say):
+            for fd in (*order["fds"], order["lifeline"], order["report"], answer):
                 os.close(fd)
             os.waitpid(second, 0)
         else:
             # This is the first process of the new process namespace: when it ends, the kernel ends all others.
             _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             refusal = _shield_files(order)
-            os.write(say, (f"refused {refusal}" if refusal else "entered").encode())
-            os.close(say)
+            os.write(answer, (f"refused {refusal}" if refusal else "entered").encode())
+            os.close(answer)
             if not refusal:
                 _drop_capabilities()
                 _serve(order, become, f"namespaces {entered}", PRIVATE)
@@ -436,12 +436,12 @@ def _give_up_capabilities() -> None:
 def _filter_calls(program: bytes) -> None:
     """Have the kernel check each system call of this process, and of those that it starts, by a seccomp program."""
 
-    class Program(ctypes.Structure):
+    class SeccompProgram(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
-    held = Program(len(program) // 8, program)
-    _call("prctl", _SECCOMP, _SECCOMP_FILTER, ctypes.byref(held), 0, 0)
+    prepared = SeccompProgram(len(program) // 8, program)
+    _call("prctl", _SECCOMP, _SECCOMP_FILTER, ctypes.byref(prepared), 0, 0)
 
 
 def _call(name: str, *arguments: Any) -> None:

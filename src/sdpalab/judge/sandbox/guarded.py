@@ -302,8 +302,8 @@ def describe(confinement: str, confined_by: str) -> str:
     if confinement == "namespaces":
         return f"namespaces ({confined_by.replace(',', ', ')})"
     return (
-        f"processes, without namespaces ({confined_by}): processes that leave its group are found and killed, and each "
-        "worker has its own build cache, so no build is reused"
+        f"NOT CONFINED: processes without namespaces ({confined_by}), which can read and change files of this user and "
+        "escape; no build is reused"
     )
 
 

@@ -24,8 +24,8 @@ from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.made import MOST_BUILDS, keep_made
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -434,8 +434,8 @@ class CandidateProcesses:
             else:
                 header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
                 checked = _checked(ExecutorReply, header)
-                reply = checked.model_dump(exclude_unset=True, exclude={"made"})
-                keep_made(self._cache, checked.made, results)
+                reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
+                keep_builds(self._cache, checked.builds, results)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:

@@ -151,7 +151,7 @@ class SentGroup(Message):
     suppressed: Text
 
 
-class MadeEntry(Message):
+class NewBuild(Message):
     """An entry of the build cache that the executor has made; its files come beside it, as bytes."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
@@ -165,7 +165,7 @@ class ExecutorReply(Reply):
     ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
     is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
     many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
-    ``made`` are new builds, which the judge keeps.
+    ``builds`` are new ones, which the judge keeps.
     """
 
     device: Text = ""
@@ -178,7 +178,7 @@ class ExecutorReply(Reply):
     groups: list[SentGroup] = []
     ring: Text = ""
     not_algebraic: Text = ""
-    made: list[MadeEntry] = []
+    builds: list[NewBuild] = []
 
 
 Knob = int | Text

@@ -6,6 +6,7 @@ text of its launch plan, which is checked as the judge checks it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
-from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, describe
 from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
@@ -31,6 +32,8 @@ from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["NotBuilt", "SandboxedKernel", "kernel_in_sandbox"]
+
+_log = logging.getLogger(__name__)
 
 SERVER = "sdpalab.judge.sandbox.kernel_server"
 ANSWER_SECONDS = 300.0
@@ -120,6 +123,8 @@ class SandboxedKernel(Kernel):
         self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads)
         try:
             self._process.await_ready()
+            if self._process.confinement != "namespaces":
+                _log.warning("%s: %s", spec, describe(self._process.confinement, self._process.confined_by))
             about, _ = self._ask({"do": "load", "spec": spec}, seconds=START_SECONDS)
             description = about.about
             if description is None:

@@ -19,14 +19,14 @@ from pydantic import ValidationError
 
 from sdpalab.compile.builder import FILES
 from sdpalab.compile.cache import Cache
-from sdpalab.compile.foreign import Workshop, foreign
+from sdpalab.compile.foreign import Workshop, foreign, plain_source
 from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
 from sdpalab.judge.sandbox.compiling import SENT_MODULE
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
-from sdpalab.judge.sandbox.made import MOST_BUILDS
 from sdpalab.judge.sandbox.messages import Message
+from sdpalab.judge.sandbox.new_builds import MOST_BUILDS
 from sdpalab.judge.sandbox.wire import WireError
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module, PtxSource
 from sdpalab.kernels.userfile import is_user_file
@@ -39,7 +39,7 @@ _SECONDS = 600.0
 _CPU_SECONDS = 3600
 
 
-class _Reply(Message):
+class WorkshopReply(Message):
     """A failure; or nothing, and files beside it."""
 
     failure: Literal["", "build", "input", "machine"] = ""
@@ -68,7 +68,7 @@ class ConfinedWorkshop:
 
     def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
         """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
-        text = np.frombuffer(SENT_MODULE.dump_json(_plain(module)), np.uint8)
+        text = np.frombuffer(SENT_MODULE.dump_json(plain_source(module)), np.uint8)
         files = self._ask({"do": "make", "arch": arch, "options": list(options)}, {"module": text})
         if files.keys() != set(FILES):
             raise MachineError(f"{self._spec}: the process that compiles it sent no build")
@@ -109,7 +109,7 @@ class ConfinedWorkshop:
                     raise
             try:
                 header, files = process.exchange(order, arrays, MOST_BUILDS, time.monotonic() + _SECONDS)
-                reply = _Reply.model_validate(header)
+                reply = WorkshopReply.model_validate(header)
             except (WireError, ValidationError) as error:
                 why = f"building it failed: {error}{process.quote()}"
                 self.close()
@@ -132,9 +132,3 @@ def workshop_for(spec: str, include_dirs: Sequence[Path] = ()) -> Iterator[Works
         yield workshop
     finally:
         workshop.close()
-
-
-def _plain(module: Module | PtxSource) -> Module | PtxSource:
-    """``module`` as it is sent: without its workshop."""
-    kind = Module if isinstance(module, Module) else PtxSource
-    return kind(**{name: getattr(module, name) for name in kind.__dataclass_fields__})

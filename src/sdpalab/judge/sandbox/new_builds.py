@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.compile.cache import Cache, ForwardedCache
-from sdpalab.judge.sandbox.messages import MadeEntry
+from sdpalab.judge.sandbox.messages import NewBuild
 from sdpalab.judge.sandbox.wire import WireError
 
-__all__ = ["MOST_BUILDS", "keep_made", "send_made"]
+__all__ = ["MOST_BUILDS", "keep_builds", "send_builds"]
 
 Array = npt.NDArray[Any]
 
@@ -20,19 +20,19 @@ MOST_BUILDS = 1 << 28
 """Bytes of the builds of one answer."""
 
 
-def send_made(cache: ForwardedCache) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+def send_builds(cache: ForwardedCache) -> tuple[list[dict[str, Any]], dict[str, Array]]:
     """The entries that were made since the last time: what the header says of them, and their files."""
-    made, cache.made = cache.made, []
-    entries = [{"name": name, "key": key, "files": list(files)} for name, key, files in made]
+    built, cache.new_builds = cache.new_builds, []
+    entries = [{"name": name, "key": key, "files": list(files)} for name, key, files in built]
     arrays = {
         f"{number}/{name}": np.frombuffer(content, np.uint8)
-        for number, (*_, files) in enumerate(made)
+        for number, (*_, files) in enumerate(built)
         for name, content in files.items()
     }
     return entries, arrays
 
 
-def keep_made(cache: Cache, entries: Sequence[MadeEntry], arrays: dict[str, Array]) -> None:
+def keep_builds(cache: Cache, entries: Sequence[NewBuild], arrays: dict[str, Array]) -> None:
     """Keep entries in ``cache``, and take their files out of ``arrays``; raises WireError if one is missing.
 
     Without room for them they are not kept, as :meth:`Cache.get_or_make` has it.
