@@ -70,7 +70,7 @@ def test_without_namespaces_it_says_why_and_that_builds_are_cold() -> None:
 @pytest.mark.usefixtures("unconfined")
 def test_a_verdict_says_in_plain_sight_that_nothing_was_confined(cli_here: Runner, root: Path, tmp_path: Path) -> None:
     options = ("--shape", "1,1,16,64", "--only", "seed 0", "--json", tmp_path / "verdict.json", "--bundle", tmp_path)
-    done = cli_here("judge", root / "examples" / "my_kernel.py", *options)
+    done = cli_here("judge", root / "examples" / "my_callable.py", *options)
     assert done.returncode == 0, done.stderr
     before_the_last = done.stdout[: done.stdout.index("PASSED: ")].splitlines()[-1]
     assert before_the_last.startswith("confinement: NOT CONFINED")

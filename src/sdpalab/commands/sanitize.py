@@ -238,10 +238,12 @@ def _file(
     accepted: Sequence[Suppression],
 ) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
+    from sdpalab.judge.sandbox.workshop import workshop_for
     from sdpalab.run.ptx_case import case_of
     from sdpalab.run.sanitize import sanitize_case
 
-    case = case_of(path, launch)
+    with workshop_for(str(path)) as workshop:
+        case = case_of(path, launch, workshop=workshop)
     return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 

@@ -227,7 +227,7 @@ def build(
         facts = _Facts.model_validate_json(text)
     except (KeyError, ValidationError):
         raise MachineError(f"{store.root / name} holds no build: remove it") from None
-    fields = {
+    values: dict[str, Any] = {
         "key": job.key,
         "name": name,
         "module": module.name,
@@ -245,7 +245,7 @@ def build(
         "cache_problem": stored.problem,
         "triton": facts.triton,
     }
-    return ForeignBuild(**fields, workshop=workshop) if workshop else Build(**fields)
+    return ForeignBuild(**values, workshop=workshop) if workshop else Build(**values)
 
 
 def compiled(module: Source, arch: str, options: Sequence[str] = ()) -> Mapping[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Protocol, overload
 
 from sdpalab.compile.cache import Cache
 from sdpalab.kernels.plan import Module, PtxSource
@@ -46,6 +46,10 @@ class ForeignPtx(PtxSource):
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
 
+@overload
+def foreign(module: Module, workshop: Workshop) -> ForeignModule: ...
+@overload
+def foreign(module: PtxSource, workshop: Workshop) -> ForeignPtx: ...
 def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | ForeignPtx:
     """``module``, to be compiled by ``workshop``."""
     kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))

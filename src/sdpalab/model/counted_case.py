@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sdpalab.compile import build, resources
+from sdpalab.compile.foreign import foreign
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Dim3, Launch, LaunchPlan, PtxSource
 from sdpalab.model.counted import CountedLaunch, CountedPlan
@@ -67,6 +68,7 @@ def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> Cou
         mangled = resolve(entry, parse(ptx).entries, "entry")
         own = case.module if launch.ptx is None else None
         module = own or PtxSource(case.name_of(launch), ptx, mangled, arch, ptx.encode(), "")
+        module = foreign(module, case.workshop) if case.workshop else module
         described = Launch(
             *(_size(launch.grid), _size(launch.block), case.buffers_of(launch)),
             dynamic_smem=launch.dynamic_smem,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.compile import DEFAULT_ARCH, Cache, build
+from sdpalab.compile.foreign import Workshop, foreign
 from sdpalab.errors import UserError
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Module
@@ -63,6 +64,7 @@ class PtxCase:
     launches: LaunchFile
     folder: Path
     module: Module | None = None
+    workshop: Workshop | None = None
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class PtxCase:
         return PtxRun(self, options).all(launched)
 
 
-def case_of(source: Path, launch: str | None, cache: Cache | None = None) -> PtxCase:
+def case_of(source: Path, launch: str | None, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
     """As :func:`read_case`; the launch file is ``launch``, or the ``.json`` beside the source.
 
     Raises
@@ -139,11 +141,11 @@ def case_of(source: Path, launch: str | None, cache: Cache | None = None) -> Ptx
     description = Path(launch) if launch is not None else source.with_suffix(".json")
     if source.is_file() and launch is None and not description.is_file():
         raise UserError(f"{source} needs a description of its launch: --launch FILE.json, or {description}")
-    return read_case(source, description, cache)
+    return read_case(source, description, cache, workshop)
 
 
-def read_case(source: Path, description: Path, cache: Cache | None = None) -> PtxCase:
-    """Read a PTX file, or compile a CUDA C++ file, and its launch file.
+def read_case(source: Path, description: Path, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
+    """Read a PTX file, or compile a CUDA C++ file, and its launch file; a ``workshop`` compiles a stranger's.
 
     Raises
     ------
@@ -160,10 +162,11 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Pt
     module = None
     if source.suffix == ".cu":
         module = _module(source, text, launches, description)
+        module = foreign(module, workshop) if workshop else module
         text = build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
     elif launches.arch or launches.defines or launches.include:
         raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
-    case = PtxCase(source.name, text, launches, description.parent, module)
+    case = PtxCase(source.name, text, launches, description.parent, module, workshop)
     try:
         for name, buffer in (*launches.buffers.items(), *launches.variables.items()):
             _values(buffer, f"buffer {name}", 0, case.folder)

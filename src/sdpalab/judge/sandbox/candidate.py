@@ -17,18 +17,34 @@ import numpy.typing as npt
 from sdpalab.compile.cache import FOREIGN, Cache
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES, kernel_files
+from sdpalab.kernels import userfile
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.kernels.triton_kernel import bare_triton_reason
 from sdpalab.kernels.tuned import source_digest
-from sdpalab.kernels.userfile import file_of, is_user_file
+from sdpalab.kernels.userfile import is_user_file
 
-__all__ = ["Candidate", "CandidateSpec", "prepare", "source_of"]
+__all__ = ["Candidate", "CandidateSpec", "file_of", "foreign_cache", "is_file", "prepare", "source_of"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
 ``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
 ``attn_mask=None`` or ``enable_gqa=False`` for what else it computes; without ``causal`` it computes no causal mask."""
+
+
+def foreign_cache(digest: str) -> Path:
+    """The build cache of a stranger's source with that digest, in the user's own."""
+    return Cache().root / FOREIGN / digest[:32]
+
+
+def is_file(spec: str) -> bool:
+    """Whether ``spec`` names a file, a user's: ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``."""
+    return is_user_file(spec) or spec.endswith((".cu", ".ptx"))
+
+
+def file_of(spec: str) -> Path:
+    """The file that ``spec`` names."""
+    return userfile.file_of(spec) if is_user_file(spec) else Path(spec)
 
 
 @dataclass(frozen=True)
@@ -44,11 +60,10 @@ class CandidateSpec:
 
         A stranger's source, which may harm the process that compiles it, then leaves nothing for another kernel.
         """
-        root = Cache().root
         if self.kind == "registry":
-            return root
-        of = source_of(self.spec, include_dirs) if self.kind == "file" else sha256(self.pickle).hexdigest()
-        return root / FOREIGN / of[:32]
+            return Cache().root
+        file = self.kind == "file"
+        return foreign_cache(source_of(self.spec, include_dirs) if file else sha256(self.pickle.tobytes()).hexdigest())
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -71,7 +86,7 @@ def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
     UserError
         If there is no such kernel or file.
     """
-    if not is_user_file(spec):
+    if not is_file(spec):
         return source_digest(get(spec))
     path, digest = file_of(spec), sha256()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,4 +43,4 @@ def keep_builds(cache: Cache, entries: Sequence[NewBuild], arrays: dict[str, Arr
             files = {name: arrays.pop(f"{number}/{name}").tobytes() for name in entry.files}
         except KeyError:
             raise WireError("build without its files") from None
-        cache.get_or_make(entry.name, entry.key, lambda files=files: files)
+        cache.get_or_make(entry.name, entry.key, partial(dict, files))

@@ -22,8 +22,9 @@ from sdpalab.compile.cache import Cache
 from sdpalab.compile.foreign import Workshop, foreign, plain_source
 from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.sandbox.candidate import prepare
+from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
 from sdpalab.judge.sandbox.compiling import SENT_MODULE
+from sdpalab.judge.sandbox.confinement import kernel_files
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
 from sdpalab.judge.sandbox.messages import Message
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS
@@ -54,20 +55,21 @@ class ConfinedWorkshop:
     Parameters
     ----------
     spec : str
-        ``FILE.py[:NAME]``.
+        ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     """
 
     def __init__(self, spec: str, include_dirs: Sequence[Path] = ()) -> None:
-        candidate = prepare(spec)
-        self._spec, self._reads = spec, (*candidate.files, *include_dirs)
-        self.cache = Cache(candidate.cache(include_dirs))
+        self._spec, self._reads = spec, (*kernel_files(file_of(spec)), *include_dirs)
+        self.cache = Cache(foreign_cache(source_of(spec, include_dirs)))
         self._process: GuardedProcess | None = None
         self._lock = threading.Lock()
 
     def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
         """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
+        if not is_user_file(self._spec) and isinstance(module, Module):
+            self._reads = (*self._reads, *module.include_dirs)  # that its launch file names
         text = np.frombuffer(SENT_MODULE.dump_json(plain_source(module)), np.uint8)
         files = self._ask({"do": "make", "arch": arch, "options": list(options)}, {"module": text})
         if files.keys() != set(FILES):
@@ -124,7 +126,7 @@ class ConfinedWorkshop:
 @contextmanager
 def workshop_for(spec: str, include_dirs: Sequence[Path] = ()) -> Iterator[Workshop | None]:
     """The workshop of a kernel that is named on the command line; None for a shipped one, which is built here."""
-    if not is_user_file(spec):
+    if not is_file(spec):
         yield None
         return
     workshop = ConfinedWorkshop(spec, include_dirs)
