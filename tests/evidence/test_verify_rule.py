@@ -310,7 +310,7 @@ def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_la
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
     lacking = {
         "attempt": ["sources"],
-        "verdict": ["unjudged", "algebra", "covers"],
+        "verdict": ["unjudged", "algebra", "covers", "confinement"],
         "algebra": ["config"],
         "rule": ["advisory"],
     }
