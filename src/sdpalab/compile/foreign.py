@@ -1,19 +1,19 @@
-"""Sources of a stranger: this process neither compiles nor disassembles them, another, confined one does."""
+"""Sources of a stranger: a confined process compiles, disassembles and simulates them for this one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, overload
+from typing import Any, Protocol, overload
 
 from sdpalab.compile.cache import Cache
-from sdpalab.kernels.plan import Module, PtxSource
+from sdpalab.kernels.plan import LaunchPlan, Module, PtxSource
 
 __all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "plain_source", "workshop_of"]
 
 
 class Workshop(Protocol):
-    """A confined process that compiles and disassembles for this one.
+    """A confined process that compiles, disassembles and simulates for this one.
 
     Attributes
     ----------
@@ -29,6 +29,13 @@ class Workshop(Protocol):
 
     def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
         """As :func:`sdpalab.compile.tools.run_tool`."""
+        ...
+
+    def simulate(
+        self, plan: LaunchPlan, builds: Sequence[Any], inputs: Mapping[str, Any], arch: str, poison: int, options: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        """Run a plan as :class:`sdpalab.run.SimulatedExecutor` does: reports of its launches, and what gives its result
+        or raises what stopped it."""
         ...
 
 

@@ -19,12 +19,15 @@ from typing import Any
 
 import numpy.typing as npt
 
+from sdpalab.compile import Cache
 from sdpalab.errors import MachineError
 from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
 from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
 from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
+from sdpalab.sim import prepare
+from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
 __all__ = [
     "REQUIRED",
@@ -35,6 +38,7 @@ __all__ = [
     "confinement_required",
     "describe",
     "fork_server",
+    "simulating_process",
 ]
 
 Array = npt.NDArray[Any]
@@ -278,6 +282,20 @@ class GuardedProcess:
         with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
             while chunk := os.read(stream.fileno(), 1 << 16):
                 self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
+
+
+def simulating_process(
+    module: str, quota: Quota, cache: Path, read: Sequence[Path], *, gpu: bool = False
+) -> GuardedProcess:
+    """A confined process that compiles and simulates: it reads the build ``cache`` and writes to the compiled parts of
+    the simulator in it. Where that is not the user's own cache, it also reads those parts there."""
+    environment, reads, shared = {"SDPALAB_CACHE_DIR": str(cache)}, [*read, cache], Cache().root
+    if cache != shared and not gpu:
+        prepare(wait=True)  # which that process cannot keep for others
+        environment[SHARED_CACHE] = str(shared)
+        reads.append(shared / NATIVE)
+    access = {"read": reads, "write": cache / NATIVE, "environment": environment}
+    return GuardedProcess(module, quota, untrusted=True, gpu=gpu, **access)
 
 
 @contextlib.contextmanager

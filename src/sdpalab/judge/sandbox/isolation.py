@@ -23,7 +23,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
-from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
@@ -32,8 +32,6 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 from sdpalab.sim import DEFAULT_NUMERICS
-from sdpalab.sim import prepare as prepare_simulator
-from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 
@@ -298,22 +296,7 @@ class CandidateProcesses:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        cache, shared = self._cache.root, Cache().root
-        environment = {"SDPALAB_CACHE_DIR": str(cache)}
-        reads = [*self._reads, cache]
-        if cache != shared and not gpu:
-            prepare_simulator(wait=True)  # which the executor cannot keep for others
-            environment[SHARED_CACHE] = str(shared)
-            reads.append(shared / NATIVE)
-        process = GuardedProcess(
-            EXECUTOR,
-            self._quota,
-            untrusted=True,
-            gpu=gpu,
-            read=reads,
-            write=cache / NATIVE,
-            environment=environment,
-        )
+        process = simulating_process(EXECUTOR, self._quota, self._cache.root, self._reads, gpu=gpu)
         try:
             process.await_ready()
         except BaseException:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
-from sdpalab.compile.builder import FILES
+from sdpalab.compile.builder import FILES, Build
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.foreign import Workshop, foreign, plain_source
 from sdpalab.compile.nvrtc import BuildError
@@ -25,19 +26,27 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
 from sdpalab.judge.sandbox.compiling import SENT_MODULE
 from sdpalab.judge.sandbox.confinement import kernel_files
-from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import Message
-from sdpalab.judge.sandbox.new_builds import MOST_BUILDS
+from sdpalab.judge.sandbox.simulation import SimulatedRun, sent_run
 from sdpalab.judge.sandbox.wire import WireError
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module, PtxSource
 from sdpalab.kernels.userfile import is_user_file
+from sdpalab.run import RunResult
+from sdpalab.sim import Report
 
 __all__ = ["ConfinedWorkshop", "workshop_for"]
+
+Array = npt.NDArray[Any]
 
 _MODULE = "sdpalab.judge.sandbox.compiling"
 _SECONDS = 600.0
 """For one compilation."""
-_CPU_SECONDS = 3600
+_RUN_SECONDS = 24 * 3600.0
+"""For one run of a plan, whose steps are limited otherwise."""
+_CPU_SECONDS = 7 * 24 * 3600
+_MOST_BYTES = 1 << 34
+"""Of an answer: the outputs of a plan."""
 
 
 class WorkshopReply(Message):
@@ -82,6 +91,26 @@ class ConfinedWorkshop:
         text = self._ask(order, {"cubin": np.frombuffer(cubin, np.uint8)}).get("text", b"")
         return text.decode(errors="replace")
 
+    def simulate(
+        self,
+        plan: LaunchPlan,
+        builds: Sequence[Build],
+        inputs: Mapping[str, Array],
+        arch: str,
+        poison: int,
+        options: Mapping[str, Any],
+    ) -> tuple[list[Report], Callable[[], RunResult]]:
+        """As :meth:`sdpalab.compile.foreign.Workshop.simulate`."""
+        order, arrays = sent_run(plan, builds, inputs, options)
+        outputs = self._arrays({"do": "simulate", "arch": arch, "poison": poison, **order}, arrays, _RUN_SECONDS)
+        try:
+            run = SimulatedRun.of(outputs.pop("run").tobytes())
+        except (KeyError, ValueError):
+            raise MachineError(f"{self._spec}: the process that simulates it sent no result") from None
+        for number, recorder in enumerate(options.get("watchers", ())):
+            recorder.take(run.records(number) if number < len(run.accesses) else ())
+        return run.reports, lambda: run.result(outputs)
+
     def own(self, plan: LaunchPlan) -> LaunchPlan:
         """``plan`` with modules that are compiled here."""
         steps = tuple(
@@ -99,10 +128,15 @@ class ConfinedWorkshop:
             process.close()
 
     def _ask(self, order: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, bytes]:
+        files = self._arrays(order, arrays, _SECONDS)
+        return {name: content.tobytes() for name, content in files.items()}
+
+    def _arrays(self, order: Mapping[str, Any], arrays: Mapping[str, Any], seconds: float) -> dict[str, Array]:
         with self._lock:
             process = self._process
             if process is None:
-                process = GuardedProcess(_MODULE, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=self._reads)
+                quota = Quota(cpu_seconds=_CPU_SECONDS)
+                process = simulating_process(_MODULE, quota, self.cache.root, self._reads)
                 self._process = process
                 try:
                     process.await_ready()
@@ -110,7 +144,7 @@ class ConfinedWorkshop:
                     self.close()
                     raise
             try:
-                header, files = process.exchange(order, arrays, MOST_BUILDS, time.monotonic() + _SECONDS)
+                header, files = process.exchange(order, arrays, _MOST_BYTES, time.monotonic() + seconds)
                 reply = WorkshopReply.model_validate(header)
             except (WireError, ValidationError) as error:
                 why = f"building it failed: {error}{process.quote()}"
@@ -120,7 +154,7 @@ class ConfinedWorkshop:
             raise BuildError(reply.message, reply.log)
         if reply.failure:
             raise (UserError if reply.failure == "input" else MachineError)(reply.message)
-        return {name: content.tobytes() for name, content in files.items()}
+        return files
 
 
 @contextmanager
