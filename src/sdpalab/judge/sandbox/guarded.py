@@ -294,8 +294,8 @@ def simulating_process(
         prepare(wait=True)  # which that process cannot keep for others
         environment[SHARED_CACHE] = str(shared)
         reads.append(shared / NATIVE)
-    access = {"read": reads, "write": cache / NATIVE, "environment": environment}
-    return GuardedProcess(module, quota, untrusted=True, gpu=gpu, **access)
+    write = cache / NATIVE
+    return GuardedProcess(module, quota, untrusted=True, gpu=gpu, read=reads, write=write, environment=environment)
 
 
 @contextlib.contextmanager

@@ -95,9 +95,8 @@ def sent_run(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """The order and its arrays: a plan, its builds, its inputs and the options of the simulator."""
     steps = tuple(replace(step, module=_NOWHERE) if isinstance(step, Launch) else step for step in plan.steps)
-    plain = [
-        Build(**{**{name: getattr(each, name) for name in Build.__dataclass_fields__}, "cubin": b""}) for each in builds
-    ]
+    names = [name for name in Build.__dataclass_fields__ if name != "cubin"]
+    plain = [Build(cubin=b"", **{name: getattr(each, name) for name in names}) for each in builds]
     watchers = [recorder.place for recorder in options.get("watchers", ())]
     order = {"options": {**options, "watchers": watchers}}
     data = {"plan": send_plan(LaunchPlan(plan.buffers, steps), ""), "builds": _BUILDS.dump_json(tuple(plain))}
@@ -105,7 +104,7 @@ def sent_run(
 
 
 def run_sent(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Execute the order of :func:`sent_run`; the reply's array ``run`` is a :class:`SimulatedRun`, the others outputs."""
+    """Execute the order of :func:`sent_run`: the array ``run`` of the reply is a :class:`SimulatedRun`."""
     plan = SentPlan.model_validate_json(arrays["plan"].tobytes()).plan()
     builds = _BUILDS.validate_json(arrays["builds"].tobytes())
     inputs = {name.removeprefix(_INPUT): array for name, array in arrays.items() if name.startswith(_INPUT)}
