@@ -239,12 +239,12 @@ def _file(
 ) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
     from sdpalab.judge.sandbox.workshop import workshop_for
-    from sdpalab.run.ptx_case import case_of
+    from sdpalab.run.ptx_case import case_of, files_of_case
     from sdpalab.run.sanitize import sanitize_case
 
-    with workshop_for(str(path)) as workshop:
+    with workshop_for(str(path), files=files_of_case(path, launch)) as workshop:
         case = case_of(path, launch, workshop=workshop)
-    return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
+        return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:

@@ -115,10 +115,10 @@ def profile_file_on_simulator(console: Console, path: Path, launch: str | None, 
     from sdpalab.gpus import default_gpu, gpu_named
     from sdpalab.judge.sandbox.workshop import workshop_for
     from sdpalab.model.counted_case import arch_of, count_case
-    from sdpalab.run.ptx_case import case_of
+    from sdpalab.run.ptx_case import case_of, files_of_case
 
     page_folder = output_folder(view.out) if view.out is not None else None
-    with workshop_for(str(path)) as workshop:
+    with workshop_for(str(path), files=files_of_case(path, launch)) as workshop:
         case = case_of(path, launch, workshop=workshop)
         arch = arch_of(case)
         modelled = gpu_named(view.gpu) if view.gpu is not None else default_gpu(arch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol, overload
 
 from sdpalab.compile.cache import Cache
@@ -36,6 +37,12 @@ class Workshop(Protocol):
     ) -> tuple[Any, Callable[[], Any]]:
         """Run a plan as :class:`sdpalab.run.SimulatedExecutor` does: reports of its launches, and what gives its result
         or raises what stopped it."""
+        ...
+
+    def simulate_case(
+        self, source: Path, description: Path, options: Mapping[str, Any]
+    ) -> tuple[Any, Callable[[], tuple[list[str], Mapping[str, int]]]]:
+        """Run the launches of a launch file as :meth:`sdpalab.run.ptx_case.PtxCase.run_all` does."""
         ...
 
 

@@ -11,7 +11,7 @@ from sdpalab.compile.foreign import foreign
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Dim3, Launch, LaunchPlan, PtxSource
 from sdpalab.model.counted import CountedLaunch, CountedPlan
-from sdpalab.run.ptx_case import PtxCase, PtxRun
+from sdpalab.run.ptx_case import PtxCase
 from sdpalab.sim import Report
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.parser import parse
@@ -58,9 +58,8 @@ def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> Cou
     """
     arch = arch_of(case)
     reports: list[Report] = []
-    run = PtxRun(case, {"checks": (), "counters": True, "watchers": watchers})
-    run.all(reports.append)
-    buffers = tuple(Buffer(name, (held.nbytes,), "uint8", "in") for name, held in run.buffers.items())
+    _, sizes = case.run_all(reports.append, {"checks": (), "counters": True, "watchers": watchers})
+    buffers = tuple(Buffer(name, (size,), "uint8", "in") for name, size in sizes.items())
     counted = []
     for launch, report in zip(case.launches.launches, reports, strict=True):
         assert report.counters is not None, "counters were requested"

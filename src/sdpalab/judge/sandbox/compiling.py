@@ -19,7 +19,7 @@ from sdpalab.compile.builder import compiled
 from sdpalab.compile.nvrtc import BuildError
 from sdpalab.compile.tools import run_tool
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.sandbox.simulation import run_sent
+from sdpalab.judge.sandbox.simulation import run_case, run_sent
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.kernels.plan import Module, PtxSource
 
@@ -39,13 +39,16 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-    """Execute an order: ``make`` the files of a build, run a ``tool`` on a cubin, or ``simulate`` a plan."""
+    """Execute an order: ``make`` the files of a build, run a ``tool`` on a cubin, or ``simulate`` a plan
+    or the launches of a ``case``."""
     try:
         if order["do"] == "tool":
             text = run_tool(order["tool"], tuple(order["options"]), arrays["cubin"].tobytes())
             return {}, {"text": np.frombuffer(text.encode(errors="replace"), np.uint8)}
         if order["do"] == "simulate":
             return run_sent(order, arrays)
+        if order["do"] == "case":
+            return run_case(order)
         module = SENT_MODULE.validate_json(arrays["module"].tobytes())
         files = compiled(module, order["arch"], order["options"])
         return {}, {name: np.frombuffer(content, np.uint8) for name, content in files.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ from sdpalab.compile import Build, Cache
 from sdpalab.judge.sandbox.plans import SentPlan, send_plan
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.run import RunResult, SimulatedExecutor
+from sdpalab.run.ptx_case import read_case
 from sdpalab.sim import Report, SimError, errors
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.memory import Extent
 from sdpalab.sim.recording import AccessRecorder, RecordedAccess
 
-__all__ = ["SimulatedRun", "run_sent", "sent_run"]
+__all__ = ["SimulatedRun", "run_case", "run_sent", "sent_options", "sent_run"]
 
 Array = npt.NDArray[Any]
 
@@ -66,6 +69,8 @@ class SimulatedRun(BaseModel):
     message: str = ""
     line: int = 0
     stopped_with: tuple[Hazard, ...] = ()
+    sentences: list[str] = []
+    sizes: dict[str, int] = {}
 
     @classmethod
     def of(cls, data: bytes) -> SimulatedRun:
@@ -97,10 +102,16 @@ def sent_run(
     steps = tuple(replace(step, module=_NOWHERE) if isinstance(step, Launch) else step for step in plan.steps)
     names = [name for name in Build.__dataclass_fields__ if name != "cubin"]
     plain = [Build(cubin=b"", **{name: getattr(each, name) for name in names}) for each in builds]
-    watchers = [recorder.place for recorder in options.get("watchers", ())]
-    order = {"options": {**options, "watchers": watchers}}
     data = {"plan": send_plan(LaunchPlan(plan.buffers, steps), ""), "builds": _BUILDS.dump_json(tuple(plain))}
-    return order, {**{name: np.frombuffer(text, np.uint8) for name, text in data.items()}, **_inputs(inputs)}
+    return sent_options(options), {
+        **{name: np.frombuffer(text, np.uint8) for name, text in data.items()},
+        **_inputs(inputs),
+    }
+
+
+def sent_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the simulator in an order: of recorders the places that they watch."""
+    return {"options": {**options, "watchers": [recorder.place for recorder in options.get("watchers", ())]}}
 
 
 def run_sent(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -108,21 +119,45 @@ def run_sent(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dic
     plan = SentPlan.model_validate_json(arrays["plan"].tobytes()).plan()
     builds = _BUILDS.validate_json(arrays["builds"].tobytes())
     inputs = {name.removeprefix(_INPUT): array for name, array in arrays.items() if name.startswith(_INPUT)}
+    options, reports = _options(order), list[Report]()
+    executor = SimulatedExecutor(order["arch"], Cache(), on_launch=lambda _, report: reports.append(report), **options)
+
+    def run() -> tuple[dict[str, Any], Mapping[str, Array]]:
+        result = executor.run(plan, inputs, poison=order["poison"], builds=builds)
+        names = ("device", "ptx_sha256", "hazards", "changed_inputs")
+        return {name: getattr(result, name) for name in names}, result.outputs
+
+    return _reply(run, reports, options["watchers"])
+
+
+def run_case(order: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Run all launches of the launch file that an order names; the array ``run`` of the reply is a
+    :class:`SimulatedRun`."""
+    gc.collect()  # the memory of the device of the run before, gigabytes of address space
+    case = read_case(Path(order["source"]), Path(order["description"]))
+    options, reports = _options(order), list[Report]()
+
+    def run() -> tuple[dict[str, Any], Mapping[str, Array]]:
+        sentences, sizes = case.run_all(reports.append, options)
+        return {"sentences": sentences, "sizes": dict(sizes)}, {}
+
+    return _reply(run, reports, options["watchers"])
+
+
+def _options(order: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in order["options"].items()}
-    recorders = tuple(map(AccessRecorder, options["watchers"]))
-    reports: list[Report] = []
-    executor = SimulatedExecutor(
-        order["arch"],
-        Cache(),
-        on_launch=lambda _, report: reports.append(report),
-        **{**options, "watchers": recorders},
-    )
+    return {**options, "watchers": tuple(map(AccessRecorder, options["watchers"]))}
+
+
+def _reply(
+    run: Callable[[], tuple[dict[str, Any], Mapping[str, Array]]],
+    reports: Sequence[Report],
+    recorders: Sequence[AccessRecorder],
+) -> tuple[dict[str, Any], dict[str, Array]]:
     content: dict[str, Any] = {}
     outputs: Mapping[str, Array] = {}
     try:
-        result = executor.run(plan, inputs, poison=order["poison"], builds=builds)
-        names = ("device", "ptx_sha256", "hazards", "changed_inputs")
-        content, outputs = {name: getattr(result, name) for name in names}, result.outputs
+        content, outputs = run()
     except SimError as error:
         content = {"error": type(error).__name__, "message": str(error), "line": getattr(error, "line", 0)}
         content["stopped_with"] = [asdict(hazard) for hazard in error.hazards]

@@ -28,10 +28,9 @@ from sdpalab.judge.sandbox.compiling import SENT_MODULE
 from sdpalab.judge.sandbox.confinement import kernel_files
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import Message
-from sdpalab.judge.sandbox.simulation import SimulatedRun, sent_run
+from sdpalab.judge.sandbox.simulation import SimulatedRun, sent_options, sent_run
 from sdpalab.judge.sandbox.wire import WireError
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module, PtxSource
-from sdpalab.kernels.userfile import is_user_file
 from sdpalab.run import RunResult
 from sdpalab.sim import Report
 
@@ -67,18 +66,18 @@ class ConfinedWorkshop:
         ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
+    files : sequence of Path
+        What else it may read, such as data of a launch file.
     """
 
-    def __init__(self, spec: str, include_dirs: Sequence[Path] = ()) -> None:
-        self._spec, self._reads = spec, (*kernel_files(file_of(spec)), *include_dirs)
+    def __init__(self, spec: str, include_dirs: Sequence[Path] = (), files: Sequence[Path] = ()) -> None:
+        self._spec, self._reads = spec, (*kernel_files(file_of(spec)), *include_dirs, *files)
         self.cache = Cache(foreign_cache(source_of(spec, include_dirs)))
         self._process: GuardedProcess | None = None
         self._lock = threading.Lock()
 
     def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
         """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
-        if not is_user_file(self._spec) and isinstance(module, Module):
-            self._reads = (*self._reads, *module.include_dirs)  # that its launch file names
         text = np.frombuffer(SENT_MODULE.dump_json(plain_source(module)), np.uint8)
         files = self._ask({"do": "make", "arch": arch, "options": list(options)}, {"module": text})
         if files.keys() != set(FILES):
@@ -102,14 +101,33 @@ class ConfinedWorkshop:
     ) -> tuple[list[Report], Callable[[], RunResult]]:
         """As :meth:`sdpalab.compile.foreign.Workshop.simulate`."""
         order, arrays = sent_run(plan, builds, inputs, options)
-        outputs = self._arrays({"do": "simulate", "arch": arch, "poison": poison, **order}, arrays, _RUN_SECONDS)
+        run, outputs = self._run({"do": "simulate", "arch": arch, "poison": poison, **order}, arrays, options)
+        return run.reports, lambda: run.result(outputs)
+
+    def simulate_case(
+        self, source: Path, description: Path, options: Mapping[str, Any]
+    ) -> tuple[list[Report], Callable[[], tuple[list[str], Mapping[str, int]]]]:
+        """As :meth:`sdpalab.compile.foreign.Workshop.simulate_case`."""
+        order = {"do": "case", "source": str(source), "description": str(description), **sent_options(options)}
+        run, _ = self._run(order, {}, options)
+
+        def ended() -> tuple[list[str], Mapping[str, int]]:
+            run.result({})
+            return run.sentences, run.sizes
+
+        return run.reports, ended
+
+    def _run(
+        self, order: Mapping[str, Any], arrays: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[SimulatedRun, dict[str, Array]]:
+        outputs = self._arrays(order, arrays, _RUN_SECONDS)
         try:
             run = SimulatedRun.of(outputs.pop("run").tobytes())
         except (KeyError, ValueError):
             raise MachineError(f"{self._spec}: the process that simulates it sent no result") from None
         for number, recorder in enumerate(options.get("watchers", ())):
             recorder.take(run.records(number) if number < len(run.accesses) else ())
-        return run.reports, lambda: run.result(outputs)
+        return run, outputs
 
     def own(self, plan: LaunchPlan) -> LaunchPlan:
         """``plan`` with modules that are compiled here."""
@@ -158,12 +176,12 @@ class ConfinedWorkshop:
 
 
 @contextmanager
-def workshop_for(spec: str, include_dirs: Sequence[Path] = ()) -> Iterator[Workshop | None]:
+def workshop_for(spec: str, include_dirs: Sequence[Path] = (), files: Sequence[Path] = ()) -> Iterator[Workshop | None]:
     """The workshop of a kernel that is named on the command line; None for a shipped one, which is built here."""
     if not is_file(spec):
         yield None
         return
-    workshop = ConfinedWorkshop(spec, include_dirs)
+    workshop = ConfinedWorkshop(spec, include_dirs, files)
     try:
         yield workshop
     finally:
