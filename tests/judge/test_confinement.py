@@ -113,6 +113,24 @@ def test_a_command_that_requires_confinement_runs_nothing_without_it(
     assert guarded.REQUIRED not in os.environ
 
 
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry nothing() { ret; }
+"""
+
+
+@pytest.mark.parametrize("command", [("sanitize",), ("profile", "--device", "sim")], ids=lambda command: command[0])
+@pytest.mark.usefixtures("unconfined")
+def test_a_launch_file_is_not_run_either(cli_here: Runner, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "nothing.ptx").write_text(PTX)
+    (tmp_path / "nothing.json").write_text('{"entry": "nothing", "grid": [1], "block": [32], "args": []}')
+    name, *options = command
+    done = cli_here(name, tmp_path / "nothing.ptx", *options, "--require-confinement", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stderr.count("--require-confinement") == 1
+
+
 @pytest.mark.usefixtures("namespaces")
 def test_a_command_that_requires_confinement_runs_with_it(cli_here: Runner, root: Path) -> None:
     options = ("--shape", "1,1,16,64", "--only", "seed 0", "--require-confinement")

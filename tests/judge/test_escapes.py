@@ -143,6 +143,14 @@ def test_it_writes_to_its_own_folders_alone(confined: tuple[Confined, Path | Non
     assert not Path("/tmp/made").exists()
 
 
+def test_a_kernel_is_judged_so(way: str, root: Path) -> None:
+    spec = CaseSpec("one", Problem(1, 1, 64, 64), "normal", 0)
+    (case,) = judge_candidate(str(root / "examples" / "my_kernel.py"), [spec], algebra=False).cases
+    assert case.status is Status.PASSED, case.reason
+    assert case.run["confinement"] == "namespaces"
+    assert (case.run["confined_by"] == "bubblewrap") == (way == "bubblewrap")
+
+
 @pytest.mark.usefixtures("namespaces")
 def test_the_kernel_limits_the_processes_of_an_ordinary_user(tmp_path: Path) -> None:
     """Root is above that limit: its processes are counted."""

@@ -6,6 +6,7 @@ disassembler of its own process: a confined process, which may write nowhere, do
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +27,18 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
 from sdpalab.judge.sandbox.compiling import SENT_MODULE
 from sdpalab.judge.sandbox.confinement import kernel_files
-from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, simulating_process
+from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe, simulating_process
 from sdpalab.judge.sandbox.messages import Message
 from sdpalab.judge.sandbox.simulation import SimulatedRun, sent_options, sent_run
 from sdpalab.judge.sandbox.wire import WireError
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module, PtxSource
+from sdpalab.kernels.userfile import is_user_file
 from sdpalab.run import RunResult
 from sdpalab.sim import Report
 
 __all__ = ["ConfinedWorkshop", "workshop_for"]
+
+_log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
@@ -158,6 +162,8 @@ class ConfinedWorkshop:
                 self._process = process
                 try:
                     process.await_ready()
+                    if process.confinement != "namespaces" and not is_user_file(self._spec):  # or it is said already
+                        _log.warning("%s: %s", self._spec, describe(process.confinement, process.confined_by))
                 except BaseException:
                     self.close()
                     raise
