@@ -222,6 +222,8 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
+    if verdict.confinement != "processes":  # which stands beside the outcome
+        console.print(confinement_line(verdict), soft_wrap=True)
     within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
     console.print(
@@ -281,7 +283,7 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     if verdict.covers:
         console.print(f"covers: {', '.join(verdict.covers)}", soft_wrap=True)
-    line = confinement_line(verdict)
-    console.print(verdict_text(False, line) if verdict.confinement == "processes" else line, soft_wrap=True)
+    if verdict.confinement == "processes":
+        console.print(verdict_text(False, confinement_line(verdict)), soft_wrap=True)
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     conclude(console, verdict_text(verdict.passed, line))
