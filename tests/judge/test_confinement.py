@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,3 +172,19 @@ def test_doctor_has_a_line_for_it() -> None:
     (line,) = [check for check in examine() if check.name == "confinement"]
     assert line.health.value == "warn"
     assert "Operation not permitted" in line.detail
+
+
+@pytest.mark.usefixtures("unconfined")
+def test_sockets_and_other_processes_are_refused_without_namespaces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    process = GuardedProcess("escapes", Quota(cpu_seconds=60), untrusted=True)
+    try:
+        process.await_ready()
+        assert process.confinement == "processes"
+        for name in ("opens_sockets", "makes_datagram_pairs", "calls_by_another_number", "rings", "hides_memory"):
+            reply, _ = process.exchange({"try": name, "on": ""}, {}, 0, time.monotonic() + 60)
+            assert reply["got"] == "", name
+        reply, _ = process.exchange({"try": "traces", "on": str(os.getpid())}, {}, 0, time.monotonic() + 60)
+        assert reply["got"] == ""
+    finally:
+        process.close()
