@@ -14,15 +14,12 @@ __all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "plain_source",
 
 
 class Workshop(Protocol):
-    """A confined process that compiles, disassembles and simulates for this one.
+    """A confined process that compiles, disassembles and simulates for this one."""
 
-    Attributes
-    ----------
-    cache : Cache
-        Where this process keeps the results, apart from those of other sources.
-    """
-
-    cache: Cache
+    @property
+    def cache(self) -> Cache:
+        """Where this process keeps the results, apart from those of other sources."""
+        ...
 
     def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
         """The files of a build, as :func:`sdpalab.compile.builder.compiled` makes them; raises as that does."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,9 +77,14 @@ class ConfinedWorkshop:
 
     def __init__(self, spec: str, include_dirs: Sequence[Path] = (), files: Sequence[Path] = ()) -> None:
         self._spec, self._reads = spec, (*kernel_files(file_of(spec)), *include_dirs, *files)
-        self.cache = Cache(foreign_cache(source_of(spec, include_dirs)))
+        self._include_dirs = tuple(include_dirs)
         self._process: GuardedProcess | None = None
         self._lock = threading.Lock()
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The build cache of exactly this source."""
+        return Cache(foreign_cache(source_of(self._spec, self._include_dirs)))
 
     def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
         """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
