@@ -232,6 +232,7 @@ def _gpu() -> Check:
 
 def _confinement() -> Check:
     """Start a process in the way in which the judge starts a candidate's."""
+    from sdpalab.judge.sandbox.confinement import call_filter
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     try:
@@ -243,9 +244,12 @@ def _confinement() -> Check:
     except MachineError as error:
         return Check("confinement", Health.FAIL, str(error), "the judge cannot start a process")
     detail = describe(process.confinement, process.confined_by)
-    if process.confinement == "namespaces":
-        return Check("confinement", Health.OK, detail)
-    return Check("confinement", Health.WARN, detail, "see docs/isolation.md for what is confined less")
+    if not call_filter():
+        detail += f"; no filter of system calls for {platform.machine()}"
+    elif process.confinement == "namespaces":
+        return Check("confinement", Health.OK, f"{detail}, and a filter of system calls")
+    advice = "install bubblewrap, or let this user make user namespaces; docs/isolation.md says what is confined less"
+    return Check("confinement", Health.WARN, detail, advice)
 
 
 def _listed_gpu() -> str:

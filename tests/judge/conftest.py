@@ -7,17 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from refusing import refusing_guard
 
-from sdpalab.judge.sandbox import guarded
-
-UNCONFINED = """
-import importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("guard", {guard!r})
-guard = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(guard)
-guard._enter_namespaces = lambda: ("", "Operation not permitted")
-guard.main(json.loads(sys.argv[1]))
-"""
+from sdpalab.judge.sandbox import confinement, guarded
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +23,8 @@ def namespaces() -> None:
 
 @pytest.fixture
 def unconfined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose kernel refuses namespaces, and no fork server, which would have the guard that is replaced."""
-    script = tmp_path / "guard.py"
-    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
-    monkeypatch.setattr(guarded, "_GUARD", script)
+    """A machine whose kernel refuses namespaces, without bubblewrap, and no fork server, which would have the guard
+    that is replaced."""
+    monkeypatch.setattr(guarded, "_GUARD", refusing_guard(tmp_path))
     monkeypatch.setattr(guarded, "_server", None)
+    monkeypatch.setattr(confinement, "_bubblewrap", lambda: None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sdpalab.compile.foreign import plain_source
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.sandboxed import NotBuilt, SandboxedKernel, kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
@@ -68,7 +69,8 @@ def test_it_is_the_kernel_of_the_file_and_never_loaded_here(kernel: SandboxedKer
     own = load_user_kernel(f"{file}:KERNEL")
     (expected,) = own.launch_plan(Problem(1, 2, 16, 32)).launches  # type: ignore[union-attr]
     assert isinstance(launch.module, Module)
-    assert (launch.module, launch.args, plan.buffers) == (
+    assert launch.module.workshop is kernel.workshop  # type: ignore[attr-defined]
+    assert (plain_source(launch.module), launch.args, plan.buffers) == (
         expected.module,
         expected.args,
         own.launch_plan(Problem(1, 2, 16, 32)).buffers,  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -103,7 +104,7 @@ def changes_files(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool
             with contextlib.suppress(OSError):
                 change(name)
                 return good(q, k, v, scale=scale, causal=causal)
-    for folder in (Path(__file__).parent, Path.cwd(), Path("/tmp"), Path("/var/tmp")):
+    for folder in (Path(__file__).parent, Path.cwd(), Path("/"), Path("/usr"), Path(sys.prefix)):
         with contextlib.suppress(OSError):
             (folder / f"{LEFT}.txt").touch()
             (folder / f"{LEFT}.txt").unlink()

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import IncludeOption, SetOption, VerdictsOption, include_dirs_of, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import JsonOption
@@ -59,6 +60,7 @@ def bench(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the record for the op, as prove --time does: eager times of kernels.")
     ] = False,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals; also on the slowest inputs."""

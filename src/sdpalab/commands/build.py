@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
     ArchOption,
@@ -48,6 +49,7 @@ def build(
     described: ProblemOptions,
     settings: SetOption = None,
     include: IncludeOption = None,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,17 @@ class JudgedEvidence:
     def __exit__(self, *error: Any) -> None:
         self._writer.__exit__(*error)
 
-    def write(self, console: Console, spec: str, verdict: Verdict) -> WrittenBundle:
+    def write(self, console: Console, spec: str, verdict: Verdict, include_dirs: Sequence[Path] = ()) -> WrittenBundle:
         """Write and verify the bundle of a verdict on the kernel that the command line calls ``spec``."""
         from sdpalab.evidence.user_source import user_files
+        from sdpalab.judge.sandbox.workshop import workshop_for
 
+        with workshop_for(spec, include_dirs) as workshop:
+            builds = self.plans.builds(verdict, workshop=workshop)
         self._writer.add(
             verdict.kernel,
             config=verdict.config,
-            builds=self.plans.builds(verdict),
+            builds=builds,
             verdict=verdict,
             sources=user_files(spec) if is_user_file(spec) else None,
         )

@@ -86,7 +86,8 @@ class JudgeContent(Content):
     """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
 
     ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, ``algebra`` has each
-    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, and ``covers`` is there if it is PASSED.
+    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, ``covers`` is there if it is PASSED, and ``confinement``
+    (``namespaces`` or ``processes``) if a case ran.
     """
 
     kernel: str
@@ -101,6 +102,7 @@ class JudgeContent(Content):
     unjudged: list[str]
     algebra: list[Json] = []
     covers: list[str] = []
+    confinement: str = ""
     diagnosis: Json
     bundle: str = ""
     report: str = ""

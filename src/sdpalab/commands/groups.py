@@ -1,13 +1,14 @@
 """Groups of options: a dataclass whose fields are options, as one parameter of every command that has them.
 
 A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line gets the group's
-fields in its place, and the command gets the group.
+fields in its place, and the command gets the group. A group with ``in_force`` gives a context in which the command runs.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any, get_type_hints
@@ -34,7 +35,11 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     def grouped(*arguments: Any, **options: Any) -> Any:
         for name, group in groups.items():
             options[name] = group(**{option.name: options.pop(option.name) for option in fields(group)})
-        return command(*arguments, **options)
+        with ExitStack() as stack:
+            for group in groups.keys() & options.keys():
+                if hasattr(options[group], "in_force"):
+                    stack.enter_context(options[group].in_force())
+            return command(*arguments, **options)
 
     signature = own.replace(parameters=list(parameters()))
     vars(grouped)["__signature__"] = signature

@@ -16,7 +16,7 @@ from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
-from sdpalab.commands.option_groups import RecordOptions, WorkerOptions
+from sdpalab.commands.option_groups import ConfinementOptions, RecordOptions, WorkerOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
     ArchOption,
@@ -91,6 +91,7 @@ def judge(
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
@@ -175,7 +176,7 @@ def judge(
         _print_cases(console, verdict)
         _print_properties(console, verdict)
         print_failures(console, verdict, summary)
-        written = evidence.write(console, kernel, verdict) if evidence else None
+        written = evidence.write(console, kernel, verdict, folders) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
     note_failed(kernel, specs, verdict)
     if junit is not None:
@@ -221,7 +222,8 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
-    console.print(confinement_line(verdict), soft_wrap=True)
+    if verdict.confinement != "processes":  # which stands beside the outcome
+        console.print(confinement_line(verdict), soft_wrap=True)
     within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
     console.print(
@@ -269,8 +271,8 @@ def algebra_lines(verdict: Verdict) -> list[str]:
 def confinement_line(verdict: Verdict) -> str:
     """How the kernel's processes were confined, and what follows from that for its builds."""
     for case in verdict.cases:
-        if "confinement" in case.run:
-            return f"confinement: {describe(case.run['confinement'], case.run['confined_by'])}"
+        if case.run.get("confinement") == verdict.confinement != "":
+            return f"confinement: {describe(verdict.confinement, case.run['confined_by'])}"
     return "confinement: unknown, because no case has run"
 
 
@@ -281,5 +283,7 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     if verdict.covers:
         console.print(f"covers: {', '.join(verdict.covers)}", soft_wrap=True)
+    if verdict.confinement == "processes":
+        console.print(verdict_text(False, confinement_line(verdict)), soft_wrap=True)
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     conclude(console, verdict_text(verdict.passed, line))

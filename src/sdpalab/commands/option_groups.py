@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from sdpalab.jobs import Executor
 
-__all__ = ["ExecutorOptions", "RecordOptions", "WorkerOptions"]
+__all__ = ["ConfinementOptions", "ExecutorOptions", "RecordOptions", "WorkerOptions"]
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,27 @@ class RecordOptions:
         typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
     ] = None
     json: JsonOption = None
+
+
+@dataclass(frozen=True)
+class ConfinementOptions:
+    """Whether a kernel's processes must be confined; in force while the command runs."""
+
+    require_confinement: Annotated[
+        bool,
+        typer.Option(
+            "--require-confinement",
+            help="End with exit code 3 where this machine does not confine a kernel's processes by namespaces.",
+        ),
+    ] = False
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """A block in which that holds."""
+        if not self.require_confinement:
+            yield
+            return
+        from sdpalab.judge.sandbox.guarded import confinement_required
+
+        with confinement_required(True):
+            yield

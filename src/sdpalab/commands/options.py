@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from glob import escape, glob
@@ -84,7 +85,10 @@ WorkersOption = Annotated[
 def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
     """The executor that these options name, closed in the end."""
     from sdpalab.jobs import executor_named
+    from sdpalab.judge.sandbox.guarded import REQUIRED
 
+    if name != "local" and os.environ.get(REQUIRED) == "1":
+        raise UserError(f"--require-confinement is for processes of this machine, and --executor {name} uses others")
     return closing(executor_named(name, address=address, workers=workers))
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from sdpalab.commands.bench import NOT_BUILT, show_gate
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     KERNEL_HELP,
     IncludeOption,
@@ -84,6 +85,7 @@ def profile(
     ] = None,
     launch: LaunchOption = None,
     verdicts: VerdictsOption = None,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""

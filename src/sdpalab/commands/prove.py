@@ -15,6 +15,7 @@ from sdpalab.commands.bench import show_session
 from sdpalab.commands.common import conclude, progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import LevelOption, SeedOption, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.progress import CaseProgress
@@ -52,6 +53,7 @@ def prove(
     ] = 10.0,
     level: LevelOption = "quick",
     seed: SeedOption = 0,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Judge kernels on this GPU, and keep the verdicts: the op runs a kernel where they and a time allow it."""

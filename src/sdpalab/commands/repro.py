@@ -14,6 +14,7 @@ from sdpalab.commands.common import INTERRUPTED, conclude, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import KERNEL_HELP, IncludeOption, SignOption, include_dirs_of
 from sdpalab.commands.problem_options import KvHeadsOption, ProblemOptions, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
@@ -62,6 +63,8 @@ def repro(
     include: IncludeOption = None,
     numerics: NumericsOption = None,
     sign: SignOption = None,
+    *,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""

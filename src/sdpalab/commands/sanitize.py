@@ -14,7 +14,7 @@ from rich.console import Console
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.option_groups import WorkerOptions
+from sdpalab.commands.option_groups import ConfinementOptions, WorkerOptions
 from sdpalab.commands.options import ArchOption, IncludeOption, SetOption, include_dirs_of, parse_settings
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import (
@@ -105,6 +105,7 @@ def sanitize(
         str | None,
         typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
     ] = None,
+    confined: ConfinementOptions,
     json: JsonOption = None,
     sarif: Annotated[
         str | None,
@@ -233,11 +234,13 @@ def _file(
     accepted: Sequence[Suppression],
 ) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
-    from sdpalab.run.ptx_case import case_of
+    from sdpalab.judge.sandbox.workshop import workshop_for
+    from sdpalab.run.ptx_case import case_of, files_of_case
     from sdpalab.run.sanitizer import sanitize_case
 
-    case = case_of(path, launch)
-    return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
+    with workshop_for(str(path), files=files_of_case(path, launch)) as workshop:
+        case = case_of(path, launch, workshop=workshop)
+        return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:

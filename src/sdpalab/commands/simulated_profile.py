@@ -117,25 +117,29 @@ def profile_kernel_on_simulator(
 def profile_file_on_simulator(console: Console, path: Path, launch: str | None, view: ProfileView) -> int:
     """Assemble, count and model the launches of a PTX or CUDA C++ file with its launch file, as for a kernel."""
     from sdpalab.gpus import default_gpu, gpu_named
+    from sdpalab.judge.sandbox.workshop import workshop_for
     from sdpalab.model.counted_case import arch_of, count_case
-    from sdpalab.run.ptx_case import case_of
+    from sdpalab.run.ptx_case import case_of, files_of_case
 
     page_folder = output_folder(view.out) if view.out is not None else None
-    case = case_of(path, launch)
-    arch = arch_of(case)
-    modelled = gpu_named(view.gpu) if view.gpu is not None else default_gpu(arch)
-    if modelled.arch != arch.rstrip("af"):
-        raise UserError(f"{case.name} is for {arch}, and {modelled.name} is {modelled.arch}: its machine code differs")
-    subject = _Profiled(path.stem, "", ", ".join(dict.fromkeys(case.entries)), modelled, arch, case.name)
-    return _profile(
-        console,
-        subject,
-        lambda watchers: count_case(case, watchers=watchers),
-        {"kernel": case.name, "config": "", "problem": None},
-        view,
-        page_folder,
-        hint=f"sdpalab sanitize {path} says more",
-    )
+    with workshop_for(str(path), files=files_of_case(path, launch)) as workshop:
+        case = case_of(path, launch, workshop=workshop)
+        arch = arch_of(case)
+        modelled = gpu_named(view.gpu) if view.gpu is not None else default_gpu(arch)
+        if modelled.arch != arch.rstrip("af"):
+            raise UserError(
+                f"{case.name} is for {arch}, and {modelled.name} is {modelled.arch}: its machine code differs"
+            )
+        subject = _Profiled(path.stem, "", ", ".join(dict.fromkeys(case.entries)), modelled, arch, case.name)
+        return _profile(
+            console,
+            subject,
+            lambda watchers: count_case(case, watchers=watchers),
+            {"kernel": case.name, "config": "", "problem": None},
+            view,
+            page_folder,
+            hint=f"sdpalab sanitize {path} says more",
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from sdpalab.commands.common import conclude as say_end
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import KernelArgument, SeedOption, SetOption, parse_settings, shapes
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import JsonOption, at_least
@@ -48,6 +49,7 @@ def torch_matrix(
         ),
     ] = None,
     seed: SeedOption = 0,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
     AddressOption,
     ExecutorOption,
@@ -64,6 +65,7 @@ def tune(
     t4: Annotated[
         str | None, typer.Option("--t4", metavar="FILE", help="Also write the results in the T4 autotuning format.")
     ] = None,
+    confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
     """Search a kernel's configurations; a wrong one is never timed, nor a winner."""

@@ -11,18 +11,24 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from sdpalab.compile.cache import Cache, key_of
+from sdpalab.compile.foreign import Workshop, workshop_of
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
 from sdpalab.compile.options import allowed_options, check_macro
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
-from sdpalab.errors import UserError
+from sdpalab.errors import MachineError, UserError
 from sdpalab.source import DEFAULT_ARCH, Module, PtxSource, Source, TritonModule
 
-__all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
+__all__ = ["DEFAULT_ARCH", "FILES", "Build", "ForeignBuild", "build", "build_key", "compiled"]
 
 CACHE_FORMAT = 1
 """Part of every key; raised when the files of an entry, or what they mean, change."""
+
+FILES = ("kernel.ptx", "kernel.cubin", "build.json")
+"""Files of a build in the cache."""
 
 _BASE_OPTIONS = (
     "--std=c++17",
@@ -137,6 +143,24 @@ class Build:
 
 
 @dataclass(frozen=True)
+class ForeignBuild(Build):
+    """A build of a stranger's source, which its ``workshop`` disassembles."""
+
+    workshop: Workshop | None = field(default=None, compare=False, repr=False)
+
+
+class _Facts(BaseModel):
+    """Facts that are kept beside PTX and cubin; of a stranger's source they come from another process."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    entry: str
+    log: str
+    compile_seconds: float
+    triton: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
 class _Compilation:
     """One compilation: what its result depends on, how it is recorded, and how it is done."""
 
@@ -165,7 +189,7 @@ def build(
     arch : str
         ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
-        Default: the user's.
+        Default: the user's. A stranger's module (:mod:`sdpalab.compile.foreign`) has that of its workshop.
     options : sequence of str
         Further options of NVRTC, from the list of :mod:`sdpalab.compile.options`.
     include_dirs : sequence of Path
@@ -183,38 +207,61 @@ def build(
     """
     start = time.perf_counter()
     check_arch(arch)
-    if isinstance(module, Module):
-        job = _nvrtc_job(module, arch, options, include_dirs)
-    else:
-        job = _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
+    job, workshop = _compilation(module, arch, options, include_dirs), workshop_of(module)
     name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
 
-    def make() -> dict[str, bytes]:
-        begin = time.perf_counter()
-        ptx, cubin, facts = job.make()
-        facts["compile_seconds"] = time.perf_counter() - begin
-        return {"kernel.ptx": ptx, "kernel.cubin": cubin, "build.json": json.dumps(facts).encode()}
+    def make() -> Mapping[str, bytes]:
+        if workshop is None or isinstance(module, TritonModule):
+            return _made(job)
+        return workshop.make(module, arch, options)
 
-    stored = (cache or Cache()).get_or_make(name, job.key, make)
-    facts = json.loads(stored.files["build.json"])
-    return Build(
-        key=job.key,
-        name=name,
-        module=module.name,
-        entry=facts["entry"],
-        arch=arch,
-        ptx=stored.files["kernel.ptx"],
-        cubin=stored.files["kernel.cubin"],
-        log=facts["log"],
-        command=job.command,
-        compiler=job.compiler,
-        sources=job.sources,
-        compile_seconds=facts["compile_seconds"],
-        seconds=time.perf_counter() - start,
-        cache_hit=stored.hit,
-        cache_problem=stored.problem,
-        triton=facts.get("triton", {}),
-    )
+    store = workshop.cache if workshop else cache or Cache()
+    stored = store.get_or_make(name, job.key, make)
+    try:
+        ptx, cubin, text = (stored.files[each] for each in FILES)
+        facts = _Facts.model_validate_json(text)
+    except (KeyError, ValidationError):
+        raise MachineError(f"{store.root / name} holds no build: remove it") from None
+    values: dict[str, Any] = {
+        "key": job.key,
+        "name": name,
+        "module": module.name,
+        "entry": facts.entry,
+        "arch": arch,
+        "ptx": ptx,
+        "cubin": cubin,
+        "log": facts.log,
+        "command": job.command,
+        "compiler": job.compiler,
+        "sources": job.sources,
+        "compile_seconds": facts.compile_seconds,
+        "seconds": time.perf_counter() - start,
+        "cache_hit": stored.hit,
+        "cache_problem": stored.problem,
+        "triton": facts.triton,
+    }
+    return ForeignBuild(**values, workshop=workshop) if workshop else Build(**values)
+
+
+def compiled(
+    module: Source, arch: str, options: Sequence[str] = (), include_dirs: Sequence[Path] = ()
+) -> Mapping[str, bytes]:
+    """:data:`FILES` of a module, compiled in this process and kept nowhere; raises as :func:`build`."""
+    check_arch(arch)
+    return _made(_compilation(module, arch, options, include_dirs))
+
+
+def _made(job: _Compilation) -> dict[str, bytes]:
+    begin = time.perf_counter()
+    ptx, cubin, facts = job.make()
+    facts["compile_seconds"] = time.perf_counter() - begin
+    return dict(zip(FILES, (ptx, cubin, json.dumps(facts).encode()), strict=True))
+
+
+def _compilation(module: Source, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:
+    if isinstance(module, Module):
+        return _nvrtc_job(module, arch, options, include_dirs)
+    return _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
 
 
 def _nvrtc_job(module: Module, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:

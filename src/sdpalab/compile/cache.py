@@ -20,10 +20,12 @@ from pathlib import Path
 
 from sdpalab.locks import lock_file
 
-__all__ = ["Cache", "Stored", "key_of"]
+__all__ = ["FOREIGN", "Cache", "ForwardedCache", "Stored", "key_of"]
 
 _log = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
+FOREIGN = "foreign"
+"""The folder of the user's cache that holds the caches of strangers' sources."""
 Files = Mapping[str, bytes]
 
 
@@ -131,18 +133,19 @@ class Cache:
             Bytes that were removed. An entry that cannot be removed stays.
         """
         entries = []
-        for sums in self.root.glob(f"*/{_SUMS}"):
+        for sums in (*self.root.glob(f"*/{_SUMS}"), *self.root.glob(f"{FOREIGN}/*/*/{_SUMS}")):
             with suppress(OSError):  # another process removed it
                 size = sum(path.stat().st_size for path in sums.parent.iterdir())
-                entries.append((sums.stat().st_mtime_ns, sums.parent.name, size))
+                entries.append((sums.stat().st_mtime_ns, sums.parent, size))
         excess = sum(size for *_, size in entries) - most_bytes
         removed = 0
-        for _, name, size in sorted(entries):
+        for _, entry, size in sorted(entries):
             if removed >= excess:
                 break
-            with suppress(OSError), self._lock(name):
-                aside = tempfile.mkdtemp(prefix=f"{name}.", dir=self._folder("tmp"))
-                os.rename(self.root / name, os.path.join(aside, name))  # at once, also while it is read
+            cache = Cache(entry.parent)
+            with suppress(OSError), cache._lock(entry.name):
+                aside = tempfile.mkdtemp(prefix=f"{entry.name}.", dir=cache._folder("tmp"))
+                os.rename(entry, os.path.join(aside, entry.name))  # at once, also while it is read
                 shutil.rmtree(aside)
                 removed += size
         return removed
@@ -206,6 +209,29 @@ class Cache:
         folder = self.root / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+class ForwardedCache(Cache):
+    """A cache that this process may only read: new entries go to the process that started it, which keeps them.
+
+    Attributes
+    ----------
+    new_builds : list of (str, str, mapping)
+        Name, key and files of each new entry.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self.new_builds: list[tuple[str, str, Files]] = []
+
+    def get_or_make(self, name: str, key: str, make: Callable[[], Files]) -> Stored:
+        """As :meth:`Cache.get_or_make`, but for the writing."""
+        files = self.load(name, key)
+        if files is not None:
+            return Stored(files, hit=True)
+        files = make()
+        self.new_builds.append((name, key, files))
+        return Stored(files, hit=False)
 
 
 def _sums(key: str, files: Files) -> bytes:

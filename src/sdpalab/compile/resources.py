@@ -13,8 +13,7 @@ from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.kernel_build import completed
 from sdpalab.compile.occupancy import RESERVED_SHARED, capability, occupancy
-from sdpalab.compile.sass import analyse
-from sdpalab.compile.tools import run_tool
+from sdpalab.compile.sass import analyse, tool_output
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import Launch
 from sdpalab.record import RECORD, JsonRecord
@@ -124,7 +123,7 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
 
 
 def _usage(build: Build) -> dict[str, int]:
-    text = run_tool("cuobjdump", ("--dump-resource-usage",), build.cubin)
+    text = tool_output(build, "cuobjdump", ("--dump-resource-usage",))
     usage: dict[str, int] = {}
     for heading in ("Common", f"Function {build.entry}"):
         match = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)

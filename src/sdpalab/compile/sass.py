@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.control import Control
+from sdpalab.compile.foreign import workshop_of
 from sdpalab.compile.loops import natural_loops
 from sdpalab.compile.tools import run_tool, tool_version
 from sdpalab.errors import MachineError
@@ -28,6 +29,7 @@ __all__ = [
     "main_loop",
     "parse",
     "successors",
+    "tool_output",
     "without_padding",
 ]
 
@@ -169,13 +171,27 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
 
     def make() -> dict[str, bytes]:
         # The analysis of the data flow is a fifth of the work, and adds nothing where no branch is indirect.
-        text = run_tool("nvdisasm", _WITHOUT_DATAFLOW, build.cubin)
+        text = tool_output(build, "nvdisasm", _WITHOUT_DATAFLOW)
         if any(opcode in text for opcode in _INDIRECT):
-            text = run_tool("nvdisasm", _OPTIONS, build.cubin)
+            text = tool_output(build, "nvdisasm", _OPTIONS)
         return {"kernel.sass": text.encode()}
 
-    stored = (cache or Cache()).get_or_make(f"{build.name}-sass-{key[:8]}", key, make)
+    workshop = workshop_of(build)
+    store = workshop.cache if workshop else cache or Cache()
+    stored = store.get_or_make(f"{build.name}-sass-{key[:8]}", key, make)
     return stored.files["kernel.sass"].decode()
+
+
+def tool_output(build: Build, tool: str, options: tuple[str, ...]) -> str:
+    """Standard output of ``cuobjdump`` or ``nvdisasm`` on the cubin of a build, which a stranger's workshop reads.
+
+    Raises
+    ------
+    MachineError
+        As :func:`sdpalab.compile.tools.run_tool`.
+    """
+    workshop = workshop_of(build)
+    return (workshop.run_tool if workshop else run_tool)(tool, options, build.cubin)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sdpalab.compile import build, resources
+from sdpalab.compile.foreign import Workshop, foreign
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule, built_module
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
@@ -26,9 +27,12 @@ class ExecutedPlans:
             if isinstance(step, SentStep) and all(step.code != known.code for known, _ in self._steps):
                 self._steps.append((step, arch))
 
-    def builds(self, verdict: Verdict, known: Iterable[BuiltModule] = ()) -> tuple[BuiltModule, ...]:
+    def builds(
+        self, verdict: Verdict, known: Iterable[BuiltModule] = (), *, workshop: Workshop | None = None
+    ) -> tuple[BuiltModule, ...]:
         """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic.
 
+        ``workshop`` compiles what is not in the cache (:func:`sdpalab.judge.sandbox.workshop.workshop_for`).
         Of a further one the resources are read if the first case ran it; reading those of all would take a minute.
 
         Raises
@@ -44,7 +48,7 @@ class ExecutedPlans:
             if ran <= builds.keys():
                 break
             try:
-                built = build(step.code, arch)
+                built = build(foreign(step.code, workshop) if workshop else step.code, arch)
             except UserError:
                 continue  # what does not compile did not run, and the verdict says so
             if built.ptx_sha256 not in builds:

@@ -209,6 +209,7 @@ def _judged(
     """
     from sdpalab.evidence import built_module
     from sdpalab.evidence.executed import ExecutedPlans
+    from sdpalab.judge.sandbox.workshop import workshop_for
     from sdpalab.judge.session import JudgingInterrupted, judge_candidate
 
     start = time.monotonic()
@@ -250,5 +251,6 @@ def _judged(
     steps = prepared.steps if prepared else ()
     builds = tuple(built_module(step.module, step.build, step.resources, step.gate) for step in steps)
     if verdict:
-        builds = executed.builds(verdict, builds)
+        with workshop_for(subject.spec, request.include_dirs if is_user_file(subject.spec) else ()) as workshop:
+            builds = executed.builds(verdict, builds, workshop=workshop)
     return KernelOutcome(subject.name, steps, verdict, builds, failure, time.monotonic() - start, interrupted)

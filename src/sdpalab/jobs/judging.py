@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from sdpalab.jobs.job import Executor, Job, JobResult, is_remote
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.recorded import Recorded, Recording
+from sdpalab.judge.sandbox.candidate import source_of
 from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, described, judge_candidate, judge_recorded
 from sdpalab.judge.verdict import Case, Status, Verdict
-from sdpalab.kernels.registry import get
-from sdpalab.kernels.tuned import source_digest
-from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
+from sdpalab.kernels.userfile import absolute_spec
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD
 from sdpalab.sim import DEFAULT_NUMERICS
@@ -43,33 +41,6 @@ class JudgedCases(BaseModel):
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
-SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
-
-
-def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
-    """Digest of the source of a kernel that is given by name.
-
-    That of a user's file covers the Python and CUDA sources in its folder, which it may read, and all below the folders
-    of headers; that of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
-
-    Raises
-    ------
-    UserError
-        If there is no such kernel or file.
-    """
-    if not is_user_file(spec):
-        return source_digest(get(spec))
-    path, digest = file_of(spec), sha256()
-    try:
-        files = {folder: set(folder.rglob("*")) for folder in include_dirs}
-        files[path.parent] = {path, *path.parent.iterdir()}
-        for folder, inside in files.items():
-            for each in sorted(each for each in inside if each == path or each.suffix in SOURCE_SUFFIXES):
-                text = each.read_bytes()
-                digest.update(f"{each.relative_to(folder)} {len(text)}\n".encode() + text)
-    except OSError as error:
-        raise UserError(f"{error.filename or path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
 
 
 def same_source(inputs: Mapping[str, Any]) -> str:

@@ -156,8 +156,8 @@ class Verdict(JsonRecord):
     first failure.
     """
 
-    derived = ("status", "passed", "reason", "original_contract", "covers")
-    sparse = ("unjudged", "algebra", "covers")
+    derived = ("status", "passed", "reason", "original_contract", "covers", "confinement")
+    sparse = ("unjudged", "algebra", "covers", "confinement")
 
     kernel: str
     config: str
@@ -211,6 +211,13 @@ class Verdict(JsonRecord):
         if not self.passed:
             return []
         return coverage_of([case.problem for case in self.cases], any("lse" in case.digests for case in self.cases))
+
+    @property
+    def confinement(self) -> str:
+        """How the candidate's processes were confined: ``namespaces``, or ``processes`` if those of a case were not
+        (docs/isolation.md); empty if no case ran."""
+        stated = {str(case.run["confinement"]) for case in self.cases if "confinement" in case.run}
+        return "processes" if "processes" in stated else next(iter(stated), "")
 
     @property
     def original_contract(self) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sdpalab.compile import build, resources
+from sdpalab.compile.foreign import foreign
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Dim3, Launch, LaunchPlan, PtxSource
 from sdpalab.model.counted import CountedLaunch, CountedPlan
-from sdpalab.run.ptx_case import PtxCase, PtxRun
+from sdpalab.run.ptx_case import PtxCase
 from sdpalab.sim import Report
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.parser import parse
@@ -57,9 +58,8 @@ def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> Cou
     """
     arch = arch_of(case)
     reports: list[Report] = []
-    run = PtxRun(case, {"checks": (), "counters": True, "watchers": watchers})
-    run.all(reports.append)
-    buffers = tuple(Buffer(name, (held.nbytes,), "uint8", "in") for name, held in run.buffers.items())
+    _, sizes = case.run_all(reports.append, {"checks": (), "counters": True, "watchers": watchers})
+    buffers = tuple(Buffer(name, (size,), "uint8", "in") for name, size in sizes.items())
     counted = []
     for launch, report in zip(case.launches.launches, reports, strict=True):
         assert report.counters is not None, "counters were requested"
@@ -67,6 +67,7 @@ def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> Cou
         mangled = resolve(entry, parse(ptx).entries, "entry")
         own = case.module if launch.ptx is None else None
         module = own or PtxSource(case.name_of(launch), ptx, mangled, arch, ptx.encode(), "")
+        module = foreign(module, case.workshop) if case.workshop else module
         described = Launch(
             *(_size(launch.grid), _size(launch.block), case.buffers_of(launch)),
             dynamic_smem=launch.dynamic_smem,

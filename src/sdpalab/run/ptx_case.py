@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.compile import DEFAULT_ARCH, Cache, build
+from sdpalab.compile.foreign import Workshop, foreign
 from sdpalab.dtypes import dtype_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Module
@@ -41,6 +43,9 @@ _MEMORY = 1 << 32
 
 Array = npt.NDArray[Any]
 
+_DATA = (".npy", ".ptx")
+"""How the names of files in a launch file end."""
+
 
 @dataclass(frozen=True)
 class PtxCase:
@@ -63,6 +68,8 @@ class PtxCase:
     launches: LaunchFile
     folder: Path
     module: Module | None = None
+    workshop: Workshop | None = None
+    place: tuple[Path, Path] = (Path(), Path())
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -125,10 +132,38 @@ class PtxCase:
         sdpalab.sim.SimError
             As :func:`sdpalab.sim.launch`.
         """
-        return PtxRun(self, options).all(launched)
+        return self.run_all(launched, options)[0]
+
+    def run_all(
+        self, launched: Callable[[Report], None], options: Mapping[str, Any]
+    ) -> tuple[list[str], Mapping[str, int]]:
+        """:meth:`run`, here or in the workshop; also the bytes of each buffer by its name."""
+        if self.workshop is None:
+            run = PtxRun(self, dict(options))
+            return run.all(launched), {name: held.nbytes for name, held in run.buffers.items()}
+        reports, ended = self.workshop.simulate_case(*self.place, options)
+        for report in reports:
+            launched(report)
+        sentences, sizes = ended()
+        return sentences, sizes
 
 
-def case_of(source: Path, launch: str | None, cache: Cache | None = None) -> PtxCase:
+def files_of_case(source: Path, launch: str | None) -> list[Path]:
+    """What a case may read beside the folder of its source: the launch file, and the files and folders named there."""
+    description = _description(source, launch)
+    try:
+        named = re.findall(r'"([^"\n]+)"', description.read_text())
+    except (OSError, UnicodeDecodeError):
+        return []
+    paths = [description.parent / name for name in named]
+    return [description, *(path for path in paths if path.is_dir() or (path.suffix in _DATA and path.is_file()))]
+
+
+def _description(source: Path, launch: str | None) -> Path:
+    return Path(launch) if launch is not None else source.with_suffix(".json")
+
+
+def case_of(source: Path, launch: str | None, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
     """As :func:`read_case`; the launch file is ``launch``, or the ``.json`` beside the source.
 
     Raises
@@ -136,14 +171,14 @@ def case_of(source: Path, launch: str | None, cache: Cache | None = None) -> Ptx
     UserError
         As there, or if there is no such launch file.
     """
-    description = Path(launch) if launch is not None else source.with_suffix(".json")
+    description = _description(source, launch)
     if source.is_file() and launch is None and not description.is_file():
         raise UserError(f"{source} needs a description of its launch: --launch FILE.json, or {description}")
-    return read_case(source, description, cache)
+    return read_case(source, description, cache, workshop)
 
 
-def read_case(source: Path, description: Path, cache: Cache | None = None) -> PtxCase:
-    """Read a PTX file, or compile a CUDA C++ file, and its launch file.
+def read_case(source: Path, description: Path, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
+    """Read a PTX file, or compile a CUDA C++ file, and its launch file; a ``workshop`` compiles a stranger's.
 
     Raises
     ------
@@ -160,10 +195,11 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Pt
     module = None
     if source.suffix == ".cu":
         module = _module(source, text, launches, description)
+        module = foreign(module, workshop) if workshop else module
         text = build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
     elif launches.arch or launches.defines or launches.include:
         raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
-    case = PtxCase(source.name, text, launches, description.parent, module)
+    case = PtxCase(source.name, text, launches, description.parent, module, workshop, (source, description))
     try:
         for name, buffer in (*launches.buffers.items(), *launches.variables.items()):
             _values(buffer, f"buffer {name}", 0, case.folder)

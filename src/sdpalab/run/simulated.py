@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build, completed
+from sdpalab.compile.foreign import Workshop, workshop_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
@@ -87,6 +88,9 @@ class SimulatedExecutor:
         sdpalab.sim.SimError
             If the simulator does not model an instruction, or the run cannot go on.
         """
+        workshop = next(filter(None, (workshop_of(step.module) for step in plan.launches)), None)
+        if workshop is not None:
+            return self._run_in(workshop, plan, inputs, poison, builds)
         buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
         unwritten = {each.name: Unwritten(buffers[each.name]) for each in plan.buffers if each.role in _UNWRITTEN}
         digests: list[str] = []
@@ -134,6 +138,23 @@ class SimulatedExecutor:
                 if buffer.role == "in" and not same_bytes(buffers[buffer.name], inputs[buffer.name])
             ),
         )
+
+    def _run_in(
+        self,
+        workshop: Workshop,
+        plan: LaunchPlan,
+        inputs: Mapping[str, Array],
+        poison: int,
+        builds: Sequence[Build] | None,
+    ) -> RunResult:
+        """:meth:`run` of a stranger's plan, whose launches a confined process simulates."""
+        builds = builds or self.builds_of(plan)
+        reports, result = workshop.simulate(plan, builds, inputs, self.arch, poison, self.options)
+        for built, report in zip(builds, reports, strict=False):  # fewer, where one was stopped
+            if self.on_launch is not None:
+                self.on_launch(built, report)
+        ended: RunResult = result()
+        return ended
 
     def builds_of(self, plan: LaunchPlan) -> list[Build]:
         """The builds of a plan's launches, in order; raises as :meth:`run` does."""

@@ -85,14 +85,17 @@ class Report:
     notes: tuple[Note, ...] = ()
 
 
-def prepare() -> None:
+def prepare(*, wait: bool = False) -> None:
     """Begin to compile what every launch needs, in another process, if this machine has not compiled it yet.
 
-    The first launch does so, too: this is for callers with other work before it, such as the build of a kernel.
+    The first launch does so, too: this is for callers with other work before it, such as the build of a kernel, and,
+    with ``wait``, for those whose launches run in a process that cannot write to the cache.
     """
     from sdpalab.sim.native.library import library  # imports LLVM
 
     library().prepare()
+    if wait:
+        library().wait()
 
 
 def launch(

@@ -166,6 +166,13 @@ class AccessRecorder:
             touched=seen.offset,
         )
 
+    def take(self, records: Sequence[RecordedAccess]) -> None:
+        """Take over what a recorder of another process has seen."""
+        for record in records:
+            key = record.entry, record.pc, record.space
+            self._records[key] = record
+            self._touched[key] = [record.touched + (record.buffer.begin if record.buffer else 0)]
+
     def block_of(self, entry: str, pc: int, space: str) -> Dim3 | None:
         """The block whose accesses are recorded; None before the first."""
         record = self._records.get((entry, pc, space))

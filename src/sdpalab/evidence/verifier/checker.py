@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdpalab.evidence.verifier.algebra import check_algebra
@@ -106,6 +106,8 @@ class Checker(Findings):
         covered = coverage_of(problems, any("lse" in case["digests"] for case in verdict["cases"]))
         if "covers" in verdict and verdict["covers"] != covered:
             self.find(where, f"the verdict covers {', '.join(verdict['covers'])}, which is not what its cases have")
+        if "confinement" in verdict and verdict["confinement"] != confinement_of(verdict["cases"]):
+            self.find(where, f"the verdict says confinement {verdict['confinement']}, and its cases do not")
         passed_on = [
             (problem, case["seed"])
             for problem, case in zip(problems, verdict["cases"], strict=True)
@@ -141,3 +143,9 @@ def cases_of(record: Mapping[str, Any], kind: str = "cases") -> list[Any]:
         return list(record["verdict"][kind])
     except MALFORMED:
         return []
+
+
+def confinement_of(cases: Sequence[Mapping[str, Any]]) -> str:
+    """How the processes of the cases were confined: ``processes`` if those of any were not."""
+    stated = {case["run"]["confinement"] for case in cases if "confinement" in case["run"]}
+    return "processes" if "processes" in stated else next(iter(stated), "")

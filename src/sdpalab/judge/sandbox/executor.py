@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.compile import Build, Cache
+from sdpalab.compile import Build
+from sdpalab.compile.cache import ForwardedCache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
+from sdpalab.judge.sandbox.new_builds import send_builds
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
@@ -51,6 +53,7 @@ class _PlanServer:
         self._hazards: list[SanitizedHazard] = []
         """Hazards of the order that is being executed."""
         self._launches = 0
+        self._cache: ForwardedCache | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
@@ -58,6 +61,13 @@ class _PlanServer:
 
         ``watched``: with the simulator's checks on.
         """
+        reply, outputs = self._answer(order, arrays)
+        if self._cache is None or not self._cache.new_builds:
+            return reply, outputs
+        builds, files = send_builds(self._cache)
+        return {**reply, "builds": builds}, {**outputs, **files}
+
+    def _answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         self._hazards.clear()
         try:
             if order["do"] == "open":
@@ -99,7 +109,8 @@ class _PlanServer:
         if self._gpu is None:
             prepare()
         if self._built is None or self._built[0] != wanted:
-            self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
+            self._cache = self._cache or ForwardedCache(order["cache"])
+            self._built = wanted, sent.builds(order["arch"], self._cache)
             self._sources = kernel_sources(step.code for step in sent.steps if isinstance(step, SentStep))
         return self._built[1]
 
@@ -112,9 +123,7 @@ class _PlanServer:
             checks = thorough_checks() if order["watched"] else ()
             workers = None if order["alone"] else 1  # one for each core, where no other set of processes uses them
             limits = {"max_steps": order["max_steps"], "numerics": order["numerics"], "workers": workers}
-            executor = SimulatedExecutor(
-                order["arch"], Cache(order["cache"]), on_launch=self._launched, checks=checks, **limits
-            )
+            executor = SimulatedExecutor(order["arch"], self._cache, on_launch=self._launched, checks=checks, **limits)
             try:
                 return executor.run(plan, inputs, poison=poison, builds=builds)
             except SimError as error:

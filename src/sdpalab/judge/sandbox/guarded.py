@@ -11,19 +11,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
 
+from sdpalab.compile import Cache
 from sdpalab.errors import MachineError
+from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
 from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
+from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
+from sdpalab.sim import prepare
+from sdpalab.sim.native_cache import NATIVE, SHARED_CACHE
 
-__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe", "fork_server"]
+__all__ = [
+    "REQUIRED",
+    "START_SECONDS",
+    "Ending",
+    "GuardedProcess",
+    "Quota",
+    "confinement_required",
+    "describe",
+    "fork_server",
+    "simulating_process",
+]
 
 Array = npt.NDArray[Any]
 
@@ -41,9 +57,12 @@ _server: ForkServer | None = None
 
 _GUARD = Path(__file__).with_name("guard.py")
 
+REQUIRED = "SDPALAB_REQUIRE_CONFINEMENT"
+"""Environment variable: with 1 an untrusted process that no namespaces confine is not used. Workers inherit it."""
+
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
-    "SDPALAB_CACHE_DIR",
+    *("SDPALAB_CACHE_DIR", REQUIRED),
 )
 """The environment that a process inherits; any other variable might inform a candidate."""
 _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -100,10 +119,15 @@ class GuardedProcess:
         Full name of a module of the lab.
     quota : Quota
     untrusted : bool
-        Whether it runs untrusted code, and is to be confined as far as this machine allows.
+        Whether it runs or parses untrusted code, and is to be confined as far as this machine allows.
     gpu : bool
-        Whether it will use a GPU. CUDA reserves more address space than any limit would allow. A confined process
-        has no devices, and so no GPU.
+        Whether it will use a GPU. CUDA reserves more address space than any limit would allow.
+    read : sequence of Path
+        Files and folders that a confined process sees beside this Python and the lab.
+    write : Path, optional
+        The only folder that a confined process may write to beside one in memory. It is made if it is not there.
+    environment : mapping of str to str
+        Further environment variables.
 
     Attributes
     ----------
@@ -120,7 +144,18 @@ class GuardedProcess:
         If it cannot be started.
     """
 
-    def __init__(self, module: str, quota: Quota, *, untrusted: bool, gpu: bool = False) -> None:
+    def __init__(
+        self,
+        module: str,
+        quota: Quota,
+        *,
+        untrusted: bool,
+        gpu: bool = False,
+        read: Sequence[Path] = (),
+        write: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._untrusted = untrusted
         self.confinement = self.confined_by = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
@@ -133,8 +168,10 @@ class GuardedProcess:
         theirs = (order_in, answer_out, lifeline_in, report_out)
         limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
         order = {"module": module, "path": _path(), "untrusted": untrusted, **limits}
-        environment = _environment(_GPU_ENVIRONMENT if gpu else ())
+        environment = {**_environment(_GPU_ENVIRONMENT if gpu else ()), **environment}
         try:
+            if untrusted:
+                order |= _confinement(read, write, gpu)
             copy = _server.start(order, theirs, environment) if _server and not gpu else None
             self._process = copy or _start(order, theirs, environment)
         except OSError as error:
@@ -148,13 +185,19 @@ class GuardedProcess:
         self._reader.start()
 
     def await_ready(self) -> None:
-        """Wait until the process serves its wire; raises MachineError if it does not."""
+        """Wait until the process serves its wire; raises MachineError if it does not, or is not confined although that
+        is required (:func:`confinement_required`)."""
         try:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
             raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
         report = os.read(self._report, 4096).decode(errors="replace").strip()
         self.confinement, _, self.confined_by = report.partition(" ")
+        if self._untrusted and self.confinement != "namespaces" and os.environ.get(REQUIRED) == "1":
+            raise MachineError(
+                f"this machine does not confine a kernel's processes ({self.confined_by}), and --require-confinement "
+                "asks for that: nothing of the kernel was run"
+            )
 
     def exchange(
         self, order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
@@ -241,6 +284,20 @@ class GuardedProcess:
                 self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
 
 
+def simulating_process(
+    module: str, quota: Quota, cache: Path, read: Sequence[Path], *, gpu: bool = False
+) -> GuardedProcess:
+    """A confined process that compiles and simulates: it reads the build ``cache`` and writes to the compiled parts of
+    the simulator in it. Where that is not the user's own cache, it also reads those parts there."""
+    environment, reads, shared = {"SDPALAB_CACHE_DIR": str(cache)}, [*read, cache], Cache().root
+    if cache != shared and not gpu:
+        prepare(wait=True)  # which that process cannot keep for others
+        environment[SHARED_CACHE] = str(shared)
+        reads.append(shared / NATIVE)
+    write = cache / NATIVE
+    return GuardedProcess(module, quota, untrusted=True, gpu=gpu, read=reads, write=write, environment=environment)
+
+
 @contextlib.contextmanager
 def fork_server(*, torch: bool = True) -> Iterator[None]:
     """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
@@ -263,9 +320,37 @@ def describe(confinement: str, confined_by: str) -> str:
     if confinement == "namespaces":
         return f"namespaces ({confined_by.replace(',', ', ')})"
     return (
-        f"processes, without namespaces ({confined_by}): processes that leave its group are found and killed, and each "
-        "worker has its own build cache, so no build is reused"
+        f"NOT CONFINED: processes without namespaces ({confined_by}), which can read and change files of this user and "
+        "escape; no build is reused"
     )
+
+
+@contextlib.contextmanager
+def confinement_required(required: bool) -> Iterator[None]:
+    """In this block, if ``required``, a process that is not confined by namespaces ends with a MachineError."""
+    before = os.environ.get(REQUIRED)
+    if required:
+        os.environ[REQUIRED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(REQUIRED, None)
+        else:
+            os.environ[REQUIRED] = before
+
+
+def _confinement(read: Sequence[Path], write: Path | None, gpu: bool) -> dict[str, Any]:
+    """What the guard needs to confine a process; raises OSError if the folder cannot be made."""
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+    view = view_of(_path(), read=read, write=() if write is None else (write,), gpu=gpu)
+    return {
+        "view": view,
+        "writes": write is not None,
+        "filter": call_filter(gpu=gpu).hex(),
+        "bubblewrap": bubblewrap_command(view, PRIVATE, same=SAME_FOLDER),
+    }
 
 
 def _start(

@@ -24,8 +24,9 @@ from sdpalab.inputs import loud_padding
 from sdpalab.judge.algebra.stage import reordered
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
-from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -127,8 +128,13 @@ class CandidateProcesses:
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True)
+        self._reads = (*candidate_spec.files, *self._include_dirs)
+        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
         try:
+            self._candidate.await_ready()
+            # Where candidates are not confined, one of them may have put a build of another kernel into a cache.
+            confined = self._candidate.confinement == "namespaces"
+            self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
@@ -145,10 +151,6 @@ class CandidateProcesses:
             }
             self.about = self._load(order, candidate_spec.pickle)
             self._arch = arch or str(self.about["arch"])
-            # Where candidates are not confined, one of them may have put a build of another kernel into the user's
-            # cache.
-            confined = self._candidate.confinement == "namespaces"
-            self._cache = str(Cache().root) if confined else self._own_cache()
             if self.about["kind"] == "cuda":
                 self.about["sms"] = sms or default_sms(self._arch)
             if device:
@@ -261,7 +263,7 @@ class CandidateProcesses:
             plans = self._plans(problem, ring=True)
             assert plans is not None  # a callable has none
             assert self._executor is not None
-            order = {"do": "ring", "arch": self._arch, "cache": self._cache, "poison": POISONS[0]}
+            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
             order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
             room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
             sent = {  # the wire has no uint16
@@ -288,18 +290,18 @@ class CandidateProcesses:
         for process in self._processes():
             process.kill()
 
-    def _own_cache(self) -> str:
+    def _own_cache(self) -> Path:
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="sdpalab-cache-", ignore_cleanup_errors=True)
         except OSError as error:
             raise MachineError(f"there is no room for a temporary folder: {error.strerror}") from None
-        return self._folder.name
+        return Path(self._folder.name)
 
     def _processes(self) -> tuple[GuardedProcess, ...]:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = GuardedProcess(EXECUTOR, self._quota, untrusted=False, gpu=gpu)
+        process = simulating_process(EXECUTOR, self._quota, self._cache.root, self._reads, gpu=gpu)
         try:
             process.await_ready()
         except BaseException:
@@ -321,7 +323,6 @@ class CandidateProcesses:
 
     def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
         process = self._candidate
-        process.await_ready()
         try:
             about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
         except WireTimeout:
@@ -369,9 +370,13 @@ class CandidateProcesses:
             self._on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._on_gpu:
+            order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
             # First and apart, so that the short time which a GPU gets is for running alone.
             self._ask(
-                self._executor, {"do": "build", "arch": self._arch, "cache": self._cache}, {"plan": plans.full}, 0
+                self._executor,
+                order,
+                {"plan": plans.full},
+                0,
             )
             self._limit(self._timeout)
         return plans
@@ -394,7 +399,7 @@ class CandidateProcesses:
             reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
-            settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
             settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
@@ -411,9 +416,14 @@ class CandidateProcesses:
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
         """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
-            header, results = process.exchange(order, arrays, room, self._deadline)
-            kind = Reply if process is self._candidate else ExecutorReply
-            reply = _checked(kind, header).model_dump(exclude_unset=True)
+            if process is self._candidate:
+                header, results = process.exchange(order, arrays, room, self._deadline)
+                reply = _checked(Reply, header).model_dump(exclude_unset=True)
+            else:
+                header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
+                checked = _checked(ExecutorReply, header)
+                reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
+                keep_builds(self._cache, checked.builds, results)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:

@@ -151,12 +151,21 @@ class SentGroup(Message):
     suppressed: Text
 
 
+class NewBuild(Message):
+    """An entry of the build cache that the executor has made; its files come beside it, as bytes."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    files: list[Literal["kernel.ptx", "kernel.cubin", "build.json"]]
+
+
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
     ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
     is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
     many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
+    ``builds`` are new ones, which the judge keeps.
     """
 
     device: Text = ""
@@ -169,6 +178,7 @@ class ExecutorReply(Reply):
     groups: list[SentGroup] = []
     ring: Text = ""
     not_algebraic: Text = ""
+    builds: list[NewBuild] = []
 
 
 Knob = int | Text

@@ -6,6 +6,7 @@ text of its launch plan, which is checked as the judge checks it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
-from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, describe
 from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.sandbox.workshop import ConfinedWorkshop
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan, problem_buffers
@@ -30,6 +32,8 @@ from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["NotBuilt", "SandboxedKernel", "compile_for", "configured_kernel", "kernel_in_sandbox"]
+
+_log = logging.getLogger(__name__)
 
 SERVER = "sdpalab.judge.sandbox.kernel_server"
 ANSWER_SECONDS = 300.0
@@ -125,6 +129,8 @@ class SandboxedKernel(Kernel):
         Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
     arch : str
         What Triton compiles it for.
+    workshop : ConfinedWorkshop
+        The process that compiles the modules of its plans.
     usable : bool
         False once its process has ended, hung, or answered what is no answer.
 
@@ -139,13 +145,16 @@ class SandboxedKernel(Kernel):
     """
 
     def __init__(self, spec: str, *, arch: str | None, else_say: str, include_dirs: Sequence[Path] = ()) -> None:
-        prepare(spec)
+        candidate, self.workshop = prepare(spec), ConfinedWorkshop(spec, include_dirs)
         self.usable = True
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
-        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
+        reads = (*candidate.files, *include_dirs)
+        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True, read=reads)
         try:
             self._process.await_ready()
+            if self._process.confinement != "namespaces":
+                _log.warning("%s: %s", spec, describe(self._process.confinement, self._process.confined_by))
             about, _ = self._ask({"do": "load", "spec": spec}, seconds=START_SECONDS)
             description = about.about
             if description is None:
@@ -189,7 +198,8 @@ class SandboxedKernel(Kernel):
         order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
         data = results["plan"].tobytes() if "plan" in results else b""
-        return read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
+        plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
+        return self.workshop.own(plan)
 
     def survey(
         self, configs: Sequence[Config], problems: Sequence[Problem], sms: Sequence[int]
@@ -209,8 +219,9 @@ class SandboxedKernel(Kernel):
         return self.launch_plan(problem, config, lse=self.lse)
 
     def close(self) -> None:
-        """End the process."""
+        """End its processes."""
         self._process.close()
+        self.workshop.close()
 
     def _reject(self, problem: Problem, config: Config) -> str | None:
         return self._ask({"do": "reject", "problem": problem.to_dict(), "config": dict(config)})[0].refusal

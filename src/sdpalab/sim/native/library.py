@@ -32,6 +32,7 @@ from sdpalab.sim.cpus import usable_cpus
 from sdpalab.sim.native.compiler import compile_functions, compile_operation, target_machine, target_name
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import symbol
+from sdpalab.sim.native_cache import cache_root, shared_root
 from sdpalab.sim.sources import changed_since_import, sources_digest
 
 try:
@@ -63,11 +64,12 @@ class Library:
     cpu, features : str
         The processor to compile for, as LLVM names it.
     root : Path, optional
-        The folder of the cache. Default: ``sim-native`` in ``SDPALAB_CACHE_DIR``, or in the user's cache.
+        The folder of the cache. Default: :func:`sdpalab.sim.native_cache.cache_root`; a second one is only read.
     """
 
     def __init__(self, cpu: str, features: str, root: Path | None = None) -> None:
-        self.cpu, self.features, self.root = cpu, features, root or _cache_root()
+        self.cpu, self.features, self.root = cpu, features, root or cache_root()
+        self._roots = (self.root,) if root else tuple(filter(None, (self.root, shared_root())))
         self._addresses: dict[str, int] = {}
         self._runtime = False
         self._beside: subprocess.Popen[bytes] | None = None
@@ -112,6 +114,12 @@ class Library:
                 return
             _progress()
 
+    def wait(self) -> None:
+        """Wait for the process of :meth:`prepare`."""
+        with self._lock:
+            if self._beside:
+                self._beside.wait()
+
     def runtime(self) -> bytes:
         """The object of all translated functions that have symbols."""
         from sdpalab.sim.native.runtime import runtime_functions
@@ -128,8 +136,7 @@ class Library:
         if not self._runtime:
             from sdpalab.sim.native.runtime import runtime_functions
 
-            if self._beside:
-                self._beside.wait()
+            self.wait()
             self.load({"runtime": self.runtime()}, [symbol(each) for each in runtime_functions()])
             self._runtime = True
 
@@ -220,11 +227,12 @@ class Library:
 
     def _kept(self, name: str) -> bytes | None:
         """An object from the cache; None if it is not there, or not as it was written."""
-        try:
-            content = self.path_of(name).read_bytes()
-        except OSError:
-            return None
-        return content[32:] if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32] else None
+        for root in self._roots:
+            with contextlib.suppress(OSError):
+                content = (root / self.path_of(name).name).read_bytes()
+                if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32]:
+                    return content[32:]
+        return None
 
 
 def compile_runtime() -> None:
@@ -248,15 +256,6 @@ def _progress() -> None:
     """A line on a terminal."""
     if sys.stderr.isatty():
         print("simulator: compiling its engine (once for this machine)", file=sys.stderr)
-
-
-def _cache_root() -> Path:
-    chosen = os.environ.get("SDPALAB_CACHE_DIR")
-    if not chosen:
-        import platformdirs
-
-        chosen = str(platformdirs.user_cache_path("sdpalab"))
-    return Path(chosen).expanduser().absolute() / "sim-native"
 
 
 def _version() -> str:

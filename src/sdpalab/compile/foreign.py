@@ -1,0 +1,79 @@
+"""Sources of a stranger: a confined process compiles, disassembles and simulates them for this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol, overload
+
+from sdpalab.compile.cache import Cache
+from sdpalab.kernels.plan import LaunchPlan, Module, PtxSource
+
+__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "plain_source", "workshop_of"]
+
+
+class Workshop(Protocol):
+    """A confined process that compiles, disassembles and simulates for this one."""
+
+    @property
+    def cache(self) -> Cache:
+        """Where this process keeps the results, apart from those of other sources."""
+        ...
+
+    def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
+        """The files of a build, as :func:`sdpalab.compile.builder.compiled` makes them; raises as that does."""
+        ...
+
+    def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
+        """As :func:`sdpalab.compile.tools.run_tool`."""
+        ...
+
+    def simulate(
+        self, plan: LaunchPlan, builds: Sequence[Any], inputs: Mapping[str, Any], arch: str, poison: int, options: Any
+    ) -> tuple[Any, Callable[[], Any]]:
+        """Run a plan as :class:`sdpalab.run.SimulatedExecutor` does: reports of its launches, and what gives its result
+        or raises what stopped it."""
+        ...
+
+    def simulate_case(
+        self, source: Path, description: Path, options: Mapping[str, Any]
+    ) -> tuple[Any, Callable[[], tuple[list[str], Mapping[str, int]]]]:
+        """Run the launches of a launch file as :meth:`sdpalab.run.ptx_case.PtxCase.run_all` does."""
+        ...
+
+
+@dataclass(frozen=True)
+class ForeignModule(Module):
+    """A module that its ``workshop`` compiles."""
+
+    workshop: Workshop | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class ForeignPtx(PtxSource):
+    """PTX that its ``workshop`` assembles."""
+
+    workshop: Workshop | None = field(default=None, compare=False, repr=False)
+
+
+@overload
+def foreign(module: Module, workshop: Workshop) -> ForeignModule: ...
+@overload
+def foreign(module: PtxSource, workshop: Workshop) -> ForeignPtx: ...
+def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | ForeignPtx:
+    """``module``, to be compiled by ``workshop``."""
+    kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))
+    return kind(**{each.name: getattr(module, each.name) for each in names}, workshop=workshop)
+
+
+def plain_source(module: Module | PtxSource) -> Module | PtxSource:
+    """``module`` without its workshop."""
+    kind = Module if isinstance(module, Module) else PtxSource
+    return kind(**{each.name: getattr(module, each.name) for each in fields(kind)})
+
+
+def workshop_of(source: object) -> Workshop | None:
+    """Whose workshop compiles a source, or has compiled a build; None for this process."""
+    workshop: Workshop | None = getattr(source, "workshop", None)
+    return workshop
