@@ -107,6 +107,14 @@ class JudgeContent(Content):
     junit: str = ""
 
 
+class SetAsideJson(Content):
+    """Host code beside the kernels, which is not compiled; see :class:`sdpalab.compile.SetAside`."""
+
+    functions: list[str]
+    headers: list[str]
+    declarations: list[str]
+
+
 class BuildContent(Content):
     kernel: str
     config: str
@@ -114,6 +122,7 @@ class BuildContent(Content):
     problem: ProblemJson
     ok: bool
     builds: list[Json]
+    set_aside: SetAsideJson | None = None
 
 
 class BuildAllContent(Content):
@@ -149,6 +158,7 @@ class SanitizeContent(Content):
     groups: list[Json]
     unused_suppressions: list[str]
     notes: list[str]
+    set_aside: SetAsideJson | None = None
 
 
 class RunContent(Content):
@@ -211,6 +221,7 @@ class SimulatedProfileContent(Content):
     not_modelled: str
     pictures: list[Json]
     page: str
+    set_aside: SetAsideJson | None = None
 
 
 class ProveContent(Content):

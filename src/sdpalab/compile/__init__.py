@@ -4,6 +4,7 @@ from sdpalab.compile.builder import DEFAULT_ARCH, Build, build
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.gate import GateResult, Rule, check
 from sdpalab.compile.headers import cuda_include_dirs
+from sdpalab.compile.host_code import SetAside, set_aside
 from sdpalab.compile.nvrtc import BuildError, check_arch, compiler_version, nvrtc_version, supported_archs
 from sdpalab.compile.occupancy import Occupancy, SmLimits, occupancy, sm_limits
 from sdpalab.compile.resources import Resources, resources
@@ -18,6 +19,7 @@ __all__ = [
     "Occupancy",
     "Resources",
     "Rule",
+    "SetAside",
     "SmLimits",
     "build",
     "check",
@@ -28,6 +30,7 @@ __all__ = [
     "nvrtc_version",
     "occupancy",
     "resources",
+    "set_aside",
     "sm_limits",
     "supported_archs",
 ]

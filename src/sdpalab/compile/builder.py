@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Any
 
 from sdpalab.compile.cache import Cache, key_of
-from sdpalab.compile.headers import Header, resolve_headers
+from sdpalab.compile.headers import Header
+from sdpalab.compile.host_code import device_code, file_name, full_name
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import UserError
@@ -223,19 +224,25 @@ def build(
 
 
 def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
-    headers = resolve_headers(module)
-    command = _command(module, arch, options)
+    code = device_code(module)
+    headers = code.headers
+    command = _command(code.module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        try:
+            compiled = compile_program(code.module.source, file_name(module), module.entry, headers, command)
+        except BuildError as error:
+            name = full_name(module) if "no __global__ function" in str(error) else ""
+            say = f"; its name is {name}" if name else code.set_aside.hint(str(error))
+            raise BuildError(f"{error}{say}", error.log) from None
         _reject_unseen_files(module, headers, compiled.ptx)
         return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log}
 
     return _Compilation(
-        key=build_key(module, headers, command, compiler_version()),
+        key=build_key(code.module, headers, command, compiler_version()),
         command=command,
         compiler=compiler_version(),
-        sources={module.name: _digest(module.source), **{header.name: header.sha256 for header in headers}},
+        sources={module.name: _digest(module.source), **{each.name: each.sha256 for each in code.originals}},
         make=make,
     )
 
@@ -307,18 +314,13 @@ def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ..
     return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *defines, *options)
 
 
-def _file_name(module: Module) -> str:
-    """The name that the compiler gets: no folder, no character that a PTX ``.file`` line would have to escape."""
-    return re.sub(r"[^\w.+-]", "_", module.name.rpartition("/")[2]) or "kernel.cu"
-
-
 def _readable(name: str) -> str:
     return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py")) or "kernel"
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:
     """Refuse code from a file that is not in the key: an include hidden from the scan that named an absolute path."""
-    seen = {f"/{_file_name(module)}".encode(), *(_line_name(header) for header in headers)}
+    seen = {f"/{file_name(module)}".encode(), *(_line_name(header) for header in headers)}
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:
             raise BuildError(

@@ -20,16 +20,17 @@ import importlib.util
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+from sdpalab.compile.host_headers import is_host_header
 from sdpalab.compile.standard_headers import standard_header
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.plan import INCLUDE_DIR, Module
 
-__all__ = ["Header", "cuda_include_dirs", "resolve_headers"]
+__all__ = ["Header", "cuda_include_dirs", "header_of", "resolve_headers"]
 
 _GAP = rb"(?:[ \t]|/\*.*?\*/|\\\r?\n)*"
 _DIRECTIVE = re.compile(rb"^%b(?:#|%%:)%binclude\b%b(.*)" % (_GAP, _GAP, _GAP), re.MULTILINE)
@@ -60,6 +61,8 @@ class Header:
         name with its brackets or quotes.
     unreadable : tuple of str
         Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
+    own : bool
+        Whether it is the user's, and not the lab's or CUDA's.
     """
 
     name: str
@@ -68,6 +71,12 @@ class Header:
     includes: tuple[tuple[str, bool], ...]
     macros: tuple[tuple[str, str, str], ...]
     unreadable: tuple[str, ...]
+    own: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """The file."""
+        return self.text.partition(b"\n")[2]
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
@@ -111,17 +120,17 @@ def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tupl
     return [include for body in bodies if (include := _name_in(body.encode())) is not None]
 
 
-def _load(path: str, name: str) -> Header:
+def _load(path: str, name: str, own: bool = False) -> Header:
     with open(path, "rb") as file:
-        return _header(name, file.read())
+        return header_of(name, file.read(), own)
 
 
 @lru_cache(maxsize=2048)
-def _header(name: str, body: bytes) -> Header:
+def header_of(name: str, body: bytes, own: bool = False) -> Header:
     """By its content, so that a header is scanned once a process however often it is read, and an edit counts."""
     line_name = posixpath.normpath("/" + name)
     text = f'#line 1 "{line_name}"\n'.encode() + body
-    return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body))
+    return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body), own)
 
 
 _load_cuda = cache(_load)
@@ -185,7 +194,7 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
     while pending or expanded_by != (len(computed), len(macros)):
         if not pending:  # again until neither such an include nor a definition is new
             expanded_by = len(computed), len(macros)
-            pending = _computed(computed, macros)
+            pending = _computed(computed, macros, headers)
             continue
         name, beside, includer, cuda = pending.pop()
         if (name, beside, cuda) in seen:
@@ -199,7 +208,8 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
         from_cuda = cuda
         if path is None:
             path, from_cuda = _find(name, own), False
-        if path is None:
+        own_file = path is not None and not cuda and not path.startswith(str(INCLUDE_DIR) + os.sep)
+        if path is None and (cuda or not is_host_header(name)):
             path, from_cuda = _find(name, cuda_include_dirs()), True
         standard = standard_header(name) if path is None and not cuda else None
         if path is None and standard is None:
@@ -209,9 +219,9 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
                 raise UserError(f"two different files are included as {name!r}, one of them by {includer}: rename one")
             continue
         if path is None:
-            path, from_cuda, header = "", True, _header(name, (standard or "").encode())
+            path, from_cuda, header = "", True, header_of(name, (standard or "").encode())
         else:
-            header = (_load_cuda if from_cuda else _load)(path, name)
+            header = _load_cuda(path, name) if from_cuda else _load(path, name, own_file)
         paths[name], headers[name] = path, header
         macros += header.macros
         folder = os.path.dirname(path)
@@ -234,11 +244,24 @@ def _find(name: str, folders: Iterable[str]) -> str | None:
 
 
 def _computed(
-    operands: Iterable[tuple[str, str, str, bool]], macros: Sequence[tuple[str, str, str]]
+    operands: Iterable[tuple[str, str, str, bool]],
+    macros: Sequence[tuple[str, str, str]],
+    headers: Mapping[str, Header],
 ) -> list[tuple[str, str, str, bool]]:
     """What operands of ``#include`` that are no names may stand for, by the definitions so far."""
     return [
         (name, folder if quoted else "", includer, cuda)
         for operand, folder, includer, cuda in operands
-        for name, quoted in _expanded(operand, macros)
+        for named, quoted in _expanded(operand, macros)
+        for name in (_paths(named, headers) if cuda else [named])
     ]
+
+
+def _paths(name: str, headers: Mapping[str, Header]) -> list[str]:
+    """The names for which a path with macros of Thrust may stand, such as ``__THRUST_HOST_SYSTEM_ROOT/copy.h``."""
+    part = re.search(r"\b_[A-Z_]{4,}\b", name)
+    if part is None:
+        return [name]
+    definition = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+%b[ \t]+([\w/]+)[ \t]*$" % part[0].encode(), re.MULTILINE)
+    values = {each.decode() for header in headers.values() for each in definition.findall(header.text)}
+    return [path for value in sorted(values - {part[0]}) for path in _paths(name.replace(part[0], value), headers)]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sdpalab.compile import Build, Cache, build
+from sdpalab.compile import Build, Cache, SetAside, build, set_aside
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
@@ -115,6 +115,8 @@ class Sanitized:
         Suppressions that fit no hazard.
     notes : tuple of str
         What is worth a look, and no hazard, by instruction: copies that are never waited for.
+    set_aside : SetAside
+        Host code beside the kernels, which is not compiled.
     """
 
     target: str
@@ -126,6 +128,7 @@ class Sanitized:
     groups: tuple[HazardGroup, ...]
     unused: tuple[Suppression, ...] = ()
     notes: tuple[str, ...] = ()
+    set_aside: SetAside = field(default_factory=SetAside)
 
     @property
     def clean(self) -> bool:
@@ -145,6 +148,7 @@ class Sanitized:
             "groups": [group.to_dict() for group in self.groups],
             "unused_suppressions": [str(suppression) for suppression in self.unused],
             "notes": list(self.notes),
+            **({"set_aside": self.set_aside.to_dict()} if self.set_aside else {}),
         }
 
 
@@ -280,7 +284,8 @@ def _of_kernel(
         steps = _plan(kernel, problem, config, arch).launches
         modules |= {step.module.name: step.module for step in steps if step.module is not None}
     labels = [problem.label for problem in problems]
-    return collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
+    outcome = collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
+    return replace(outcome, set_aside=set_aside(*modules.values()))
 
 
 def sanitize_case(
@@ -319,7 +324,8 @@ def sanitize_case(
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
     texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
     sources = Sources(texts, folders)
-    return collected.result("", "simulator", entries, sources, suppressions)
+    outcome = collected.result("", "simulator", entries, sources, suppressions)
+    return replace(outcome, set_aside=set_aside(*filter(None, [case.module])))
 
 
 class _Collected:

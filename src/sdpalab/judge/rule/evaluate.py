@@ -158,7 +158,7 @@ def evaluate(
     same = first[rows].tobytes() == second[rows].tobytes()
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
     arrays |= {} if lse is None else {"lse": lse}
-    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by")
+    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by", "set_aside")
     run = {
         "device": about["device"],
         "config": about["config"],

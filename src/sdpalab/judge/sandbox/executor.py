@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.compile import Build, Cache
+from sdpalab.compile import Build, Cache, set_aside
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
@@ -49,6 +49,7 @@ class _PlanServer:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
         self._sources = Sources()
+        self._aside = ""
         self._hazards: list[SanitizedHazard] = []
         """Hazards of the order that is being executed."""
         self._launches = 0
@@ -90,6 +91,7 @@ class _PlanServer:
             "hazard_count": len(result.hazards),
             "changed": list(result.changed_inputs),
             **self._groups(order),
+            **({"set_aside": self._aside} if self._aside else {}),
         }
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
@@ -101,7 +103,8 @@ class _PlanServer:
             prepare()
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
-            self._sources = Sources.of(step.module for step in sent.steps if isinstance(step, SentStep))
+            sources = [step.module for step in sent.steps if isinstance(step, SentStep)]
+            self._sources, self._aside = Sources.of(sources), str(set_aside(*sources))
         return self._built[1]
 
     def _run(

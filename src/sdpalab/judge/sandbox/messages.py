@@ -157,6 +157,7 @@ class ExecutorReply(Reply):
     ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
     is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
     many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
+    ``set_aside`` names the host code of a source, which is not compiled.
     """
 
     device: Text = ""
@@ -169,6 +170,7 @@ class ExecutorReply(Reply):
     groups: list[SentGroup] = []
     ring: Text = ""
     not_algebraic: Text = ""
+    set_aside: Text = ""
 
 
 Knob = int | Text
