@@ -20,10 +20,9 @@ PTX_PAGE, SOURCE_PAGE = ((DOCS / name).read_text() for name in ("ptx.md", "sourc
 ROWSUM = PTX_PAGE.partition("```\n")[2].partition("```")[0]
 
 
-def fenced(page: str, language: str) -> str:
-    """The only code of a page in a language."""
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
-    return str(code)
+def fenced(page: str, language: str, number: int = 0) -> str:
+    """A code of a page in a language, the first by default."""
+    return str(re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)[number])
 
 
 def printed(page: str, command: str) -> str:
@@ -53,6 +52,17 @@ def test_a_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     (tmp_path / "rowsum.cu").write_text(ROWSUM.replace("if (half < 128) ", ""))
     assert main(["sanitize", "rowsum.cu"]) == 0
     assert "clean: no hazard in 4 runs" in capsys.readouterr().out
+
+
+def test_a_source_file_with_host_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scale.cu").write_text(fenced(SOURCE_PAGE, "cuda"))
+    (tmp_path / "scale.json").write_text(fenced(SOURCE_PAGE, "json", 1))
+    monkeypatch.chdir(tmp_path)
+    assert main(["sanitize", "scale.cu"]) == 0
+    mine = " ".join(capsys.readouterr().out.split())
+    assert mine.rpartition(" in ")[0] == printed(SOURCE_PAGE, "sdpalab sanitize scale.cu").rpartition(" in ")[0]
 
 
 @pytest.mark.slow

@@ -118,6 +118,10 @@ static uint32_t call(const char *name, int count, const word *args) {
     X(cuMemcpyDtoD, 3)                                                                                                 \
     X(cuMemsetD8, 3)                                                                                                   \
     X(cuMemsetD32, 3)                                                                                                  \
+    X(cuMemsetD8Async, 4)                                                                                              \
+    X(cuMemsetD16Async, 4)                                                                                             \
+    X(cuMemsetD32Async, 4)                                                                                             \
+    X(cuMemsetD2D32Async, 6)                                                                                           \
     X(cuModuleLoadData, 2)                                                                                             \
     X(cuModuleLoadDataEx, 5)                                                                                           \
     X(cuModuleUnload, 1)                                                                                               \

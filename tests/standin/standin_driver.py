@@ -298,6 +298,19 @@ class Driver:
     def cuMemsetD32(self, address: int, value: int, count: int) -> None:
         self.memory.bytes(address, 4 * count).view("<u4")[:] = _low(value)
 
+    def cuMemsetD8Async(self, address: int, value: int, count: int, stream: int) -> None:
+        self.cuMemsetD8(address, value, count)
+
+    def cuMemsetD16Async(self, address: int, value: int, count: int, stream: int) -> None:
+        self.memory.bytes(address, 2 * count).view("<u2")[:] = value & 0xFFFF
+
+    def cuMemsetD32Async(self, address: int, value: int, count: int, stream: int) -> None:
+        self.cuMemsetD32(address, value, count)
+
+    def cuMemsetD2D32Async(self, address: int, pitch: int, value: int, width: int, height: int, stream: int) -> None:
+        for row in range(height):
+            self.cuMemsetD32(address + pitch * row, value, width)
+
     # --- modules, functions, launches ---------------------------------------------------------------------------------
 
     def cuModuleLoadData(self, out: int, image: int) -> None:

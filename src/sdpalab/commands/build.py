@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import conclude, verdict_text
+from sdpalab.commands.common import conclude, print_set_aside, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import (
@@ -25,6 +25,7 @@ from sdpalab.commands.options import (
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
 from sdpalab.commands.shared_options import JsonOption
 from sdpalab.commands.tables import show_table, table
+from sdpalab.compile import set_aside
 from sdpalab.compile.building import BuiltStep, build_kernel
 from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
@@ -73,6 +74,8 @@ def build(
         name, config = loaded.name, loaded.config_with(parse_settings(settings))
         arch = arch or loaded.default_arch
         steps = build_kernel(loaded, config, [problem], arch)
+    aside = set_aside(*(step.module for step in steps))
+    print_set_aside(console, str(aside))
     for step in steps:
         print_step(console, " ".join(filter(None, (name, str(config)))), step)
     good = all(step.gate.ok for step in steps)
@@ -85,6 +88,7 @@ def build(
             "problem": problem.to_dict(),
             "ok": good,
             "builds": [step.to_dict() for step in steps],
+            **({"set_aside": aside.to_dict()} if aside else {}),
         },
         status="PASSED" if good else "FAILED",
     )

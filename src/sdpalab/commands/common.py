@@ -21,6 +21,7 @@ __all__ = [
     "OUTPUT",
     "conclude",
     "console_for",
+    "print_set_aside",
     "progress_console",
     "silence",
     "verdict_text",
@@ -101,6 +102,12 @@ def _console(stream: IO[str]) -> Console:
 def verdict_text(good: bool | None, word: str) -> Text:
     """``word`` in green if good, red if bad, yellow if neither."""
     return Text(word, style={True: "green", False: "bold red", None: "yellow"}[good])
+
+
+def print_set_aside(console: Console, words: str) -> None:
+    """One dim line with the host code that is not compiled (:class:`sdpalab.compile.SetAside`); none for no words."""
+    if words:
+        console.print(Text(words, style="dim"), soft_wrap=True)
 
 
 def write_json(target: str | None, data: Any, *, option: str = "--json") -> None:

@@ -109,6 +109,14 @@ class JudgeContent(Content):
     junit: str = ""
 
 
+class SetAsideJson(Content):
+    """Host code beside the kernels, which is not compiled; see :class:`sdpalab.compile.SetAside`."""
+
+    functions: list[str]
+    headers: list[str]
+    declarations: list[str]
+
+
 class BuildContent(Content):
     kernel: str
     config: str
@@ -116,6 +124,7 @@ class BuildContent(Content):
     problem: ProblemJson
     ok: bool
     builds: list[Json]
+    set_aside: SetAsideJson | None = None
 
 
 class BuildAllContent(Content):
@@ -151,6 +160,7 @@ class SanitizeContent(Content):
     groups: list[Json]
     unused_suppressions: list[str]
     notes: list[str]
+    set_aside: SetAsideJson | None = None
 
 
 class RunContent(Content):
@@ -216,6 +226,7 @@ class SimulatedProfileContent(Content):
     not_modelled: str
     pictures: list[Json]
     page: str
+    set_aside: SetAsideJson | None = None
 
 
 class ProveContent(Content):

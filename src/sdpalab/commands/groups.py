@@ -1,7 +1,7 @@
 """Groups of options: a dataclass whose fields are options, as one parameter of every command that has them.
 
 A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line gets the group's
-fields in its place, and the command gets the group. A group with ``in_force`` gives a context in which the command runs.
+fields in its place, and the command gets the group. A group may have ``in_force``: the context in which the command runs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, group in groups.items():
             options[name] = group(**{option.name: options.pop(option.name) for option in fields(group)})
         with ExitStack() as stack:
-            for group in groups.keys() & options.keys():
-                if hasattr(options[group], "in_force"):
-                    stack.enter_context(options[group].in_force())
+            for each in groups.keys() & options.keys():
+                if hasattr(options[each], "in_force"):
+                    stack.enter_context(options[each].in_force())
             return command(*arguments, **options)
 
     signature = own.replace(parameters=list(parameters()))

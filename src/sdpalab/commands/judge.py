@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
-from sdpalab.commands.common import INTERRUPTED, conclude, console_for, verdict_text, write_text
+from sdpalab.commands.common import INTERRUPTED, conclude, console_for, print_set_aside, verdict_text, write_text
 from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
@@ -222,6 +222,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
+    print_set_aside(console, next((case.run["set_aside"] for case in verdict.cases if "set_aside" in case.run), ""))
     if verdict.confinement != "processes":  # which stands beside the outcome
         console.print(confinement_line(verdict), soft_wrap=True)
     within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.common import (
+    conclude,
+    console_for,
+    print_set_aside,
+    progress_console,
+    verdict_text,
+    write_json,
+)
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.option_groups import ConfinementOptions, WorkerOptions
@@ -247,6 +254,7 @@ def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFi
     """The hazards by pair of source lines, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
+    print_set_aside(console, str(outcome.set_aside))
     print_hazards(console, outcome.groups, len(outcome.runs), shown=shown)
     for note in outcome.notes:
         console.print(f"note: {note}", soft_wrap=True)

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from sdpalab.commands.access_pictures import picture_dict, print_picture
 from sdpalab.commands.bench import NOT_BUILT
-from sdpalab.commands.common import conclude, progress_console, verdict_text, write_text
+from sdpalab.commands.common import conclude, print_set_aside, progress_console, verdict_text, write_text
 from sdpalab.commands.invocation import write_document
 from sdpalab.commands.source_listing import print_hot_lines, print_listing
 from sdpalab.commands.tables import show_table, table
+from sdpalab.compile.host_code import SetAside, set_aside
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import Problem
@@ -97,11 +98,10 @@ def profile_kernel_on_simulator(
     with opened as (kernel, config):
         modelled, arch = _target(kernel, view.gpu)
         compile_for(kernel, arch)
-        own = ""
-        if view.lines:
-            modules = (launch.module for launch in kernel.launch_plan(problem, config).launches)
-            own = next((module.name for module in modules if module is not None), "")
-        subject = _Profiled(kernel.name, str(config), problem.label, modelled, arch, own)
+        modules = [step.module for step in kernel.launch_plan(problem, config).launches if step.module is not None]
+        own = modules[0].name if modules else ""
+        aside = set_aside(*modules)
+        subject = _Profiled(kernel.name, str(config), problem.label, modelled, arch, own, aside)
         return _profile(
             console,
             subject,
@@ -130,7 +130,8 @@ def profile_file_on_simulator(console: Console, path: Path, launch: str | None, 
             raise UserError(
                 f"{case.name} is for {arch}, and {modelled.name} is {modelled.arch}: its machine code differs"
             )
-        subject = _Profiled(path.stem, "", ", ".join(dict.fromkeys(case.entries)), modelled, arch, case.name)
+        aside = set_aside(*filter(None, [case.module]))
+        subject = _Profiled(path.stem, "", ", ".join(dict.fromkeys(case.entries)), modelled, arch, case.name, aside)
         return _profile(
             console,
             subject,
@@ -144,7 +145,8 @@ def profile_file_on_simulator(console: Console, path: Path, launch: str | None, 
 
 @dataclass(frozen=True)
 class _Profiled:
-    """What is profiled: its name, configuration and problem, for which GPU; ``own`` is its source file."""
+    """What is profiled: its name, configuration and problem, for which GPU; ``own`` is its source file, and
+    ``set_aside`` the host code in that."""
 
     name: str
     config: str
@@ -152,6 +154,7 @@ class _Profiled:
     gpu: Gpu
     arch: str
     own: str
+    set_aside: SetAside
 
 
 def _profile(
@@ -184,6 +187,7 @@ def _profile(
     pictures = {place: access_pictures(recorder.records) for place, recorder in recorders.items()}
     title = f"{subject.name} {subject.config}".strip()
     console.print(f"{title} on {subject.label}, for {gpu.name} ({arch})", soft_wrap=True)
+    print_set_aside(console, str(subject.set_aside))
     console.print(NOT_MEASURED, soft_wrap=True)
     for launch in profile.launches:
         _print_launch(console, launch)
@@ -206,6 +210,7 @@ def _profile(
         "gpu": gpu.name,
         "arch": arch,
         **described,
+        **({"set_aside": subject.set_aside.to_dict()} if subject.set_aside else {}),
         "launches": [_launch_dict(launch) for launch in profile.launches],
         "modelled": profile.time.to_dict() if profile.time else None,
         "by_inputs": worst.to_dict() if worst else None,

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.foreign import Workshop, workshop_of
-from sdpalab.compile.headers import Header, resolve_headers
+from sdpalab.compile.headers import Header
+from sdpalab.compile.host_code import device_code, file_name, full_name
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
 from sdpalab.compile.options import allowed_options, check_macro
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
@@ -178,7 +178,6 @@ def build(
     *,
     cache: Cache | None = None,
     options: Sequence[str] = (),
-    include_dirs: Sequence[Path] = (),
 ) -> Build:
     """Compile ``module`` for ``arch``, or read the result from the cache.
 
@@ -192,8 +191,6 @@ def build(
         Default: the user's. A stranger's module (:mod:`sdpalab.compile.foreign`) has that of its workshop.
     options : sequence of str
         Further options of NVRTC, from the list of :mod:`sdpalab.compile.options`.
-    include_dirs : sequence of Path
-        Folders with headers, behind those of the module.
 
     Raises
     ------
@@ -207,7 +204,7 @@ def build(
     """
     start = time.perf_counter()
     check_arch(arch)
-    job, workshop = _compilation(module, arch, options, include_dirs), workshop_of(module)
+    job, workshop = _compilation(module, arch, options), workshop_of(module)
     name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
 
     def make() -> Mapping[str, bytes]:
@@ -243,12 +240,10 @@ def build(
     return ForeignBuild(**values, workshop=workshop) if workshop else Build(**values)
 
 
-def compiled(
-    module: Source, arch: str, options: Sequence[str] = (), include_dirs: Sequence[Path] = ()
-) -> Mapping[str, bytes]:
+def compiled(module: Source, arch: str, options: Sequence[str] = ()) -> Mapping[str, bytes]:
     """:data:`FILES` of a module, compiled in this process and kept nowhere; raises as :func:`build`."""
     check_arch(arch)
-    return _made(_compilation(module, arch, options, include_dirs))
+    return _made(_compilation(module, arch, options))
 
 
 def _made(job: _Compilation) -> dict[str, bytes]:
@@ -258,26 +253,32 @@ def _made(job: _Compilation) -> dict[str, bytes]:
     return dict(zip(FILES, (ptx, cubin, json.dumps(facts).encode()), strict=True))
 
 
-def _compilation(module: Source, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:
+def _compilation(module: Source, arch: str, options: Sequence[str]) -> _Compilation:
     if isinstance(module, Module):
-        return _nvrtc_job(module, arch, options, include_dirs)
+        return _nvrtc_job(module, arch, options)
     return _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
 
 
-def _nvrtc_job(module: Module, arch: str, options: Sequence[str], include_dirs: Sequence[Path]) -> _Compilation:
-    command = _command(module, arch, options)
-    headers = resolve_headers(module, command, include_dirs)
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
+    code = device_code(module, _command(module, arch, options))
+    headers = code.headers
+    command = _command(code.module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        try:
+            compiled = compile_program(code.module.source, file_name(module), module.entry, headers, command)
+        except BuildError as error:
+            name = full_name(module) if "no __global__ function" in str(error) else ""
+            say = f"; its name is {name}" if name else code.set_aside.hint(str(error))
+            raise BuildError(f"{error}{say}", error.log) from None
         _reject_unseen_files(module, headers, compiled.ptx)
         return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log}
 
     return _Compilation(
-        key=build_key(module, headers, command, compiler_version()),
+        key=build_key(code.module, headers, command, compiler_version()),
         command=command,
         compiler=compiler_version(),
-        sources={module.name: _digest(module.source), **{header.name: header.sha256 for header in headers}},
+        sources={module.name: _digest(module.source), **{each.name: each.sha256 for each in code.originals}},
         make=make,
     )
 
@@ -346,18 +347,13 @@ def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ..
     return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *(f"-D{macro}" for macro in defines), *given)
 
 
-def _file_name(module: Module) -> str:
-    """The name that the compiler gets: no folder, no character that a PTX ``.file`` line would have to escape."""
-    return re.sub(r"[^\w.+-]", "_", module.name.rpartition("/")[2]) or "kernel.cu"
-
-
 def _readable(name: str) -> str:
     return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py"))[:100] or "kernel"
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:
     """Refuse code from a file that is not in the key: an include hidden from the scan that named an absolute path."""
-    seen = {f"/{_file_name(module)}".encode(), *(_line_name(header) for header in headers)}
+    seen = {f"/{file_name(module)}".encode(), *(_line_name(header) for header in headers)}
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:
             raise BuildError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sdpalab.compile.host_headers import IMPLICIT_HEADERS
+
 __all__ = ["first_error"]
 
 _LOCATED = re.compile(r"^/?(.+?)\((\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (.+)$", re.MULTILINE)
@@ -12,12 +14,6 @@ _OTHER = re.compile(r"\berror\s*: +(.+)$", re.MULTILINE)
 _NO_HEADER = re.compile(r'open source file "(.+?)"')
 _CCCL = ("cuda/", "cub/", "thrust/", "nv/")
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
-_IMPLICIT = {
-    "math.h": "INFINITY|NAN|HUGE_VALF?|M_[A-Z0-9_]+",
-    "stdint.h": "u?int(8|16|32|64|ptr)_t",
-    "limits.h": "U?(CHAR|SHRT|INT|LONG|LLONG)_(MAX|MIN)",
-    "float.h": "(FLT|DBL)_[A-Z_]+",
-}
 _NAME_EXPRESSIONS = "__nv_name_map"
 """The file in which NVRTC looks up name expressions; no user wrote it."""
 
@@ -58,7 +54,9 @@ def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
 def _header_hint(message: str) -> str:
     """The header that nvcc includes by itself, and NVRTC does not, for a name that is not defined."""
     undefined = _UNDEFINED.search(message)
-    header = undefined and next((each for each, names in _IMPLICIT.items() if re.fullmatch(names, undefined[1])), None)
+    header = undefined and next(
+        (each for each, names in IMPLICIT_HEADERS.items() if re.fullmatch(names, undefined[1])), None
+    )
     return f": #include <{header}>, which nvcc does by itself and NVRTC does not" if header else ""
 
 

@@ -20,16 +20,19 @@ import importlib.util
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+from sdpalab.compile.host_headers import is_host_header
 from sdpalab.compile.standard_headers import standard_header
 from sdpalab.errors import MachineError, UserError
 from sdpalab.source import Module
 
-__all__ = ["Header", "cuda_include_dirs", "resolve_headers"]
+__all__ = ["Header", "cuda_include_dirs", "header_of", "resolve_headers", "share_headers"]
+
+_SHARED: list[str] = []
 
 _GAP = rb"(?:[ \t]|/\*.*?\*/|\\\r?\n)*"
 _DIRECTIVE = re.compile(rb"^%b(?:#|%%:)%binclude\b%b(.*)" % (_GAP, _GAP, _GAP), re.MULTILINE)
@@ -63,7 +66,9 @@ class Header:
     unreadable : tuple of str
         Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
     own : bool
-        Whether it is the kernel's or the lab's, and not one of CUDA's or a standard header.
+        Whether it is the user's, and not one of the shared folders' or CUDA's.
+    cuda : bool
+        Whether it is one of CUDA's, or a standard header.
     """
 
     name: str
@@ -73,6 +78,12 @@ class Header:
     macros: tuple[tuple[str, str, str], ...]
     unreadable: tuple[str, ...]
     own: bool = False
+    cuda: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """The file."""
+        return self.text.partition(b"\n")[2]
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
@@ -116,20 +127,20 @@ def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tupl
     return [include for body in bodies if (include := _name_in(body.encode())) is not None]
 
 
-def _load(path: str, name: str) -> Header:
+def _load(path: str, name: str, own: bool = False, cuda: bool = False) -> Header:
     with open(path, "rb") as file:
         body = file.read(MOST_BYTES + 1)
     if len(body) > MOST_BYTES:
         raise UserError(f"{path} is included as {name!r} and has more than {MOST_BYTES >> 20} MiB: it is no header")
-    return _header(name, body)
+    return header_of(name, body, own, cuda)
 
 
 @lru_cache(maxsize=2048)
-def _header(name: str, body: bytes) -> Header:
+def header_of(name: str, body: bytes, own: bool = False, cuda: bool = False) -> Header:
     """By its content, so that a header is scanned once a process however often it is read, and an edit counts."""
     line_name = posixpath.normpath("/" + name)
     text = f'#line 1 "{line_name}"\n'.encode() + body
-    return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body))
+    return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body), own, cuda)
 
 
 _load_cuda = cache(_load)
@@ -164,13 +175,17 @@ def cuda_include_dirs() -> tuple[str, ...]:
     raise MachineError("CUDA's headers are not installed: pip install nvidia-cuda-runtime nvidia-cuda-crt")
 
 
-def resolve_headers(
-    module: Module, command: Sequence[str] = (), include_dirs: Sequence[Path] = ()
-) -> tuple[Header, ...]:
+def share_headers(folder: Path) -> None:
+    """Let every source of this process include the headers of a folder, behind those of its own folders."""
+    if os.path.abspath(folder) not in _SHARED:
+        _SHARED.append(os.path.abspath(folder))
+
+
+def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header, ...]:
     """Every header that ``module`` can reach, sorted by name; with the compiler's ``command``, by its macros, too.
 
-    A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then in
-    ``include_dirs``, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to
+    A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then in the shared
+    folders, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to
     NVRTC, which has a few built in, and whose error message names the line. Directives in comments and in branches not
     taken count, and all definitions of a macro that names a header: the closure may be too large, never too small.
 
@@ -182,7 +197,7 @@ def resolve_headers(
     MachineError
         If CUDA's headers are needed and not installed.
     """
-    own = [os.path.abspath(folder) for folder in (*module.include_dirs, *include_dirs)]
+    own = [os.path.abspath(folder) for folder in (*module.include_dirs, *_SHARED)]
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())
@@ -195,7 +210,7 @@ def resolve_headers(
     while pending or expanded_by != (len(computed), len(macros)):
         if not pending:  # again until neither such an include nor a definition is new
             expanded_by = len(computed), len(macros)
-            pending = _computed(computed, macros)
+            pending = _computed(computed, macros, headers)
             continue
         name, beside, includer, cuda = pending.pop()
         if (name, beside, cuda) in seen:
@@ -209,7 +224,10 @@ def resolve_headers(
         from_cuda = cuda
         if path is None:
             path, from_cuda = _find(name, own), False
-        if path is None:
+        own_file = (
+            path is not None and not cuda and not path.startswith(tuple(f"{folder}{os.sep}" for folder in _SHARED))
+        )
+        if path is None and (cuda or not is_host_header(name)):
             path, from_cuda = _find(name, cuda_include_dirs()), True
         standard = standard_header(name) if path is None and not cuda else None
         if path is None and standard is None:
@@ -219,10 +237,10 @@ def resolve_headers(
                 raise UserError(f"two different files are included as {name!r}, one of them by {includer}: rename one")
             continue
         if path is None:
-            path, from_cuda, header = "", True, _header(name, (standard or "").encode())
+            path, from_cuda, header = "", True, header_of(name, (standard or "").encode(), cuda=True)
         else:
-            header = (_load_cuda if from_cuda else _load)(path, name)
-        paths[name], headers[name] = path, replace(header, own=not from_cuda)
+            header = _load_cuda(path, name, cuda=True) if from_cuda else _load(path, name, own_file)
+        paths[name], headers[name] = path, header
         macros += header.macros
         folder = os.path.dirname(path)
         pending += [(inner, folder if quoted else "", name, from_cuda) for inner, quoted in header.includes]
@@ -250,11 +268,24 @@ def _find(name: str, folders: Iterable[str]) -> str | None:
 
 
 def _computed(
-    operands: Iterable[tuple[str, str, str, bool]], macros: Sequence[tuple[str, str, str]]
+    operands: Iterable[tuple[str, str, str, bool]],
+    macros: Sequence[tuple[str, str, str]],
+    headers: Mapping[str, Header],
 ) -> list[tuple[str, str, str, bool]]:
     """What operands of ``#include`` that are no names may stand for, by the definitions so far."""
     return [
         (name, folder if quoted else "", includer, cuda)
         for operand, folder, includer, cuda in operands
-        for name, quoted in _expanded(operand, macros)
+        for named, quoted in _expanded(operand, macros)
+        for name in (_paths(named, headers) if cuda else [named])
     ]
+
+
+def _paths(name: str, headers: Mapping[str, Header]) -> list[str]:
+    """The names for which a path with macros of Thrust may stand, such as ``__THRUST_HOST_SYSTEM_ROOT/copy.h``."""
+    part = re.search(r"\b_[A-Z_]{4,}\b", name)
+    if part is None:
+        return [name]
+    definition = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+%b[ \t]+([\w/]+)[ \t]*$" % part[0].encode(), re.MULTILINE)
+    values = {each.decode() for header in headers.values() for each in definition.findall(header.text)}
+    return [path for value in sorted(values - {part[0]}) for path in _paths(name.replace(part[0], value), headers)]

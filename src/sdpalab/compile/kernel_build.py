@@ -1,24 +1,16 @@
-"""The build of a kernel: a source with the lab's device headers, and launches completed by what it gives."""
+"""Launches completed by what their builds give; and the lab's device headers, which every source may include."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sdpalab.compile.builder import Build
-from sdpalab.compile.builder import build as build_source
-from sdpalab.compile.cache import Cache
+from sdpalab.compile.headers import share_headers
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch
-from sdpalab.source import DEFAULT_ARCH, Source
 
-__all__ = ["build", "completed"]
+__all__ = ["completed"]
 
-
-def build(
-    module: Source, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
-) -> Build:
-    """:func:`sdpalab.compile.builder.build` of a source that may include the lab's device headers."""
-    return build_source(module, arch, cache=cache, options=options, include_dirs=(INCLUDE_DIR,))
+share_headers(INCLUDE_DIR)
 
 
 def completed(launch: Launch, build: Build) -> Launch:

@@ -99,9 +99,19 @@ _CPP_HEADERS = {
     },
 }
 
+_CUB = "".join(
+    f"#include <cub/{group}/{group}_{name}.cuh>\n"
+    for group, names in (
+        ("block", "adjacent_difference discontinuity exchange histogram load merge_sort radix_sort reduce scan store"),
+        ("warp", "exchange load merge_sort reduce scan store"),
+    )
+    for name in names.split()
+)
+"""The part of CUB for device code; the rest of ``cub/cub.cuh`` is for the host."""
+
 
 def standard_header(name: str) -> str | None:
-    """The text of a standard header for NVRTC, such as of ``cstdint`` or ``math.h``; None if it is none of those."""
+    """The text for NVRTC of a standard header such as ``cstdint`` or ``math.h``, or of CUB; None for any other."""
     in_c = name.endswith(".h")
     stem = name.removesuffix(".h") if in_c else name.removeprefix("c")
     if stem in _C_HEADERS and (in_c or name.startswith("c")) and name != "complex":
@@ -109,6 +119,8 @@ def standard_header(name: str) -> str | None:
         if text is None:
             return f"#pragma once\n#include <cuda/std/c{stem}>\n{'' if in_c else _STD}"
         return f"#pragma once\n{text}{_STD if not in_c and '<cuda/' in text else ''}"
+    if name == "cub/cub.cuh":
+        return f"#pragma once\n{_CUB}"
     if name in _CPP_HEADERS:
         return f"#pragma once\n#include <{_CPP_HEADERS[name]}>\n{_STD}"
     return None

@@ -14,7 +14,7 @@ from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord
 from sdpalab.evidence.user_source import DEVICE_ENDINGS
-from sdpalab.kernels.plan import INCLUDE_DIR, Module, Source
+from sdpalab.kernels.plan import Module, Source
 
 __all__ = ["BuiltModule", "built_module"]
 
@@ -89,8 +89,8 @@ def built_module(
         name = "source.cu"
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}
     sources = {name if source == build.module else source: digest for source, digest in build.sources.items()}
-    for header in resolve_headers(module, build.command, (INCLUDE_DIR,)) if isinstance(module, Module) else ():
-        if header.own and header.name.endswith(DEVICE_ENDINGS):
+    for header in resolve_headers(module, build.command) if isinstance(module, Module) else ():
+        if not header.cuda and header.name.endswith(DEVICE_ENDINGS):
             sources.pop(header.name, None)
             path = _kept_name(header)
             if path in sources:  # of another spelling

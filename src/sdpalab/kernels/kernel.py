@@ -380,7 +380,11 @@ class CudaKernel(Kernel):
         else:
             steps, extra = planned.steps, planned.buffers
         own = self.module(problem, config)
-        known = problem_buffers(problem, lse=self.lse)
+        named = {buffer.name: buffer for buffer in extra}
+        known = tuple(
+            replace(buffer, fill=named[buffer.name].fill) if buffer.name in named else buffer
+            for buffer in problem_buffers(problem, lse=self.lse)
+        )
         names = {buffer.name for buffer in known}
         buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
         return LaunchPlan(buffers, tuple(_with_module(step, own) for step in steps))

@@ -51,12 +51,16 @@ class Buffer:
     role : str
         ``in``; ``out``; ``workspace``, whose content means nothing before and after the plan; or ``semaphore``, which
         is zeros before the first step, and which the plan must leave as zeros for its next run.
+    fill : float, optional
+        What every element of an ``out`` or ``workspace`` buffer is before the first step of each run, such as 0, 1 or
+        ``-math.inf``. A GPU is given the fill as a step of the plan, which is timed. Default: nobody has written it.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     role: str
+    fill: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sdpalab.compile import build, resources
 from sdpalab.compile.foreign import foreign
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Dim3, Launch, LaunchPlan, PtxSource
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, PtxSource
 from sdpalab.model.counted import CountedLaunch, CountedPlan
 from sdpalab.run.ptx_case import PtxCase
 from sdpalab.sim import Report
@@ -68,18 +68,14 @@ def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> Cou
         own = case.module if launch.ptx is None else None
         module = own or PtxSource(case.name_of(launch), ptx, mangled, arch, ptx.encode(), "")
         module = foreign(module, case.workshop) if case.workshop else module
+        grid, block, cluster = launch.sizes
         described = Launch(
-            *(_size(launch.grid), _size(launch.block), case.buffers_of(launch)),
-            dynamic_smem=launch.dynamic_smem,
-            cluster=_size(launch.cluster),
+            *(grid, block, case.buffers_of(launch)),
+            dynamic_smem=launch.dynamic_smem or 0,
+            cluster=cluster,
             module=module,
         )
         built = replace(build(module, arch), entry=mangled)
         used = resources(built, described)
         counted.append(CountedLaunch(short_name(entry), described, built, used, report.counters))
     return CountedPlan(LaunchPlan(buffers, tuple(each.launch for each in counted)), tuple(counted))
-
-
-def _size(sizes: int | Sequence[int]) -> Dim3:
-    x, y, z = (*([sizes] if isinstance(sizes, int) else sizes), 1, 1)[:3]
-    return x, y, z

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,18 +14,21 @@ from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 from sdpalab.sim.ring import Ring
 
-__all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
+__all__ = ["filler", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
-    """The buffer's array at the start: a copy of the input, or ``poison`` in every byte, or zeros of a semaphore.
+    """The buffer's array at the start: a copy of the input, its fill, zeros of a semaphore, or bytes of ``poison``.
 
     Raises
     ------
     UserError
-        If the input is missing or of another shape or dtype, or the buffer's role is none.
+        If the input is missing or of another shape or dtype, the dtype does not hold the fill, or the buffer's role is
+        none.
     """
     dtype = dtype_of(buffer.dtype)
+    if buffer.fill is not None and buffer.role in ("out", "workspace"):
+        return np.full(buffer.shape, filler(buffer.fill, dtype, f"buffer {buffer.name}"))
     if buffer.role in ("out", "workspace", "semaphore"):
         array: Array = np.empty(buffer.shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = 0 if buffer.role == "semaphore" else poison
@@ -37,6 +41,22 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
     if given.shape != tuple(buffer.shape) or given.dtype != dtype:
         raise UserError(f"input {buffer.name} must be {dtype} {tuple(buffer.shape)}, not {given.dtype} {given.shape}")
     return np.array(given, order="C", copy=True)
+
+
+def filler(value: float, dtype: np.dtype[Any], what: str) -> Any:
+    """``value`` as an element of a type.
+
+    Raises
+    ------
+    UserError
+        If the type has no infinity, or, of integers, not this number.
+    """
+    with np.errstate(all="ignore"):
+        element = np.asarray(value).astype(dtype)
+        held = float(element.astype(np.float64))
+    if np.isinf(value) != np.isinf(held) or (dtype.kind in "iub" and held != value):
+        raise UserError(f"{what} cannot begin as {value:g}: {dtype} does not hold that")
+    return element[()]
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:

@@ -21,6 +21,7 @@ from sdpalab.run import torch_gpu
 from sdpalab.run.buffers import same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
 from sdpalab.run.gpu_driver import gpu_device
+from sdpalab.run.gpu_fill import prepare_fill
 from sdpalab.run.gpu_gemm import blas_of, prepare_gemm, workspace_size
 from sdpalab.run.gpu_launch import AnyPrepared, Prepared, arch_of, prepare_step, runs_on
 from sdpalab.run.gpu_memory import DeviceMemory, Image, Scratch, zero
@@ -184,7 +185,9 @@ class GpuExecutor:
                 raise UserError(str(error)) from None
             return encode(self.gpu, fields)
 
-        steps: list[AnyPrepared] = []
+        steps: list[AnyPrepared] = [
+            prepare_fill(buffer, addresses[buffer.name]) for buffer in plan.buffers if buffer.fill is not None
+        ]
         remaining, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
         scratch: Scratch | None = None
         for number, step in enumerate(plan.steps, 1):

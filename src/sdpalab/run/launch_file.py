@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Dim3
 
 __all__ = [
     "Argument",
@@ -43,7 +44,7 @@ __all__ = [
     "read_launch_file",
 ]
 
-INITS = ("normal", "zeros", "ones", "arange", "poison")
+Init: TypeAlias = Literal["normal", "zeros", "ones", "-inf", "inf", "arange", "poison"]
 
 _Positive = Annotated[int, Field(ge=1, strict=True)]
 _Bytes = Annotated[int, Field(ge=0, strict=True)]
@@ -61,7 +62,7 @@ class BufferDescription(_Model):
 
     dtype: str | None = Field(None, description="A NumPy or ml_dtypes type; that of the file by default.")
     shape: _Positive | list[_Positive] | None = Field(None, description="That of the file by default.")
-    init: Literal["normal", "zeros", "ones", "arange", "poison"] | _Plain = Field(
+    init: Init | _Plain = Field(
         "normal",
         description="What it is filled with; poison is 0xFF in every byte, that nobody wrote: uses are reported.",
     )
@@ -171,14 +172,17 @@ Argument = Annotated[
 """A number, null, the name of a buffer, or an object."""
 
 
+_FROM_SOURCE = "Of a FILE.cu that launches the kernel with constant sizes, those by default"
+
+
 class LaunchDescription(_Model):
     """One launch of one kernel."""
 
     entry: str | None = Field(None, description="As in the PTX, or as in C++; not needed where there is one kernel.")
-    grid: _Sizes
-    block: _Sizes
+    grid: _Sizes | None = Field(None, description=_FROM_SOURCE)
+    block: _Sizes | None = Field(None, description=_FROM_SOURCE)
     args: list[Argument]
-    dynamic_smem: _Bytes = 0
+    dynamic_smem: _Bytes | None = Field(None, description=f"In bytes. {_FROM_SOURCE}; 0 where there is no launch.")
     cluster: _Sizes = Field([1, 1, 1])
     cooperative: bool = False
     programmatic: bool = Field(
@@ -191,11 +195,29 @@ class LaunchDescription(_Model):
         default_factory=dict, description="Buffers and variables that the host fills anew before the launch, by name."
     )
 
+    @property
+    def sizes(self) -> tuple[Dim3, Dim3, Dim3]:
+        """Grid, block and cluster.
+
+        Raises
+        ------
+        UserError
+            If the launch has none, and no source has been asked for it.
+        """
+        return _dim3("grid", self.grid), _dim3("block", self.block), _dim3("cluster", self.cluster)
+
+
+def _dim3(name: str, sizes: int | list[int] | None) -> Dim3:
+    if sizes is None:
+        raise UserError(f"a launch needs {name!r}")
+    x, y, z = (*([sizes] if isinstance(sizes, int) else sizes), 1, 1)[:3]
+    return x, y, z
+
 
 class Expected(BufferDescription):
     """What a buffer holds after all launches."""
 
-    init: Literal["normal", "zeros", "ones", "arange", "poison"] | _Plain = "zeros"
+    init: Init | _Plain = "zeros"
     atol: Annotated[float, Field(ge=0)] = 0.0
     rtol: Annotated[float, Field(ge=0)] = 0.0
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.compile import DEFAULT_ARCH, Cache, build
+from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.compile.foreign import Workshop, foreign
+from sdpalab.compile.host_launches import HostLaunch, launch_of, only_kernel
 from sdpalab.dtypes import dtype_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Module
+from sdpalab.run.buffers import filler
 from sdpalab.run.launch_file import (
     BufferDescription,
     BufferPart,
@@ -31,13 +33,14 @@ from sdpalab.run.launch_file import (
     Table,
     read_launch_file,
 )
-from sdpalab.sim import Device, DeviceArray, Pointer, Report, Stream, Struct, TensorMap
+from sdpalab.sim import Device, DeviceArray, Pointer, Report, SimError, Stream, Struct, TensorMap
 from sdpalab.sim.device import DeviceModule
-from sdpalab.sim.names import short_name
+from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.parser import parse
 
 __all__ = ["PtxCase", "PtxRun", "case_of", "read_case"]
 
+FILLS: Mapping[str, float] = {"zeros": 0.0, "ones": 1.0, "-inf": -np.inf, "inf": np.inf}
 _MAX_BYTES = 1 << 30
 _MEMORY = 1 << 32
 
@@ -195,8 +198,11 @@ def read_case(source: Path, description: Path, cache: Cache | None = None, works
     module = None
     if source.suffix == ".cu":
         module = _module(source, text, launches, description)
+        launches = _completed(launches, module, description)
         module = foreign(module, workshop) if workshop else module
-        text = build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
+        built = build(module, launches.arch or DEFAULT_ARCH, cache=cache)
+        text = built.ptx.decode()
+        launches = _lowered(launches, module, built)
     elif launches.arch or launches.defines or launches.include:
         raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
     case = PtxCase(source.name, text, launches, description.parent, module, workshop, (source, description))
@@ -208,6 +214,7 @@ def read_case(source: Path, description: Path, cache: Cache | None = None, works
                 _values(expected, f"the expected {name}", 0, case.folder)
         for launch in launches.launches:
             case.text_of(launch)
+            _ = launch.sizes
             for name, buffer in launch.set.items():
                 _values(buffer, f"buffer {name}", 0, case.folder)
             for place, argument in enumerate(launch.args, 1):
@@ -219,11 +226,54 @@ def read_case(source: Path, description: Path, cache: Cache | None = None, works
 
 
 def _module(source: Path, text: str, launches: LaunchFile, description: Path) -> Module:
-    entry = launches.launches[0].entry
-    if entry is None:
-        raise UserError(f"{description}: say which 'entry' of {source.name} is meant, as C++ names it")
     folders = (source.parent, *(description.parent / folder for folder in launches.include))
-    return Module(source.name, text, entry, launches.defines, tuple(folders))
+    module = Module(source.name, text, launches.launches[0].entry or "", launches.defines, tuple(folders))
+    entry = module.entry or only_kernel(module)
+    if not entry:
+        raise UserError(f"{description}: say which 'entry' of {source.name} is meant, as C++ names it")
+    return replace(module, entry=entry)
+
+
+def _completed(launches: LaunchFile, module: Module, description: Path) -> LaunchFile:
+    """The launches with the sizes that they leave open, where the source's host code launches with constant ones.
+
+    Raises
+    ------
+    UserError
+        If it does not: the sentence names the line.
+    """
+    done = []
+    for launch in launches.launches:
+        entry = launch.entry or module.entry
+        missing = [name for name in ("grid", "block", "dynamic_smem") if getattr(launch, name) is None]
+        update: dict[str, Any] = {"entry": entry}
+        own = launch_of(replace(module, entry=entry)) if missing and launch.ptx is None else ""
+        for name in missing:
+            if isinstance(own, HostLaunch):
+                size, written = own.size(name)
+                if size is None:
+                    raise UserError(
+                        f"{description}: say the {name!r} of {entry}: line {own.line} of {module.name} launches it "
+                        f"with {written}, which is no constant"
+                    )
+                update[name] = size
+            elif name != "dynamic_smem":
+                raise UserError(f"{description}: a launch needs {name!r}: {own}")
+        done.append(launch.model_copy(update=update))
+    return launches.model_copy(update={"launches": done})
+
+
+def _lowered(launches: LaunchFile, module: Module, built: Build) -> LaunchFile:
+    """The launches with the PTX's name of the entry, where that is another than C++'s: by default arguments, say."""
+    try:
+        resolve(module.entry, parse(built.ptx.decode()).entries, "entry")
+    except SimError:
+        names = [built.entry if launch.entry == module.entry else launch.entry for launch in launches.launches]
+        done = [
+            launch.model_copy(update={"entry": name}) for launch, name in zip(launches.launches, names, strict=True)
+        ]
+        return launches.model_copy(update={"launches": done})
+    return launches
 
 
 class PtxRun:
@@ -260,11 +310,12 @@ class PtxRun:
                 other = self._stream(name)
                 if stream is not None and other is not None:
                     stream.wait(other.record())
+            grid, block, cluster = launch.sizes
             report = module[self.case.entry_of(launch)].launch(
-                *(launch.grid, launch.block, arguments),
+                *(grid, block, arguments),
                 stream=stream,
-                dynamic_smem=launch.dynamic_smem,
-                cluster=launch.cluster,
+                dynamic_smem=launch.dynamic_smem or 0,
+                cluster=cluster,
                 cooperative=launch.cooperative,
                 programmatic=launch.programmatic,
                 **self.options,
@@ -414,7 +465,7 @@ def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Ar
     if buffer.init == "poison":
         poison: Array = np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
         return poison
-    return _initial(buffer.init, count, dtype, seed).reshape(shape)
+    return _initial(buffer.init, count, dtype, seed, what).reshape(shape)
 
 
 def _is_unwritten(buffer: BufferDescription) -> bool:
@@ -422,7 +473,7 @@ def _is_unwritten(buffer: BufferDescription) -> bool:
     return buffer.init == "poison" and buffer.file is None and buffer.values is None
 
 
-def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int) -> Array:
+def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int, what: str) -> Array:
     values: Any
     if init == "normal":
         values = np.random.Generator(np.random.PCG64(seed)).standard_normal(count)
@@ -430,7 +481,7 @@ def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int) -> 
     elif init == "arange":
         values = np.arange(count)
     else:
-        values = np.full(count, {"zeros": 0, "ones": 1}.get(str(init), init))
+        return np.full(count, filler(float(FILLS.get(str(init), init)), dtype, what))
     if dtype.kind == "u":
         values = np.abs(values)
     with np.errstate(all="ignore"):

@@ -7,9 +7,10 @@ repeated, and the hazards are merged: one hazard for each kind and instruction, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 
-from sdpalab.compile import Cache, build
+from sdpalab.compile import Cache, build, set_aside
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
@@ -163,4 +164,5 @@ def _of_kernel(
         steps = _plan(kernel, problem, config, arch).launches
         modules |= {step.module.name: step.module for step in steps if step.module is not None}
     labels = [problem.label for problem in problems]
-    return collected.result(str(config), f"simulator {arch}", labels, kernel_sources(modules.values()), suppressions)
+    outcome = collected.result(str(config), f"simulator {arch}", labels, kernel_sources(modules.values()), suppressions)
+    return replace(outcome, set_aside=set_aside(*modules.values()))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sdpalab.compile.host_code import SetAside, set_aside
 from sdpalab.errors import UserError
 from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
 from sdpalab.run.ptx_case import PtxCase
@@ -94,6 +95,8 @@ class Sanitized:
         Suppressions that fit no hazard.
     notes : tuple of str
         What is worth a look, and no hazard, by instruction: copies that are never waited for.
+    set_aside : SetAside
+        Host code beside the kernels, which is not compiled.
     """
 
     target: str
@@ -105,6 +108,7 @@ class Sanitized:
     groups: tuple[HazardGroup, ...]
     unused: tuple[Suppression, ...] = ()
     notes: tuple[str, ...] = ()
+    set_aside: SetAside = field(default_factory=SetAside)
 
     @property
     def clean(self) -> bool:
@@ -124,6 +128,7 @@ class Sanitized:
             "groups": [group.to_dict() for group in self.groups],
             "unused_suppressions": [str(suppression) for suppression in self.unused],
             "notes": list(self.notes),
+            **({"set_aside": self.set_aside.to_dict()} if self.set_aside else {}),
         }
 
 
@@ -166,7 +171,8 @@ def sanitize_case(
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
     texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
     sources = Sources(texts, folders)
-    return collected.result("", "simulator", entries, sources, suppressions)
+    outcome = collected.result("", "simulator", entries, sources, suppressions)
+    return replace(outcome, set_aside=set_aside(*filter(None, [case.module])))
 
 
 class Collected:

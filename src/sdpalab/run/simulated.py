@@ -19,7 +19,7 @@ __all__ = ["SimulatedExecutor"]
 
 
 _UNWRITTEN = ("out", "workspace")
-"""Roles of buffers that nobody has written before the plan."""
+"""Roles of buffers that, without a fill, nobody has written before the plan."""
 
 
 class SimulatedExecutor:
@@ -73,7 +73,7 @@ class SimulatedExecutor:
         inputs : mapping of str to ndarray
             One for each ``in`` buffer, in its shape and dtype (bfloat16: ``ml_dtypes.bfloat16``).
         poison : int
-            Byte that fills ``out`` and ``workspace`` buffers; 0xFF makes NaN of every float type.
+            Byte that fills ``out`` and ``workspace`` buffers without a fill; 0xFF makes NaN of every float type.
         builds : sequence of Build, optional
             One for each launch, where that is done already, or a mistake planted in the PTX. Default: each launch's
             module is built here.
@@ -92,7 +92,11 @@ class SimulatedExecutor:
         if workshop is not None:
             return self._run_in(workshop, plan, inputs, poison, builds)
         buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
-        unwritten = {each.name: Unwritten(buffers[each.name]) for each in plan.buffers if each.role in _UNWRITTEN}
+        unwritten = {
+            each.name: Unwritten(buffers[each.name])
+            for each in plan.buffers
+            if each.role in _UNWRITTEN and each.fill is None
+        }
         digests: list[str] = []
         hazards: list[str] = []
         options, ring = dict(self.options), None

@@ -162,7 +162,7 @@ def evaluate(
     judged = judge_output(problem, inputs, first, numerics, lse, written=same)
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
     arrays |= {} if lse is None else {"lse": lse}
-    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by")
+    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement", "confined_by", "set_aside")
     run = {
         "device": about["device"],
         "config": about["config"],

@@ -21,7 +21,7 @@ from sdpalab.compile.tools import run_tool
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.simulation import run_case, run_sent
 from sdpalab.judge.sandbox.wire import Channel, serve
-from sdpalab.kernels.plan import INCLUDE_DIR, Module, PtxSource
+from sdpalab.kernels.plan import Module, PtxSource
 
 __all__ = ["SENT_MODULE", "main"]
 
@@ -50,7 +50,7 @@ def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         if order["do"] == "case":
             return run_case(order)
         module = SENT_MODULE.validate_json(arrays["module"].tobytes())
-        files = compiled(module, order["arch"], order["options"], (INCLUDE_DIR,))
+        files = compiled(module, order["arch"], order["options"])
         return {}, {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
     except BuildError as error:
         return {"failure": "build", "message": str(error), "log": error.log}, {}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.compile import Build
+from sdpalab.compile import Build, set_aside
 from sdpalab.compile.cache import ForwardedCache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.algebra.running import run_in_ring
@@ -50,6 +50,7 @@ class _PlanServer:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
         self._sources = kernel_sources()
+        self._aside = ""
         self._hazards: list[SanitizedHazard] = []
         """Hazards of the order that is being executed."""
         self._launches = 0
@@ -99,6 +100,7 @@ class _PlanServer:
             "hazard_count": len(result.hazards),
             "changed": list(result.changed_inputs),
             **self._groups(order),
+            **({"set_aside": self._aside} if self._aside else {}),
         }
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
@@ -111,7 +113,8 @@ class _PlanServer:
         if self._built is None or self._built[0] != wanted:
             self._cache = self._cache or ForwardedCache(order["cache"])
             self._built = wanted, sent.builds(order["arch"], self._cache)
-            self._sources = kernel_sources(step.code for step in sent.steps if isinstance(step, SentStep))
+            sources = [step.code for step in sent.steps if isinstance(step, SentStep)]
+            self._sources, self._aside = kernel_sources(sources), str(set_aside(*sources))
         return self._built[1]
 
     def _run(

@@ -166,6 +166,7 @@ class ExecutorReply(Reply):
     is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
     many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
     ``builds`` are new ones, which the judge keeps.
+    ``set_aside`` names the host code of a source, which is not compiled.
     """
 
     device: Text = ""
@@ -179,6 +180,7 @@ class ExecutorReply(Reply):
     ring: Text = ""
     not_algebraic: Text = ""
     builds: list[NewBuild] = []
+    set_aside: Text = ""
 
 
 Knob = int | Text

@@ -158,12 +158,15 @@ def read_plan(data: bytes, known: tuple[Buffer, ...], include_dirs: Sequence[Pat
         plan = SentPlan.model_validate_json(data)
     except ValidationError as error:
         raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
-    if plan.buffers[: len(known)] != known:
+    first = plan.buffers[: len(known)]
+    if tuple(replace(buffer, fill=None) for buffer in first) != known:
         names = ", ".join(f"{buffer.name} {list(buffer.shape)}" for buffer in known)
         raise PlanError(f"the launch plan does not begin with the buffers of its problem: {names}")
     extra = plan.buffers[len(known) :]
     if any(buffer.role not in ("workspace", "semaphore") or buffer.dtype not in _DTYPES for buffer in extra):
         raise PlanError(f"a further buffer of a launch plan is a workspace or semaphore of one of {', '.join(_DTYPES)}")
+    if any(buffer.fill is not None and buffer.role not in ("out", "workspace") for buffer in plan.buffers):
+        raise PlanError("only an output or a workspace of a launch plan has a fill")
     if any(size < 1 for buffer in extra for size in buffer.shape):
         raise PlanError("a buffer of the launch plan has a size below 1")
     total = sum(math.prod(buffer.shape) * _DTYPES[buffer.dtype].itemsize for buffer in plan.buffers)
@@ -212,7 +215,8 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
 
 
 def _buffer(buffer: Buffer) -> Buffer:
-    return replace(buffer, shape=tuple(map(operator.index, buffer.shape)))
+    fill = None if buffer.fill is None else float(buffer.fill)
+    return replace(buffer, shape=tuple(map(operator.index, buffer.shape)), fill=fill)
 
 
 def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
