@@ -234,7 +234,7 @@ def test_every_entry_of_the_command_line_is_a_command_with_a_short_summary() -> 
     from sdpalab.cli import COMMANDS
     from sdpalab.commands.lazy import LazyCommands
 
-    commands = LazyCommands(COMMANDS)
+    commands = LazyCommands("sdpalab.commands", COMMANDS)
     assert list(commands) == list(COMMANDS)
     assert all(commands[name].name == name for name in COMMANDS)
     assert all(len(entry.summary) <= 60 for entry in COMMANDS.values())
@@ -247,7 +247,7 @@ def test_a_command_that_keeps_every_core_busy_gives_numpy_one_thread() -> None:
         from sdpalab.cli import COMMANDS
         from sdpalab.commands.lazy import LazyCommands
         assert "numpy" not in sys.modules, "it has its threads before any command is looked up"
-        LazyCommands(COMMANDS)["repro"]
+        LazyCommands("sdpalab.commands", COMMANDS)["repro"]
         import numpy
         numpy.ones((256, 256)) @ numpy.ones((256, 256))
         print(len(os.listdir("/proc/self/task")))

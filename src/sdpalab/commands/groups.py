@@ -1,7 +1,7 @@
 """Groups of options: a dataclass whose fields are options, as one parameter of every command that has them.
 
 A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line gets the group's
-fields in its place, and the command gets the group. A group may have ``in_force``: the context in which the command runs.
+fields in its place, and the command gets the group. A group's ``in_force``, if it has that, is the context in which the command runs.
 """
 
 from __future__ import annotations

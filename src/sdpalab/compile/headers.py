@@ -197,7 +197,7 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
     MachineError
         If CUDA's headers are needed and not installed.
     """
-    own = [os.path.abspath(folder) for folder in (*module.include_dirs, *_SHARED)]
+    own = [*map(os.path.abspath, module.include_dirs), *_SHARED]
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())
@@ -224,9 +224,8 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
         from_cuda = cuda
         if path is None:
             path, from_cuda = _find(name, own), False
-        own_file = (
-            path is not None and not cuda and not path.startswith(tuple(f"{folder}{os.sep}" for folder in _SHARED))
-        )
+        shared = tuple(f"{folder}{os.sep}" for folder in _SHARED)
+        own_file = path is not None and not cuda and not path.startswith(shared)
         if path is None and (cuda or not is_host_header(name)):
             path, from_cuda = _find(name, cuda_include_dirs()), True
         standard = standard_header(name) if path is None and not cuda else None

@@ -151,7 +151,7 @@ def full_name(module: Module) -> str:
 
 
 def device_code(module: Module, command: Sequence[str] = ()) -> DeviceCode:
-    """The device code of a module, and the headers that it can reach, with the compiler's ``command`` by its macros, too.
+    """The device code of a module, and the headers that it can reach, also by macros of the compiler's ``command``.
 
     Raises
     ------
