@@ -1,7 +1,8 @@
 """Groups of options: a dataclass whose fields are options, as one parameter of every command that has them.
 
 A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line gets the group's
-fields in its place, and the command gets the group. A group's ``in_force``, if it has that, is the context in which the command runs.
+fields in its place, and the command gets the group. The command runs in the context ``in_force`` of a group that has
+one.
 """
 
 from __future__ import annotations
