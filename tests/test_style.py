@@ -19,6 +19,9 @@ PACKAGE = ROOT / "src" / "sdpalab"
 ROOMS = (
     "version",
     "locks",
+    "dtypes",
+    "planting",
+    "source",
     "gpus",
     "scoring",
     "problem",

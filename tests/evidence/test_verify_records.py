@@ -93,7 +93,7 @@ def test_the_verifier_has_the_format_and_the_statuses_of_the_lab() -> None:
     assert {kind: sorted(names.split()) for kind, names in FIELDS.items()} == always
     lacking = {
         "attempt": ["sources"],
-        "verdict": ["unjudged", "algebra", "covers"],
+        "verdict": ["unjudged", "algebra", "covers", "confinement"],
         "algebra": ["config"],
         "rule": ["advisory"],
     }

@@ -15,6 +15,7 @@ from cuda_candidates import right
 from pydantic import ValidationError
 
 from sdpalab.compile import Build, Cache, build
+from sdpalab.compile import completed as with_launch_values
 from sdpalab.compile.triton_compiler import assemble
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.executor import _PlanServer
@@ -63,7 +64,7 @@ def test_ptx_is_assembled_here_and_its_digest_is_that_of_what_runs(tmp_path: Pat
     assert code.cubin == assemble(COMPILED.ptx, "right.py")[0]
     launch = {"threads": 64, "dynamic_smem": 0, "scratch_params": 2}
     (code,) = read_plan(with_ptx(triton=launch), BUFFERS).builds("sm_89", Cache(tmp_path))
-    completed = code.completed(PLAN.steps[0])
+    completed = with_launch_values(PLAN.steps[0], code)
     assert (completed.block, completed.args) == ((64, 1, 1), (*PLAN.steps[0].args, 0, 0))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from sdpalab.compile.foreign import plain_source
 from sdpalab.errors import UserError
 from sdpalab.judge.sandbox.sandboxed import NotBuilt, SandboxedKernel, kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
@@ -70,7 +70,7 @@ def test_it_is_the_kernel_of_the_file_and_never_loaded_here(kernel: SandboxedKer
     (expected,) = own.launch_plan(Problem(1, 2, 16, 32)).launches  # type: ignore[union-attr]
     assert isinstance(launch.module, Module)
     assert launch.module.workshop is kernel.workshop  # type: ignore[attr-defined]
-    assert (plain_source(launch.module), launch.args, plan.buffers) == (
+    assert (Module(*(getattr(launch.module, each.name) for each in fields(Module))), launch.args, plan.buffers) == (
         expected.module,
         expected.args,
         own.launch_plan(Problem(1, 2, 16, 32)).buffers,  # type: ignore[union-attr]

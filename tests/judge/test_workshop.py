@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sdpalab.compile import BuildError, Cache, build, builder, resources, sass
-from sdpalab.compile.foreign import plain_source
 from sdpalab.errors import MachineError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.sandbox.sandboxed import SandboxedKernel, kernel_in_sandbox
@@ -44,7 +43,7 @@ def nothing_here(monkeypatch: pytest.MonkeyPatch, fresh_cache: Path, foreign_ker
     """This process fails if it compiles, disassembles or simulates; no build is in the cache."""
 
     def fail(*arguments: Any, **options: Any) -> Any:
-        raise AssertionError("a stranger's code in this process")
+        raise AssertionError("untrusted code in this process")
 
     monkeypatch.setattr(builder, "compile_program", fail)
     monkeypatch.setattr(builder, "assemble", fail)
@@ -67,7 +66,7 @@ def test_a_build_and_its_resources_are_those_of_this_process(
     used = resources(built, launch)
     assert build(launch.module, "sm_89").cache_hit
     monkeypatch.undo()
-    own = build(plain_source(launch.module), "sm_89")
+    own = build(dataclasses.replace(launch.module, workshop=None), "sm_89")
     assert (built.ptx, built.cubin, built.entry, built.key) == (own.ptx, own.cubin, own.entry, own.key)
     assert used == resources(own, launch)
 

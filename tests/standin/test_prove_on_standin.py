@@ -74,7 +74,7 @@ def judged(standin_library: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     assert done.returncode == 0, done.stderr
     assert all(line.startswith("judging flash: ") for line in done.stderr.splitlines())
     assert "PASSED: flash, " in done.stdout
-    assert gpu.launches()
+    assert "on NVIDIA L4" in done.stdout
     report = json.loads(result.read_text())
     (attempt,) = report["attempts"]
     assert (attempt["status"], report["machine"]["gpu"], report["machine"]["driver"]) == ("PASSED", "NVIDIA L4", DRIVER)

@@ -16,13 +16,13 @@ from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.foreign import Workshop, workshop_of
 from sdpalab.compile.headers import Header
 from sdpalab.compile.host_code import device_code, file_name, full_name
-from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
+from sdpalab.compile.nvrtc import BuildError, Compiled, check_arch, compile_program, compiler_version
 from sdpalab.compile.options import allowed_options, check_macro
 from sdpalab.compile.triton_compiler import TritonProgram, assemble, assemblers_version
 from sdpalab.errors import MachineError, UserError
 from sdpalab.source import DEFAULT_ARCH, Module, PtxSource, Source, TritonModule
 
-__all__ = ["DEFAULT_ARCH", "FILES", "Build", "ForeignBuild", "build", "build_key", "compiled"]
+__all__ = ["DEFAULT_ARCH", "FILES", "Build", "ForeignBuild", "build", "build_key"]
 
 CACHE_FORMAT = 1
 """Part of every key; raised when the files of an entry, or what they mean, change."""
@@ -144,13 +144,13 @@ class Build:
 
 @dataclass(frozen=True)
 class ForeignBuild(Build):
-    """A build of a stranger's source, which its ``workshop`` disassembles."""
+    """A build of an untrusted source, which its ``workshop`` disassembles."""
 
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
 
 class _Facts(BaseModel):
-    """Facts that are kept beside PTX and cubin; of a stranger's source they come from another process."""
+    """Facts that are kept beside PTX and cubin; of an untrusted source they come from another process."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -188,7 +188,7 @@ def build(
     arch : str
         ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
-        Default: the user's. A stranger's module (:mod:`sdpalab.compile.foreign`) has that of its workshop.
+        Default: the user's. An untrusted module (:mod:`sdpalab.compile.foreign`) has that of its workshop.
     options : sequence of str
         Further options of NVRTC, from the list of :mod:`sdpalab.compile.options`.
 
@@ -204,16 +204,12 @@ def build(
     """
     start = time.perf_counter()
     check_arch(arch)
-    job, workshop = _compilation(module, arch, options), workshop_of(module)
+    workshop = workshop_of(module)
+    job = _compilation(module, arch, options, workshop)
     name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
 
-    def make() -> Mapping[str, bytes]:
-        if workshop is None or isinstance(module, TritonModule):
-            return _made(job)
-        return workshop.make(module, arch, options)
-
     store = workshop.cache if workshop else cache or Cache()
-    stored = store.get_or_make(name, job.key, make)
+    stored = store.get_or_make(name, job.key, lambda: _made(job))
     try:
         ptx, cubin, text = (stored.files[each] for each in FILES)
         facts = _Facts.model_validate_json(text)
@@ -240,12 +236,6 @@ def build(
     return ForeignBuild(**values, workshop=workshop) if workshop else Build(**values)
 
 
-def compiled(module: Source, arch: str, options: Sequence[str] = ()) -> Mapping[str, bytes]:
-    """:data:`FILES` of a module, compiled in this process and kept nowhere; raises as :func:`build`."""
-    check_arch(arch)
-    return _made(_compilation(module, arch, options))
-
-
 def _made(job: _Compilation) -> dict[str, bytes]:
     begin = time.perf_counter()
     ptx, cubin, facts = job.make()
@@ -253,20 +243,22 @@ def _made(job: _Compilation) -> dict[str, bytes]:
     return dict(zip(FILES, (ptx, cubin, json.dumps(facts).encode()), strict=True))
 
 
-def _compilation(module: Source, arch: str, options: Sequence[str]) -> _Compilation:
+def _compilation(module: Source, arch: str, options: Sequence[str], workshop: Workshop | None) -> _Compilation:
     if isinstance(module, Module):
-        return _nvrtc_job(module, arch, options)
-    return _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
+        return _nvrtc_job(module, arch, options, workshop.compile_program if workshop else compile_program)
+    if isinstance(module, TritonModule):
+        return _triton_job(module, arch)
+    return _ptx_job(module, arch, workshop.assemble if workshop else assemble)
 
 
-def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str], compiler: Callable[..., Compiled]) -> _Compilation:
     code = device_code(module, _command(module, arch, options))
     headers = code.headers
     command = _command(code.module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
         try:
-            compiled = compile_program(code.module.source, file_name(module), module.entry, headers, command)
+            compiled = compiler(code.module.source, file_name(module), module.entry, headers, command)
         except BuildError as error:
             name = full_name(module) if "no __global__ function" in str(error) else ""
             say = f"; its name is {name}" if name else code.set_aside.hint(str(error))
@@ -300,7 +292,7 @@ def _triton_job(module: TritonModule, arch: str) -> _Compilation:
     )
 
 
-def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
+def _ptx_job(module: PtxSource, arch: str, assembler: Callable[[bytes, str], tuple[bytes, str]]) -> _Compilation:
     if module.arch != arch:
         raise UserError(f"{module.name}: its PTX was compiled for {module.arch}, not {arch}")
     target = re.search(rb"^\.target\s+sm_(\d+)", module.ptx, re.MULTILINE)
@@ -309,7 +301,7 @@ def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
     digest = sha256(module.ptx).hexdigest()
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        cubin, log = assemble(module.ptx, module.name)
+        cubin, log = assembler(module.ptx, module.name)
         return module.ptx, cubin, {"entry": module.entry, "log": log, "triton": dict(module.triton)}
 
     described = (module.name, module.source, module.entry, json.dumps(dict(module.triton), sort_keys=True))

@@ -25,7 +25,7 @@ __all__ = ["FOREIGN", "Cache", "ForwardedCache", "Stored", "key_of"]
 _log = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
 FOREIGN = "foreign"
-"""The folder of the user's cache that holds the caches of strangers' sources."""
+"""The folder of the user's cache that holds the caches of untrusted sources."""
 Files = Mapping[str, bytes]
 
 

@@ -1,4 +1,4 @@
-"""Sources of a stranger: a confined process compiles, disassembles and simulates them for this one."""
+"""Untrusted sources: a confined process compiles, disassembles and simulates them for this one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 from sdpalab.compile.cache import Cache
+from sdpalab.compile.headers import Header
+from sdpalab.compile.nvrtc import Compiled
 from sdpalab.kernels.plan import LaunchPlan, Module, PtxSource
 
-__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "plain_source", "workshop_of"]
+__all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "workshop_of"]
 
 
 class Workshop(Protocol):
@@ -21,8 +23,14 @@ class Workshop(Protocol):
         """Where this process keeps the results, apart from those of other sources."""
         ...
 
-    def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
-        """The files of a build, as :func:`sdpalab.compile.builder.compiled` makes them; raises as that does."""
+    def compile_program(
+        self, source: str, name: str, expression: str | None, headers: Sequence[Header], options: Sequence[str]
+    ) -> Compiled:
+        """As :func:`sdpalab.compile.nvrtc.compile_program`."""
+        ...
+
+    def assemble(self, ptx: bytes, name: str) -> tuple[bytes, str]:
+        """As :func:`sdpalab.compile.triton_compiler.assemble`."""
         ...
 
     def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
@@ -65,12 +73,6 @@ def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | F
     """``module``, to be compiled by ``workshop``."""
     kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))
     return kind(**{each.name: getattr(module, each.name) for each in names}, workshop=workshop)
-
-
-def plain_source(module: Module | PtxSource) -> Module | PtxSource:
-    """``module`` without its workshop."""
-    kind = Module if isinstance(module, Module) else PtxSource
-    return kind(**{each.name: getattr(module, each.name) for each in fields(kind)})
 
 
 def workshop_of(source: object) -> Workshop | None:

@@ -183,7 +183,7 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
 
 
 def tool_output(build: Build, tool: str, options: tuple[str, ...]) -> str:
-    """Standard output of ``cuobjdump`` or ``nvdisasm`` on the cubin of a build, which a stranger's workshop reads.
+    """Standard output of ``cuobjdump`` or ``nvdisasm`` on a build's cubin; a workshop reads that of untrusted code.
 
     Raises
     ------

@@ -59,6 +59,7 @@ def files_behind(*roots: str) -> list[Path]:
 def _imports(name: str, path: Path) -> Iterator[str]:
     """Names of modules, and others, that a module may import; its package comes first, as Python has it."""
     if name == _NAME:  # the package imports nothing until a name of it is used, and the lab uses the modules' own
+        yield f"{_NAME}.version"
         return
     yield name.rpartition(".")[0]
     text = path.read_text()

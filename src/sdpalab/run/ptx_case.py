@@ -181,7 +181,7 @@ def case_of(source: Path, launch: str | None, cache: Cache | None = None, worksh
 
 
 def read_case(source: Path, description: Path, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
-    """Read a PTX file, or compile a CUDA C++ file, and its launch file; a ``workshop`` compiles a stranger's.
+    """Read a PTX file, or compile a CUDA C++ file, and its launch file; a ``workshop`` compiles an untrusted one.
 
     Raises
     ------

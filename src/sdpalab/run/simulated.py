@@ -151,7 +151,7 @@ class SimulatedExecutor:
         poison: int,
         builds: Sequence[Build] | None,
     ) -> RunResult:
-        """:meth:`run` of a stranger's plan, whose launches a confined process simulates."""
+        """:meth:`run` of an untrusted plan, whose launches a confined process simulates."""
         builds = builds or self.builds_of(plan)
         reports, result = workshop.simulate(plan, builds, inputs, self.arch, poison, self.options)
         for built, report in zip(builds, reports, strict=False):  # fewer, where one was stopped

@@ -33,7 +33,7 @@ Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 
 
 def foreign_cache(digest: str) -> Path:
-    """The build cache of a stranger's source with that digest, in the user's own."""
+    """The build cache of an untrusted source with that digest, in the user's own."""
     return Cache().root / FOREIGN / digest[:32]
 
 
@@ -58,7 +58,7 @@ class CandidateSpec:
     def cache(self, include_dirs: Sequence[Path] = ()) -> Path:
         """The build cache: of a shipped kernel the user's own, otherwise one for exactly this source.
 
-        A stranger's source, which may harm the process that compiles it, then leaves nothing for another kernel.
+        An untrusted source, which may harm the process that compiles it, then leaves nothing for another kernel.
         """
         if self.kind == "registry":
             return Cache().root

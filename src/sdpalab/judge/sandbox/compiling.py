@@ -1,4 +1,4 @@
-"""The process that compiles, disassembles and simulates a stranger's source, started under guard:
+"""The process that compiles, disassembles and simulates an untrusted source, started under guard:
 ``compiling.main(read_fd, write_fd)``.
 
 The other side is :class:`sdpalab.judge.sandbox.workshop.ConfinedWorkshop`. No Python of a kernel runs here, and
@@ -13,23 +13,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
 
-from sdpalab.compile.builder import compiled
-from sdpalab.compile.nvrtc import BuildError
+from sdpalab.compile.headers import Header
+from sdpalab.compile.nvrtc import BuildError, Compiled, compile_program
 from sdpalab.compile.tools import run_tool
+from sdpalab.compile.triton_compiler import assemble
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.simulation import run_case, run_sent
 from sdpalab.judge.sandbox.wire import Channel, serve
-from sdpalab.kernels.plan import Module, PtxSource
 
-__all__ = ["SENT_MODULE", "main"]
+__all__ = ["main"]
 
 Array = npt.NDArray[Any]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 
-SENT_MODULE: TypeAdapter[Module | PtxSource] = TypeAdapter(Module | PtxSource)
-"""The JSON form in which a module is sent."""
+_FILES = ("ptx", "cubin", "entry", "log")
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -39,8 +37,7 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-    """Execute an order: ``make`` the files of a build, run a ``tool`` on a cubin, or ``simulate`` a plan
-    or the launches of a ``case``."""
+    """Execute an order: ``compile``, ``assemble``, a ``tool`` on a cubin, ``simulate`` a plan, or a ``case``."""
     try:
         if order["do"] == "tool":
             text = run_tool(order["tool"], tuple(order["options"]), arrays["cubin"].tobytes())
@@ -49,12 +46,24 @@ def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
             return run_sent(order, arrays)
         if order["do"] == "case":
             return run_case(order)
-        module = SENT_MODULE.validate_json(arrays["module"].tobytes())
-        files = compiled(module, order["arch"], order["options"])
-        return {}, {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
+        compiled = _compiled(order, arrays["source"].tobytes(), arrays["texts"].tobytes())
+        files = (compiled.ptx, compiled.cubin, compiled.entry.encode(), compiled.log.encode(errors="replace"))
+        return {}, dict(zip(_FILES, (np.frombuffer(content, np.uint8) for content in files), strict=True))
     except BuildError as error:
         return {"failure": "build", "message": str(error), "log": error.log}, {}
     except UserError as error:
         return {"failure": "input", "message": str(error)}, {}
     except (MachineError, OSError) as error:
         return {"failure": "machine", "message": str(error)}, {}
+
+
+def _compiled(order: Mapping[str, Any], source: bytes, texts: bytes) -> Compiled:
+    """PTX and cubin of CUDA C++ with its headers, or the cubin of PTX."""
+    if order["do"] == "assemble":
+        cubin, log = assemble(source, order["name"])
+        return Compiled(b"", cubin, "", log)
+    headers, begin = [], 0
+    for name, length in order["headers"]:
+        headers.append(Header(name, texts[begin : begin + length], "", (), (), ()))
+        begin += length
+    return compile_program(source.decode(), order["name"], order["expression"], headers, order["options"])

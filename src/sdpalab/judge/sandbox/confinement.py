@@ -10,13 +10,15 @@ import contextlib
 import functools
 import os
 import platform
-import pwd
+import re
 import shutil
 import struct
 import sys
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
+
+from sdpalab.compile.headers import MOST_BYTES
 
 __all__ = ["bubblewrap_command", "call_filter", "is_shared_folder", "kernel_files", "view_of"]
 
@@ -25,6 +27,9 @@ View = list[tuple[str, str, str]]
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
 """How the names of a kernel's sources end."""
+
+_FROM_ABOVE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"(\.\./[^"\n]+)"', re.MULTILINE)
+"""An include of a file above the folder of its source."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 _SETTINGS = (
@@ -182,17 +187,36 @@ def is_shared_folder(path: Path) -> bool:
     """Whether a folder is the user's home, a folder above it, or one of many owners, such as ``/tmp``."""
     place, homes = Path(_real(path)), [Path(_real(Path.home()))]
     with contextlib.suppress(KeyError):
+        import pwd  # here: POSIX alone has it
+
         homes.append(Path(_real(pwd.getpwuid(os.getuid()).pw_dir)))
     shared = {*map(Path, _SHARED), Path(os.environ.get("XDG_RUNTIME_DIR") or "/run")}
     return place in shared or any(place == home or place in home.parents for home in homes)
 
 
 def kernel_files(file: Path) -> tuple[Path, ...]:
-    """What a user's kernel may read: its folder; of a folder of many things only the sources directly in it."""
+    """What a user's kernel may read: its folder, of a folder of many things only the sources directly in it; and the
+    sources outside that these include by ``"../NAME"``."""
     folder = file.absolute().parent
-    if not is_shared_folder(folder):
-        return (folder,)
-    return tuple(each for each in sorted(folder.iterdir()) if each.suffix in SOURCE_SUFFIXES and each.is_file())
+    beside = [each for each in sorted(folder.iterdir()) if each.suffix in SOURCE_SUFFIXES and each.is_file()]
+    inside = beside if is_shared_folder(folder) else [folder]
+    return (*inside, *_included_from_above(beside))
+
+
+def _included_from_above(sources: Sequence[Path]) -> list[Path]:
+    """The files that sources include by a name that begins with ``..``, and those that these include."""
+    above: dict[Path, None] = {}
+    waiting = list(sources)
+    while waiting:
+        source = waiting.pop()
+        if source.stat().st_size > MOST_BYTES:
+            continue
+        for name in _FROM_ABOVE.findall(source.read_bytes()):
+            path = Path(os.path.normpath(source.parent / os.fsdecode(name)))
+            if path not in above and path.suffix in SOURCE_SUFFIXES and path.is_file() and not path.is_symlink():
+                above[path] = None
+                waiting.append(path)
+    return list(above)
 
 
 def bubblewrap_command(view: View, private: str, *, same: Sequence[str] = ()) -> list[str]:

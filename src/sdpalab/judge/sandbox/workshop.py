@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from sdpalab.compile.builder import FILES, Build
+from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache
-from sdpalab.compile.foreign import Workshop, foreign, plain_source
-from sdpalab.compile.nvrtc import BuildError
+from sdpalab.compile.foreign import Workshop, foreign
+from sdpalab.compile.headers import Header
+from sdpalab.compile.nvrtc import BuildError, Compiled
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import file_of, foreign_cache, is_file, source_of
-from sdpalab.judge.sandbox.compiling import SENT_MODULE
 from sdpalab.judge.sandbox.confinement import kernel_files
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe, simulating_process
 from sdpalab.judge.sandbox.messages import Message
@@ -86,13 +86,26 @@ class ConfinedWorkshop:
         """The build cache of exactly this source."""
         return Cache(foreign_cache(source_of(self._spec, self._include_dirs)))
 
-    def make(self, module: Module | PtxSource, arch: str, options: Sequence[str]) -> Mapping[str, bytes]:
-        """As :meth:`sdpalab.compile.foreign.Workshop.make`."""
-        text = np.frombuffer(SENT_MODULE.dump_json(plain_source(module)), np.uint8)
-        files = self._ask({"do": "make", "arch": arch, "options": list(options)}, {"module": text})
-        if files.keys() != set(FILES):
+    def compile_program(
+        self, source: str, name: str, expression: str | None, headers: Sequence[Header], options: Sequence[str]
+    ) -> Compiled:
+        """As :func:`sdpalab.compile.nvrtc.compile_program`."""
+        order: dict[str, Any] = {"do": "compile", "name": name, "expression": expression, "options": list(options)}
+        order["headers"] = [[header.name, len(header.text)] for header in headers]
+        texts = b"".join(header.text for header in headers)
+        return self._compiled(order, {"source": source.encode(), "texts": texts})
+
+    def assemble(self, ptx: bytes, name: str) -> tuple[bytes, str]:
+        """As :func:`sdpalab.compile.triton_compiler.assemble`."""
+        compiled = self._compiled({"do": "assemble", "name": name}, {"source": ptx, "texts": b""})
+        return compiled.cubin, compiled.log
+
+    def _compiled(self, order: Mapping[str, Any], texts: Mapping[str, bytes]) -> Compiled:
+        files = self._ask(order, {name: np.frombuffer(text, np.uint8) for name, text in texts.items()})
+        if files.keys() != {"ptx", "cubin", "entry", "log"}:
             raise MachineError(f"{self._spec}: the process that compiles it sent no build")
-        return files
+        entry, log = (files[name].decode(errors="replace") for name in ("entry", "log"))
+        return Compiled(files["ptx"], files["cubin"], entry, log)
 
     def run_tool(self, tool: str, options: tuple[str, ...], cubin: bytes) -> str:
         """As :func:`sdpalab.compile.tools.run_tool`."""
