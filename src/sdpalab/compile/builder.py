@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.foreign import Workshop, workshop_of
 from sdpalab.compile.headers import Header
@@ -149,15 +147,20 @@ class ForeignBuild(Build):
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
 
-class _Facts(BaseModel):
+@dataclass(frozen=True)
+class _Facts:
     """Facts that are kept beside PTX and cubin; of an untrusted source they come from another process."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     entry: str
     log: str
     compile_seconds: float
-    triton: dict[str, int] = {}
+    triton: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        texts = isinstance(self.entry, str) and isinstance(self.log, str)
+        triton = isinstance(self.triton, dict) and all(type(value) is int for value in self.triton.values())
+        if not texts or not triton or type(self.compile_seconds) not in (int, float):
+            raise TypeError("a fact of a build is of another type")
 
 
 @dataclass(frozen=True)
@@ -212,8 +215,8 @@ def build(
     stored = store.get_or_make(name, job.key, lambda: _made(job))
     try:
         ptx, cubin, text = (stored.files[each] for each in FILES)
-        facts = _Facts.model_validate_json(text)
-    except (KeyError, ValidationError):
+        facts = _Facts(**json.loads(text))
+    except (KeyError, TypeError, ValueError):
         raise MachineError(f"{store.root / name} holds no build: remove it") from None
     values: dict[str, Any] = {
         "key": job.key,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, overload
 from sdpalab.compile.cache import Cache
 from sdpalab.compile.headers import Header
 from sdpalab.compile.nvrtc import Compiled
-from sdpalab.kernels.plan import LaunchPlan, Module, PtxSource
+from sdpalab.source import Module, PtxSource
 
 __all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "workshop_of"]
 
@@ -38,10 +38,10 @@ class Workshop(Protocol):
         ...
 
     def simulate(
-        self, plan: LaunchPlan, builds: Sequence[Any], inputs: Mapping[str, Any], arch: str, poison: int, options: Any
+        self, plan: Any, builds: Sequence[Any], inputs: Mapping[str, Any], arch: str, poison: int, options: Any
     ) -> tuple[Any, Callable[[], Any]]:
-        """Run a plan as :class:`sdpalab.run.SimulatedExecutor` does: reports of its launches, and what gives its result
-        or raises what stopped it."""
+        """Run a launch plan with its builds: reports of its launches, and what gives its result or raises what stopped
+        it."""
         ...
 
     def simulate_case(

@@ -14,7 +14,8 @@ from sdpalab.compile.constants import Value, arguments_in, evaluate
 from sdpalab.compile.declarations import nodes_of, parsed
 from sdpalab.compile.host_code import files_of
 from sdpalab.compile.source_text import Macro
-from sdpalab.kernels.plan import Dim3, Module
+from sdpalab.sim.geometry import Dim3
+from sdpalab.source import Module
 
 if TYPE_CHECKING:
     from tree_sitter import Node

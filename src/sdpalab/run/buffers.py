@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from sdpalab.dtypes import dtype_of, filler
 from sdpalab.errors import UserError
-from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
 from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 from sdpalab.sim.ring import Ring
 
-__all__ = ["filler", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
+__all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
@@ -41,22 +40,6 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
     if given.shape != tuple(buffer.shape) or given.dtype != dtype:
         raise UserError(f"input {buffer.name} must be {dtype} {tuple(buffer.shape)}, not {given.dtype} {given.shape}")
     return np.array(given, order="C", copy=True)
-
-
-def filler(value: float, dtype: np.dtype[Any], what: str) -> Any:
-    """``value`` as an element of a type.
-
-    Raises
-    ------
-    UserError
-        If the type has no infinity, or, of integers, not this number.
-    """
-    with np.errstate(all="ignore"):
-        element = np.asarray(value).astype(dtype)
-        held = float(element.astype(np.float64))
-    if np.isinf(value) != np.isinf(held) or (dtype.kind in "iub" and held != value):
-        raise UserError(f"{what} cannot begin as {value:g}: {dtype} does not hold that")
-    return element[()]
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:

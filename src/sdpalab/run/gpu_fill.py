@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from sdpalab.dtypes import filler
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer
-from sdpalab.run.buffers import filler
 from sdpalab.run.gpu_driver import GpuDevice
 from sdpalab.run.gpu_launch import Call
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Dim3
+from sdpalab.sim.geometry import Dim3
 
 __all__ = [
     "Argument",

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.compile.foreign import Workshop, foreign
 from sdpalab.compile.host_launches import HostLaunch, launch_of, only_kernel
-from sdpalab.dtypes import dtype_of
+from sdpalab.dtypes import dtype_of, filler
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Module
-from sdpalab.run.buffers import filler
 from sdpalab.run.launch_file import (
     BufferDescription,
     BufferPart,
