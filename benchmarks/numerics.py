@@ -24,8 +24,8 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import KERNELS, get, needs
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import NUMERICS
-from sdpalab.sim.tensor_cores import EMIN, SumRule, rule_of
+from warpsan import NUMERICS
+from warpsan.numerics import EMIN, SumRule, rule_of
 
 Array = npt.NDArray[Any]
 

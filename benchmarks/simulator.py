@@ -28,14 +28,14 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import numpy as np
 
-from sdpalab import sim
+import warpsan
 from sdpalab.compile import build
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run.buffers import starting_array
-from sdpalab.sim.cpus import usable_cpus
+from warpsan.host import usable_cpus
 
 BLOCK_M, BLOCK_N = 64, 64
 _LONGEST_BESIDE = 4096
@@ -75,14 +75,14 @@ def launch_of(problem: Problem, checks: tuple[str, ...], workers: int | None) ->
 
 
 def simulate(
-    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = sim.DEFAULT_NUMERICS
-) -> tuple[Callable[[], sim.Report], np.ndarray]:
+    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = warpsan.DEFAULT_NUMERICS
+) -> tuple[Callable[[], warpsan.Report], np.ndarray]:
     """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
     launch, out = launch_of(problem, checks, workers)
 
-    def run() -> sim.Report:
+    def run() -> warpsan.Report:
         out.fill(np.nan)
-        return sim.launch(**launch, numerics=numerics)
+        return warpsan.launch(**launch, numerics=numerics)
 
     return run, out
 
@@ -166,7 +166,7 @@ def beside_numpy(repeats: int) -> None:
             return
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         print(f"flash, {MISSION.label}, sums in float32, CPU seconds: now, on NumPy (commit {_NUMPY}), ratio")
-        for checks in ((), sim.CHECKS):
+        for checks in ((), warpsan.CHECKS):
             launch, _ = launch_of(MISSION, checks, 1)
             environment = {**os.environ, "PYTHONPATH": f"{folder}/src"}
             command = [sys.executable, "-c", _NUMPY_SCRIPT]
@@ -176,7 +176,7 @@ def beside_numpy(repeats: int) -> None:
                 pickle.dump(launch, other.stdin)
                 pairs = []
                 for turn in range(repeats + 1):  # the first compiles
-                    here = cpu_seconds(lambda launch=launch: sim.launch(**launch, numerics="float32"))
+                    here = cpu_seconds(lambda launch=launch: warpsan.launch(**launch, numerics="float32"))
                     other.stdin.write(b"\n")
                     other.stdin.flush()
                     pairs += [(here, float(other.stdout.readline()))] * bool(turn)
@@ -199,19 +199,19 @@ def first_launches() -> None:
     """How long a small kernel takes that this process has not run yet: what is compiled, in a cache that is empty."""
     print("first launches of small kernels, all checks, empty cache of machine code, wall seconds:")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["SDPALAB_CACHE_DIR"] = folder
+        os.environ["WARPSAN_CACHE_DIR"] = folder
         script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import simulator as s; s.small()"
         for name in ("in an empty cache", "in another process"):
             print(f"  {name}:")
             subprocess.run([sys.executable, "-c", script], check=True)
-        del os.environ["SDPALAB_CACHE_DIR"]
+        del os.environ["WARPSAN_CACHE_DIR"]
 
 
 def small() -> None:
     """Rows of :func:`first_launches`, in this process."""
     out = np.zeros(32, np.uint32)
     for name, body in (("the first", ""), ("one with new instructions", "popc.b32 %r2, %r1; brev.b32 %r2, %r2;")):
-        line(f"    {name}", [seconds(lambda body=body: sim.launch(SMALL.format(line=body), "k", 1, 32, [out]))])
+        line(f"    {name}", [seconds(lambda body=body: warpsan.launch(SMALL.format(line=body), "k", 1, 32, [out]))])
 
 
 def mission(repeats: int) -> bool:
@@ -220,7 +220,7 @@ def mission(repeats: int) -> bool:
     plain, out = simulate(MISSION, (), 1)
     report = plain()
     print(f"flash, {MISSION.label}, sm_89: first call with build {time.perf_counter() - first:.3f} s")
-    checked, _ = simulate(MISSION, sim.CHECKS, 1)
+    checked, _ = simulate(MISSION, warpsan.CHECKS, 1)
     checked()
     float32, float32_out = simulate(MISSION, (), 1, "float32")
     float32()
@@ -278,7 +278,7 @@ def growth(longest: int, beside: bool) -> None:
 def scaling(seq: int) -> None:
     """A row for each number of workers up to that of the CPUs."""
     most = usable_cpus()
-    for checks in ((), sim.CHECKS):
+    for checks in ((), warpsan.CHECKS):
         print(f"workers, S={seq}, {'all' if checks else 'no'} checks:")
         alone = 0.0
         for workers in sorted({1, 2, 4, 8, most}):

@@ -245,8 +245,8 @@ def main(words: Sequence[str]) -> int:
     # Carried packages may be named relative to where the caller is, and the steps run in the root of the tree.
     path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path))
-    if cache := os.environ.get("SDPALAB_CACHE_DIR"):
-        os.environ["SDPALAB_CACHE_DIR"] = os.environ["SDPALAB_TEST_CACHE_DIR"] = os.path.abspath(cache)
+    if cache := os.environ.get("WARPSAN_CACHE_DIR"):
+        os.environ["WARPSAN_CACHE_DIR"] = os.environ["SDPALAB_TEST_CACHE_DIR"] = os.path.abspath(cache)
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
         probe = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, timeout=90)

@@ -14,15 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sdpalab.sim.forms import CLOCKS
-from sdpalab.sim.native import operations as operations  # registers every handler
-from sdpalab.sim.native.assembler import HANDLERS
-from sdpalab.sim.native.ends import ENDS
-from sdpalab.sim.opcodes import OPCODES
-from sdpalab.sim.tensor_cores import rule_of
-from sdpalab.sim.types import TYPES
+from warpsan.engine.assembler import HANDLERS
+from warpsan.engine.ends import ENDS
+from warpsan.numerics import rule_of
+from warpsan.ptx import CLOCKS, OPCODES, TYPES
 
-PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
+PAGE = Path(__file__).parent.parent / "packages" / "warpsan" / "docs" / "instructions.md"
 
 _HEAD = """# Instructions that the simulator executes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sdpalab.commands.documents import CONTENTS, json_schema
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
+FOLDER = Path(__file__).resolve().parent.parent / "packages" / "sdpalab" / "docs" / "schemas"
 
 
 def texts() -> dict[str, str]:

@@ -11,9 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from sdpalab.run.launch_file import launch_schema
+from warpsan.sanitize import launch_schema
 
-SCHEMA = Path(__file__).parent.parent / "docs" / "launch.schema.json"
+SCHEMA = Path(__file__).parent.parent / "packages" / "warpsan" / "docs" / "launch.schema.json"
 
 
 def main() -> int:

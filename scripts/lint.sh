@@ -19,7 +19,7 @@ check() {
 
 check lint ruff check .
 check format ruff format --check .
-check types mypy --strict src/sdpalab
+check types mypy --strict
 
 pins_code=0
 output="$(PYTHON="$python" timeout 120 scripts/constraints.sh --check 2>&1)" || pins_code=$?

@@ -40,7 +40,11 @@ from sdpalab.problem import MISSION
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "evidence" / "ladder"
 CAMPAIGNS = ROOT / "evidence" / "campaigns"
-PAGES = ("README.md", "docs/kernels/index.md", *(f"docs/kernels/{name}.md" for name in KERNELS))
+PAGES = (
+    "README.md",
+    "packages/sdpalab/docs/kernels/index.md",
+    *(f"packages/sdpalab/docs/kernels/{name}.md" for name in KERNELS),
+)
 
 _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 

@@ -7,13 +7,13 @@ setup_env() {
     python="${PYTHON:-python3}"
     venv="$root/.venv"
     VENV_PYTHON="$venv/bin/python"
-    target="$root[${extra:-test}]"
+    target="$root/packages/sdpalab[${extra:-test}]"
 
     # One set-up at a time: repro.sh and test.sh may be started together. The lock dies with its holder.
-    exec 9<"$root/pyproject.toml"
+    exec 9<"$root/constraints.txt"
     flock 9
 
-    wanted="$(cat "$root/pyproject.toml" "$root/constraints.txt" <(echo "$root") | sha256sum | cut -d' ' -f1)"
+    wanted="$(cat "$root"/packages/*/pyproject.toml "$root/constraints.txt" <(echo "$root") | sha256sum | cut -d' ' -f1)"
     # The stamp has one line for each extra that is installed; anything with the extras has the base too.
     if grep -qsxF "$wanted $extra" "$venv/.stamp" && "$VENV_PYTHON" -c "" 2>/dev/null; then
         exec 9<&-
@@ -42,7 +42,7 @@ setup_env() {
     # setuptools comes first, pinned too, so that pip needs no build environment of its own choosing.
     if ! "$VENV_PYTHON" -m pip install --disable-pip-version-check --no-input -q -c "$root/constraints.txt" setuptools >&2 \
         || ! "$VENV_PYTHON" -m pip install --disable-pip-version-check --no-input --no-build-isolation \
-            -c "$root/constraints.txt" -e "$target" >&2; then
+            -c "$root/constraints.txt" -e "$root/packages/warpsan" -e "$target" >&2; then
         echo "pip could not install the packages; its message is above." >&2
         rm -f "$venv/.stamp" "$venv/.installing"
         return 3

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from sdpalab.bugs import replace_once  # noqa: E402
 
-PAGE = ROOT / "docs" / "walk.md"
+PAGE = ROOT / "packages" / "sdpalab" / "docs" / "walk.md"
 COLUMNS = 80
 MOST_LINES = 60
 SHAPE = ("--shape", "1,2,100,64")

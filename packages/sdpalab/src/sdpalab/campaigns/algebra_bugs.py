@@ -1,0 +1,118 @@
+"""The bugs that are planted in sources, in exact arithmetic.
+
+A bug runs on small problems, those of the judge's stage and its own. Where they do not show it, it runs on those of
+the judge's quick cases, with windows, lengths, groups of heads, other types and head dimensions, until one does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sdpalab.bugs import Bug
+from sdpalab.bugs.edit import SourceEdit
+from sdpalab.campaigns.ring_subject import RingSubject, outcome_of
+from sdpalab.judge.algebra.stage import SCALE, algebra_problems, has_codes, reordered
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.problem import Problem
+from warpsan import SimError
+
+__all__ = ["SAME_CODE", "bug_entry", "excluded", "quick_problems"]
+
+_ANOTHER_SCALE = "the kernel divides and multiplies by one and the same other scale: what is lost is precision"
+_NOT_DATA_FLOW = {
+    "the maximum starts at 0": "a maximum cancels",
+    "the maximum of the first part": "a maximum cancels",
+    "maxima without the unit": "a maximum cancels",
+    "in bfloat16": "precision",
+    "in float16": "precision",
+    "eight times too small": "saturation: nothing is too large for a code",
+    "240 for the largest number of e4m3": _ANOTHER_SCALE,
+    "fp8_simulated: the scale of the first head for all": _ANOTHER_SCALE,
+    "fp8_simulated: the scale of a head's first rows": _ANOTHER_SCALE,
+}
+"""Bugs of the catalogue that are not of the data flow, by words of their ids, and why."""
+_DATA_FLOW = frozenset({Status.INCORRECT, Status.NOT_FINITE})
+MOST_STEPS = 4_000_000
+"""Of a launch; a bug may make it wait without end."""
+_MISSED = ("not run", "equal", "not algebraic")
+_OUTCOMES = (*_MISSED, "stopped", "log-sum-exp", "factor", "unequal")
+"""What a run may come to; of several runs the last of these counts."""
+SAME_CODE = "it changes no code of a problem that can be asked in a ring"
+_DEBUG = re.compile(r"^\s*(\.loc|\.file|//).*\n|\.section[^{]*\{[^}]*\}", re.MULTILINE)
+
+
+def excluded(bug: Bug) -> str:
+    """Why a planted bug is none of the data flow that a problem with a positive scale shows; empty if it is."""
+    if bug.equivalent:
+        return "the edit changes nothing"
+    if not bug.statuses & _DATA_FLOW:
+        return "a hazard: the values may be right"
+    if bug.problem.scale <= 0:
+        return "it shows only where the scale is not positive, and the codes have no sign"
+    return next((reason for words, reason in _NOT_DATA_FLOW.items() if words in bug.id), "")
+
+
+def quick_problems(bug: Bug) -> Iterator[Problem]:
+    """The problems of the judge's quick cases for a bug that can be asked in a ring, each once."""
+    yield from dict.fromkeys(spec.problem.with_(scale=SCALE) for spec in bug.specs if has_codes(spec.problem))
+
+
+def bug_entry(bug: Bug) -> dict[str, str]:
+    """Run a planted bug: what became of it, and on which problem.
+
+    It is ``left out`` with the reason where it is no bug of the data flow; or where on every problem that can be asked
+    its code is that of the right kernel, so that it shows only on others (a soft cap, masks, slopes, sinks).
+    """
+    kernel = bug.candidate
+    assert isinstance(kernel, CudaKernel)
+    assert isinstance(bug.edit, SourceEdit)
+    free = {name: value for name, value in kernel.algebraic.items() if name not in bug.edit.knobs}
+    config = kernel.default_config.but(**free)
+    entry = {"bug": bug.id, "family": bug.family.value}
+    if reason := excluded(bug):
+        return {**entry, "outcome": "left out", "reason": reason}
+    worst = {"outcome": "not run", "reason": "it computes none of the problems", "problem": ""}
+    equal: list[RingSubject] = []
+    for problems in ((*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)), quick_problems(bug)):
+        for problem in problems:
+            if kernel.reject_reason(problem, config) is not None:
+                continue
+            of = RingSubject(kernel, config, problem, (reordered(problem),))
+            result = {**_outcome(of), "problem": problem.label}
+            equal += [of] if result["outcome"] == "equal" else []
+            if result["outcome"] not in _MISSED and _outcome(_right(of, bug.edit))["outcome"] != "equal":
+                continue  # the right kernel is not equal, either: this is not due to the bug
+            worst = max(worst, result, key=lambda each: _OUTCOMES.index(each["outcome"]))
+            if worst["outcome"] == "unequal":
+                return {**entry, **worst}
+        if worst["outcome"] not in _MISSED:
+            break
+    if worst["outcome"] == "equal" and not any(_changed(of, bug.edit) for of in equal):
+        worst = {"outcome": "left out", "reason": SAME_CODE}
+    return {**entry, **worst}
+
+
+def _outcome(of: RingSubject) -> dict[str, str]:
+    try:
+        case = of.run(max_steps=MOST_STEPS)
+    except SimError as error:
+        return {"outcome": "stopped", "reason": str(error)}
+    return {"outcome": outcome_of(case), "reason": case.reason}
+
+
+def _right(of: RingSubject, edit: SourceEdit) -> RingSubject:
+    """The kernel without the edit."""
+    return RingSubject(replace(edit, replacements=()).apply(), of.config, of.problem, of.orders)
+
+
+def _changed(of: RingSubject, edit: SourceEdit) -> bool:
+    """Whether the code of a subject is another than that of the kernel without the edit."""
+    return [_code(built.ptx) for built in of.builds] != [_code(built.ptx) for built in _right(of, edit).builds]
+
+
+def _code(ptx: bytes) -> str:
+    """PTX without its debug information."""
+    return _DEBUG.sub("", ptx.decode())

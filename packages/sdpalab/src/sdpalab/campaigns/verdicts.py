@@ -1,0 +1,115 @@
+"""Verdicts of kernels at level full, as ``sdpalab judge KERNEL --level full`` gives them, without what each case has.
+
+Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
+status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, from which a
+test detects that the kernel has changed since. Of several records the newest that names a kernel counts.
+``scripts/readme_tables.py --write`` brings the figures into ``docs/kernels``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sdpalab.campaigns.campaign import CampaignResult, Content, Say
+from sdpalab.compile import build
+from sdpalab.jobs import Executor
+from sdpalab.jobs.judging import judge_by_jobs
+from sdpalab.judge import Verdict
+from sdpalab.judge.cases import CaseSpec, cases_for
+from sdpalab.judge.trials import fast_p
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.problem import MISSION
+from warpsan.ptx import parse
+
+__all__ = ["LEVEL", "PACKAGES", "code_of", "full_cases", "run"]
+
+LEVEL = "full"
+PACKAGES = ("numpy", "torch")
+
+
+def full_cases() -> tuple[CaseSpec, ...]:
+    """The cases of ``sdpalab judge KERNEL --level full``."""
+    return tuple(cases_for(LEVEL, dtype="float16", causal=False))
+
+
+def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str, Any]:
+    """A kernel's entry: its verdict on ``specs``, without what the cases have one by one."""
+    start = time.monotonic()
+    verdict = judge_by_jobs(executor, name, specs, device="sim", level=LEVEL)
+    errors = [case.errors for case in verdict.cases if case.errors]
+    return {
+        "kernel": verdict.kernel,
+        "config": verdict.config,
+        "device": verdict.device,
+        "status": verdict.status.value,
+        "reason": "" if verdict.passed else verdict.reason,
+        "cases": len(verdict.cases),
+        "statuses": dict(Counter(case.status.value for case in verdict.cases)),
+        "nearest": nearest(verdict),
+        "exact": sum(each.exact for each in errors),
+        "exact_wrong": sum(each.exact_wrong for each in errors),
+        "original_contract": verdict.original_contract,
+        "fast_0": fast_p(verdict.cases),
+        "code_sha256": code_of(get(name)),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def code_of(kernel: Kernel) -> str:
+    """Digest of the instructions that the kernel runs on the mission shape: of the PTX, but without line numbers of the
+    source, which a comment changes."""
+    digest = hashlib.sha256()
+    for step in kernel.launch_plan(MISSION).launches:
+        assert step.module is not None, "a launch plan names the module of every step"
+        built = build(step.module, kernel.default_arch)
+        for instruction in parse(built.ptx.decode()).entries[built.entry].instructions:
+            digest.update(f"{instruction.text}\n".encode())
+    return digest.hexdigest()
+
+
+def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
+    """For each limit, and that of the log-sum-exp, the case whose error is the largest share of it."""
+    by_limit: dict[str, dict[str, Any]] = {}
+    for case in verdict.cases:
+        for name, share in case.shares.items():
+            if name not in by_limit or share > by_limit[name]["share"]:
+                by_limit[name] = {"share": share, "case": case.name}
+    return by_limit
+
+
+def run(names: Sequence[str], say: Say, keep: Callable[[Content], None], executor: Executor) -> CampaignResult:
+    """Judge the named kernels (default: the whole ladder); ``keep`` gets the content after every kernel.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, before anything is judged.
+    MachineError
+        If the judge cannot work here.
+    """
+    names = list(names or KERNELS)
+    for name in names:
+        get(name)
+    specs = full_cases()
+    verdicts: list[dict[str, Any]] = []
+    for name in names:
+        verdicts.append(judged(name, specs, executor))
+        keep(_content(verdicts))
+        say(line_of(verdicts[-1]))
+    passed = sum(entry["status"] == "PASSED" for entry in verdicts)
+    return CampaignResult(_content(verdicts), passed == len(verdicts), f"{passed} of {len(verdicts)} kernels PASSED")
+
+
+def _content(verdicts: Sequence[dict[str, Any]]) -> Content:
+    return {"level": LEVEL, "verdicts": list(verdicts)}
+
+
+def line_of(entry: dict[str, Any]) -> str:
+    """An entry in one line."""
+    passed = f"{entry['statuses'].get('PASSED', 0)} of {entry['cases']} cases in {entry['seconds']:.0f} s"
+    return f"{entry['kernel']}: {entry['status']}, {passed} {entry['reason']}".rstrip()

@@ -1,0 +1,80 @@
+"""The command line: one subcommand a stage, and what its exit codes mean.
+
+0 good; 1 judged wrong, gate failed or bundle rejected; 2 bad input or usage, one line on stderr; 3 the machine failed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from sdpalab.version import __version__
+from warpsan.terminal.exits import run_app, top
+from warpsan.terminal.invocation import Tool
+from warpsan.terminal.lazy import CommandEntry, group_of
+
+__all__ = ["COMMANDS", "TOOL", "app", "main"]
+
+COMMANDS = {
+    "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report.", one_thread=True),
+    "kernels": CommandEntry("The shipped kernels: ideas, types, knobs, numerics."),
+    "doctor": CommandEntry("What the lab needs from this machine, and what is missing."),
+    "new": CommandEntry("Write a kernel that passes, its launch and its test."),
+    "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
+    "judge": CommandEntry("Is it attention? If not, why not, and at which line?", one_thread=True),
+    "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
+    "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
+    "capture": CommandEntry("Run it, and leave a launch file.", {"allow_interspersed_args": False}),
+    "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
+    "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
+    "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),
+    "tune": CommandEntry("Search a kernel's configurations; never a wrong one.", one_thread=True),
+    "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts.", one_thread=True),
+    "torch-matrix": CommandEntry("Judge one kernel with several versions of torch."),
+    "report": CommandEntry("The HTML report of a bundle, or of a search.", one_thread=True),
+    "compare": CommandEntry("Two bundles side by side.", one_thread=True),
+    "verify": CommandEntry("Check a bundle: every digest and every verdict again.", one_thread=True),
+    "campaign": CommandEntry("Long runs that leave a record in evidence/.", one_thread=True),
+}
+"""Every subcommand, in the order of ``--help``."""
+
+app = typer.Typer(
+    name="sdpalab",
+    cls=group_of("sdpalab.commands", COMMANDS),
+    help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_CHECK = "SDPALAB_CHECK_DOCUMENTS"
+"""Environment variable of the tests: each document is held against its model before it is written."""
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    if os.environ.get(_CHECK):
+        from sdpalab.commands.documents import check_document
+
+        check_document(document)
+
+
+TOOL = Tool("sdpalab", __version__, _check)
+
+
+@app.callback(invoke_without_command=True)
+def _top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> int:
+    return top(TOOL, context, version)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of the process.
+    """
+    return run_app(app, TOOL, arguments)

@@ -1,0 +1,164 @@
+"""``sdpalab build``: compile a kernel, show its resources, and check them against its limits; or fill the build
+cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sdpalab.commands.option_groups import ConfinementOptions
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    ArchOption,
+    IncludeOption,
+    SetOption,
+    complete_kernel,
+    include_dirs_of,
+    parse_settings,
+    shapes,
+)
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.compile import set_aside
+from sdpalab.compile.building import BuiltStep, build_kernel
+from sdpalab.compile.gate import Rule
+from sdpalab.compile.sass import TENSOR_CLASSES
+from sdpalab.errors import UserError
+from sdpalab.problem import Problem
+from warpsan.terminal.console import conclude, print_set_aside, verdict_text
+from warpsan.terminal.invocation import console_and_subject, write_document
+from warpsan.terminal.options import JsonOption
+from warpsan.terminal.tables import show_table, table
+
+__all__ = ["build", "print_step"]
+
+
+def build(
+    kernel: Annotated[
+        str | None,
+        typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
+    ] = False,
+    arch: ArchOption = None,
+    shape: Annotated[list[str] | None, shapes("What to build it for (several: with --all)", "mission")] = None,
+    *,
+    described: ProblemOptions,
+    settings: SetOption = None,
+    include: IncludeOption = None,
+    confined: ConfinementOptions,
+    json: JsonOption = None,
+) -> int:
+    """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
+
+    console = console_and_subject(json, kernel or "")
+    problems = problems_of(shape, described)
+    if every:
+        if kernel is not None or settings or include:
+            unfit = kernel or ("--set" if settings else "--include")
+            raise UserError(f"--all builds every kernel in its own configurations: leave out {unfit}")
+        if not shape and described.given:
+            raise UserError("options of a problem need a --shape with --all: without one, the shapes have their own")
+        return _build_all(console, arch, problems if shape else None, json)
+    if kernel is None:
+        raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
+    if shape and len(shape) > 1:
+        raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
+    problem, folders = problems[0], include_dirs_of(include, kernel)
+    with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build", include_dirs=folders) as loaded:
+        name, config = loaded.name, loaded.config_with(parse_settings(settings))
+        arch = arch or loaded.default_arch
+        steps = build_kernel(loaded, config, [problem], arch)
+    aside = set_aside(*(step.module for step in steps))
+    print_set_aside(console, str(aside))
+    for step in steps:
+        print_step(console, " ".join(filter(None, (name, str(config)))), step)
+    good = all(step.gate.ok for step in steps)
+    write_document(
+        json,
+        {
+            "kernel": name,
+            "config": str(config),
+            "arch": arch,
+            "problem": problem.to_dict(),
+            "ok": good,
+            "builds": [step.to_dict() for step in steps],
+            **({"set_aside": aside.to_dict()} if aside else {}),
+        },
+        status="PASSED" if good else "FAILED",
+    )
+    return 0 if good else 1
+
+
+def _build_all(console: Console, arch: str | None, problems: Sequence[Problem] | None, json: str | None) -> int:
+    from sdpalab.commands.build_all import TIMED, available, build_all
+    from sdpalab.kernels.registry import KERNELS
+
+    if arch is None:
+        raise UserError("--all needs the architecture of the GPU that it builds for, such as --arch sm_90a for an H200")
+    kernels, missing = available(KERNELS)
+    report = build_all(console, kernels, arch, problems or TIMED)
+    for reason in missing:
+        console.print(f"skipped: {reason}", soft_wrap=True)
+    report["skipped"] += missing
+    line = f"{report['modules']} modules in {report['cache']}, {report['compiled']} of them compiled now"
+    console.print(verdict_text(report["ok"], line), soft_wrap=True)
+    write_document(json, report, status="PASSED" if report["ok"] else "FAILED")
+    return 0 if report["ok"] else 1
+
+
+def print_step(console: Console, title: str, step: BuiltStep) -> None:
+    """Print one module's resources and instructions, each rule of the gate, and the gate's outcome as the last line."""
+    built, used = step.build, step.resources
+    cache = "cache hit" if built.cache_hit else f"cache miss, compiled in {built.compile_seconds * 1e3:.0f} ms"
+    facts = {
+        "compiler": built.compiler,
+        "time": f"{built.seconds * 1e3:.1f} ms ({built.cache_problem or cache})",
+        "registers": f"{used.registers} a thread",
+        "stack": f"{used.stack_bytes} bytes a thread",
+        "spills": f"{used.spill_bytes} bytes to and from local memory",
+        "shared memory": f"{used.shared_bytes} bytes a block ({used.static_shared_bytes} static)",
+        "occupancy": f"{used.blocks_per_sm} blocks an SM, {used.threads_per_block} threads each; "
+        f"{used.limiter} limits them",
+        "SASS": _mix(used.sass),
+        "main loop": _mix(used.main_loop) if used.main_loop else "none",
+    }
+    if used.tensor_share:
+        units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
+        facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
+    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("fact", "value"), prose=("value",))
+    shown.show_header = False
+    for name, fact in facts.items():
+        shown.add_row(name, fact)
+    show_table(console, shown)
+    rules = table("Static gate", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
+    for rule in step.gate.rules:
+        rules.add_row(
+            rule.name.replace("_", " "),
+            str(rule.value),
+            rule.kind,
+            str(rule.limit),
+            verdict_text(*_rule_outcome(rule)),
+        )
+    show_table(console, rules)
+    console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
+    if step.gate.notes:
+        notes = f"not declared by the kernel, so no reason to fail: {'; '.join(step.gate.notes)}"
+        console.print(verdict_text(None, notes), soft_wrap=True)
+    outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
+    conclude(console, verdict_text(step.gate.ok, outcome))
+
+
+def _rule_outcome(rule: Rule) -> tuple[bool | None, str]:
+    if rule.ok:
+        return True, "ok"
+    return (None, "beyond, not declared") if rule.advisory else (False, "FAILED")
+
+
+def _mix(mix: Mapping[str, int]) -> str:
+    return f"{sum(mix.values())} instructions: " + ", ".join(f"{count} {name}" for name, count in mix.items())

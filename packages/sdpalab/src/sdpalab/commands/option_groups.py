@@ -1,0 +1,84 @@
+"""Groups of options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpalab.commands.options import AddressOption, ExecutorOption, WorkersOption, executor_of
+from warpsan.terminal.options import JsonOption
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from sdpalab.jobs import Executor
+
+__all__ = ["ConfinementOptions", "ExecutorOptions", "RecordOptions", "WorkerOptions"]
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where the workers of an executor are, and how many."""
+
+    address: AddressOption = None
+    workers: WorkersOption = None
+
+    def on(self, executor: str) -> AbstractContextManager[Executor]:
+        """The executor of that name with these workers, closed in the end."""
+        return executor_of(executor, self.address, self.workers)
+
+    @property
+    def given(self) -> bool:
+        """Whether either was given."""
+        return self.address is not None or self.workers is not None
+
+
+@dataclass(frozen=True)
+class ExecutorOptions(WorkerOptions):
+    """The executor of a campaign's jobs."""
+
+    executor: ExecutorOption = "local"
+
+    def open(self) -> AbstractContextManager[Executor]:
+        """The executor, closed in the end."""
+        return self.on(self.executor)
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Where a campaign's record goes."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
+    ] = None
+    json: JsonOption = None
+
+
+@dataclass(frozen=True)
+class ConfinementOptions:
+    """Whether a kernel's processes must be confined; in force while the command runs."""
+
+    require_confinement: Annotated[
+        bool,
+        typer.Option(
+            "--require-confinement",
+            help="End with exit code 3 where this machine does not confine a kernel's processes by namespaces.",
+        ),
+    ] = False
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """A block in which that holds."""
+        if not self.require_confinement:
+            yield
+            return
+        from sdpalab.judge.sandbox.guarded import confinement_required
+
+        with confinement_required(True):
+            yield

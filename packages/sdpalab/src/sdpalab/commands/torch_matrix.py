@@ -1,0 +1,146 @@
+"""``sdpalab torch-matrix``: did the kernel change, or the reference?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sdpalab.commands.option_groups import ConfinementOptions
+from sdpalab.commands.options import KernelArgument, SeedOption, SetOption, parse_settings, shapes
+from sdpalab.commands.problem_options import ProblemOptions, problems_of
+from sdpalab.errors import MachineError, UserError
+from sdpalab.problem import Problem
+from warpsan.terminal.console import conclude as say_end
+from warpsan.terminal.console import progress_console, verdict_text
+from warpsan.terminal.invocation import console_and_subject, write_document
+from warpsan.terminal.options import JsonOption, at_least
+from warpsan.terminal.tables import show_table, table
+
+if TYPE_CHECKING:
+    from sdpalab.judge.cases import CaseSpec
+
+__all__ = ["torch_matrix", "versions_for"]
+
+
+def torch_matrix(
+    kernel: KernelArgument,
+    torch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VERSION",
+            help="A version of torch, such as 2.5.1; may be repeated. The first that runs is what the others are "
+            "compared with; one alone is compared with the torch that is here.",
+        ),
+    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
+    *,
+    described: ProblemOptions,
+    settings: SetOption = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="PACKAGE", help="What your kernel imports beside torch, as pip takes it; may be repeated."
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    confined: ConfinementOptions,
+    json: JsonOption = None,
+) -> int:
+    """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
+    from sdpalab.torch_matrix import CONTRACT, conclude, run_matrix
+
+    console = console_and_subject(json, kernel)
+    specs = _cases(problems_of(shape, described, default=None), described, seed)
+    start = time.monotonic()
+    with progress_console().status(kernel) as status:
+        rows = run_matrix(
+            kernel,
+            versions_for(torch),
+            specs,
+            config=parse_settings(settings),
+            packages=packages or (),
+            tell=status.update,
+        )
+    matrix = conclude(rows)
+    _print(console, kernel, rows, matrix)
+    ran = [row for row in rows if not row["reason"]]
+    say_end(console, Text(matrix["sentence"], style="bold"))
+    console.print(f"{len(ran)} of {len(rows)} versions ran in {time.monotonic() - start:.1f} s", soft_wrap=True)
+    # A version that pip does not find is a row; one that is there and does not run is a failure.
+    wrong = not all(row["verdict"]["passed"] for row in ran)
+    failed = [row for row in rows if row["reason"] and row["torch"]]
+    status_word = "FAILED" if wrong else "MACHINE_FAILED" if failed else "PASSED"
+    write_document(json, {"kernel": kernel, **matrix, "contract": CONTRACT, "rows": rows}, status=status_word)
+    if failed and not wrong:
+        raise MachineError(f"torch {failed[0]['torch']}: {failed[0]['reason']}")
+    return 1 if wrong else 0
+
+
+def versions_for(given: Sequence[str] | None) -> list[str]:
+    """The requested versions; for a single one, also that of this environment.
+
+    Raises
+    ------
+    UserError
+        If none is given, or one is no version.
+    """
+    from sdpalab.torch_matrix import check_version
+
+    if not given:
+        raise UserError("--torch takes a version such as 2.5.1 and may be repeated: name at least one")
+    versions = [check_version(version) for version in given]
+    here = metadata.version("torch")
+    if len(set(versions)) == 1 and versions[0] not in (here, here.partition("+")[0]):
+        versions.append(here)
+    return versions
+
+
+def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) -> list[CaseSpec]:
+    """The cases whose seeds are public: the same inputs in every environment, today and next year."""
+    from sdpalab.judge.cases import quick_cases, twelve_cases
+
+    at_least("--seed", seed, 0)
+    dtype, causal = described.dtype or "float16", described.causal
+    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(dtype=dtype, causal=causal)
+    return [spec for spec in specs if spec.seed is not None]
+
+
+def _print(console: Console, kernel: str, rows: Sequence[dict[str, Any]], matrix: dict[str, Any]) -> None:
+    """The candidate by version, torch's attentions by version, and the reason of each failure."""
+    heads = ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice")
+    shown = table(f"{kernel} by version of torch", heads, numeric=heads[2::2], prose=heads[3:4], spare=heads[4:])
+    outputs = table("outputs", ("torch", "output", "error", f"from {matrix['base']}"), numeric=("error",))
+    lines = []
+    for row in rows:
+        if row["reason"]:
+            shown.add_row(row["asked"], verdict_text(None, "not run" if row["torch"] else "not installed"), *"----")
+            lines.append(f"torch {row['asked']}: {row['reason']}")
+            continue
+        verdict, cases = row["verdict"], row["verdict"]["cases"]
+        passed = f"{sum(case['status'] == 'PASSED' for case in cases)}/{len(cases)}"
+        changes = {name: _words(change) for name, change in row["changes"].items()}
+        contract = f"{row['contract_passed']}/{len(cases)}"
+        cells = (passed, changes.get("kernel", "-"), contract, row["own_choice"] or "-")
+        shown.add_row(row["torch"], verdict_text(verdict["passed"], verdict["status"]), *cells)
+        for name, change in row["changes"].items():
+            error = "-" if change["rel_l2"] is None else f"{change['rel_l2']:.2e}"
+            outputs.add_row(row["torch"], name, error, changes[name])
+        failing = [case for case in cases if case["status"] != "PASSED"]
+        lines += [f"torch {row['torch']}: {case['name']}: {case['status']}: {case['reason']}" for case in failing]
+    show_table(console, shown)
+    show_table(console, outputs)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _words(change: dict[str, Any]) -> str | Text:
+    if not change["cases"]:
+        return str(change["change"])
+    style = "bold red" if change["change"] == "changed" else "yellow"
+    return Text(f"{change['change']} in {change['cases']} cases", style=style)

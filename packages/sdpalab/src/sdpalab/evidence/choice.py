@@ -1,0 +1,274 @@
+"""Which kernel computes a problem on a machine, and which record decides: a verdict and a comparison, or torch's own.
+
+A kernel runs only where
+
+- a verdict from this model of GPU, with this driver, covers the problem, and no verdict from there failed on the code;
+- the code is still what was judged (:attr:`~sdpalab.compile.Build.code_sha256`);
+- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs on
+  which the kernel does worst (:mod:`sdpalab.evidence.timings`), says that the code is not slower
+  (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; of several kernels the one
+  with the least ratio.
+
+Records are read once in a process, until :func:`forget`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from sdpalab.compile import Build, build
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.folders import evidence_folder, folder_of, proofs_folder
+from sdpalab.evidence.kept import RecordWarning, read_records
+from sdpalab.evidence.proven import Proof, ProvenKernel, config_of, exactness_reason, failures, proof_of
+from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
+from sdpalab.evidence.workload import prove_command
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.tuned import tuned
+from sdpalab.problem import Problem
+from sdpalab.version import __version__
+from warpsan.gpus import device_name, gpu_named, gpu_of_device
+
+__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "platform_of", "records_on"]
+
+
+@dataclass(frozen=True)
+class GpuPlatform:
+    """The GPU, driver and torch that a choice is made for.
+
+    Attributes
+    ----------
+    gpu : str
+        Its name, as its driver gives it.
+    driver : str
+        As :func:`sdpalab.run.driver_version.driver_version` gives it.
+    torch : str
+        torch's version.
+    sms : int
+        The GPU's multiprocessors, for which plans are made.
+    """
+
+    gpu: str
+    driver: str
+    torch: str
+    sms: int
+
+
+@dataclass(frozen=True)
+class Records:
+    """Every verdict and every comparison from one model of GPU."""
+
+    proofs: tuple[Proof, ...] = ()
+    timings: tuple[Timing, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel that is ready to be prepared, or None for torch's own function; and why, with the deciding records."""
+
+    kernel: ProvenKernel | None
+    reason: str
+
+
+@cache
+def records_on(gpu: str) -> Records:
+    """The records of a model of GPU: the shipped ones and those of the user.
+
+    Warns
+    -----
+    RecordWarning
+        For each file that is damaged or foreign; it is ignored.
+    """
+    proofs: list[Proof] = []
+    timings: list[Timing] = []
+    for folder, own in ((evidence_folder(), False), (proofs_folder(), True)):
+        for path, record in read_records(folder / folder_of(gpu), own=own):
+            name = str(path) if own else f"evidence/{path.parent.name}/{path.name}"
+            try:
+                proof = proof_of(record, name, own=own)
+                new_timings = list(timings_of(record, name, own=own))
+            except (ValueError, KeyError, TypeError, UserError) as error:
+                message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
+                continue
+            # Two models may share a folder's name, and a file may have been put into the wrong one.
+            proofs += [proof] if proof is not None and proof.gpu == gpu else []
+            timings += [timing for timing in new_timings if timing.gpu == gpu]
+    return Records(tuple(proofs), tuple(timings))
+
+
+def forget() -> None:
+    """Drop the records from memory: the next use reads them again."""
+    records_on.cache_clear()
+
+
+def platform_of(gpu: str) -> GpuPlatform:
+    """The platform of a GPU that need not be here: driver and torch are those of the newest comparison from it.
+
+    Where there is none, the driver is that of its last verdict, and torch is unknown.
+
+    Raises
+    ------
+    UserError
+        If the lab has no data of a GPU of that name (:func:`warpsan.gpus.gpu_named`).
+    """
+    row = gpu_named(gpu)
+    device = device_name(row)
+    records = records_on(device)
+    if records.timings:
+        newest = max(records.timings, key=lambda timing: timing.when)
+        return GpuPlatform(device, newest.driver, newest.torch, row.sms)
+    drivers = [proof.driver for proof in records.proofs if proof.driver and not proof.failure]
+    return GpuPlatform(device, drivers[-1] if drivers else "unknown", "unknown", row.sms)
+
+
+def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:
+    """The kernel that computes ``problem`` on ``machine``, built; or None, and what is missing.
+
+    Parameters
+    ----------
+    problem : Problem
+    machine : GpuPlatform
+    records : Records, optional
+        Default: those on the machine's GPU.
+    lse : bool
+        Whether it is to write the log-sum-exp, too. The judge requires it wherever a kernel writes it, so that verdicts
+        cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
+        multiple.
+    """
+    if problem.extras:
+        extras = " and ".join(problem.extras)
+        return Choice(None, f"it has no kernels for problems with {extras}, whatever is proven and timed of them")
+    records = records_on(machine.gpu) if records is None else records
+    proofs, why = _usable(problem, machine, records.proofs)
+    if not proofs:
+        return Choice(None, f"{why}; run: {prove_command(problem)}")
+    groups: dict[tuple[str, str], list[Proof]] = {}
+    for proof in proofs:
+        groups.setdefault((proof.kernel, proof.config), []).append(proof)
+    refused = [(name, KERNELS[name].reject_reason(problem, config_of(name, config))) for name, config in groups]
+    takes = {(name, config) for (name, config), (_, reason) in zip(groups, refused, strict=True) if reason is None}
+    if lse:
+        takes = {(name, config) for name, config in takes if KERNELS[name].lse}
+    if not takes:
+        reasons = [reason for _, reason in refused if reason] or ["no proven kernel writes the log-sum-exp"]
+        return Choice(None, reasons[0])
+    timed = [timing for timing in _timed(problem, machine, records.timings) if (timing.kernel, timing.config) in takes]
+    reasons = []
+    for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
+        if timing.not_slower:
+            choice = _choice_of(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
+            if choice.kernel is not None:
+                return choice
+            reasons.append(choice.reason)
+    why = reasons[0] if reasons else _untimed(problem, machine, proofs, timed)
+    return Choice(None, f"{why}; run: {prove_command(problem)}")
+
+
+def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
+    """The verdicts that cover the problem on the machine; if there are none, what the existing ones lack."""
+    passed = [proof for proof in proofs if not proof.failure]
+    if not passed:
+        failed = next((proof for proof in proofs), None)
+        more = f": {failed.kernel} failed there ({failed.failure}), see {failed.record}" if failed else ""
+        return [], f"no kernel is proven on {machine.gpu}{more}"
+    same = [proof for proof in passed if proof.driver == machine.driver]
+    if not same:
+        known = sorted({proof.driver or "none that a record names" for proof in passed})
+        return [], f"the verdicts on {machine.gpu} are from driver {', '.join(known)}, and this one is {machine.driver}"
+    current = [proof for proof in same if proof.lab in (None, __version__)]
+    if not current:
+        known = sorted({str(proof.lab) for proof in same})
+        return (
+            [],
+            f"the verdicts on {machine.gpu} are from version {', '.join(known)} of the lab, and this is {__version__}",
+        )
+    covering = [proof for proof in current if proof.covers(problem)]
+    if not covering:
+        return [], f"no kernel that is proven on {machine.gpu} covers {problem.label}"
+    exact = [proof for proof in covering if exactness_reason(proof.kernel, proof.config) is None]
+    if not exact:
+        reason = exactness_reason(covering[0].kernel, covering[0].config)
+        return [], f"no kernel that is as exact as torch is proven for {problem.label}: {reason}"
+    return exact, ""
+
+
+def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
+    """The comparisons that count for the problem on the machine: of each code the newest."""
+    newest: dict[tuple[object, ...], Timing] = {}
+    for timing in timings:
+        here = (timing.driver, timing.torch) == (machine.driver, machine.torch)
+        if here and timing.problem == problem and timing.lab in (None, __version__):
+            key = timing.kernel, timing.config, timing.code
+            if key not in newest or newest[key].when < timing.when:
+                newest[key] = timing
+    yield from newest.values()
+
+
+def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
+    """Why no comparison allows a proven kernel to run."""
+    proof = proofs[-1]
+    proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
+    if not timed:
+        return f"{proven}, but no measured comparison with torch {machine.torch} on driver {machine.driver} is kept"
+    best = min(timed, key=lambda timing: timing.comparison.ratio or math.inf)
+    if best.comparison.ratio is None:
+        return f"{proven}, but {best.record} has no time of {best.kernel}: {best.comparison.reason}"
+    few = best.rounds < LEAST_ROUNDS
+    verdict = f"is from fewer than {LEAST_ROUNDS} rounds" if few else "does not show that it is not slower"
+    return f"{proven}, but its comparison {verdict}: {best.kernel} takes {best.says}, says {best.record}"
+
+
+def _choice_of(
+    timing: Timing,
+    proofs: Sequence[Proof],
+    problem: Problem,
+    machine: GpuPlatform,
+    verdicts: Sequence[Proof],
+    lse: bool,
+) -> Choice:
+    """The kernel that was timed, if it builds to the code that was timed and judged, and no verdict failed on it."""
+    name = timing.kernel
+    arch = proofs[-1].arch
+    try:
+        plan = KERNELS[name].launch_plan(problem, config_of(name, timing.config), lse=lse, sms=machine.sms)
+        builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
+    except (MachineError, UserError) as error:
+        return Choice(None, f"{name} is proven and cannot be built here: {error}")
+    holding = [proof for proof in proofs if all(proof.is_of(each) for each in builds)]
+    if not holding:
+        return Choice(
+            None, f"the code of {name} is no longer what {proofs[-1].record} proves: {_change(builds, proofs)}"
+        )
+    if not {each.code_sha256 for each in builds} <= timing.code:
+        return Choice(None, f"the code of {name} is no longer what {timing.record} has timed")
+    failed = next(failures(builds, [proof for proof in verdicts if proof.driver == machine.driver]), None)
+    if failed is not None:
+        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), see {failed.record}")
+    proof = holding[-1]
+    reason = (
+        f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "
+        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}; the verdict covers "
+        f"{', '.join(proof.coverage)}"
+    )
+    return Choice(ProvenKernel(proof, plan, builds), reason)
+
+
+def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
+    """As the end of a sentence: that the configuration is a tuned default, and what that rests on."""
+    gpu = gpu_of_device(device)
+    entry = tuned(KERNELS[kernel], problem, gpu.name) if gpu else None
+    if entry is None or config_of(kernel, config) != KERNELS[kernel].default_config.but(**entry.config):
+        return ""
+    return f"; its knobs are {entry.sentence}"
+
+
+def _change(builds: Sequence[Build], proofs: Sequence[Proof]) -> str:
+    """Why a kernel builds to other code than what was judged."""
+    if all(any(each.key in proof.keys for proof in proofs) for each in builds):
+        return "the compiler has made another text of the same source, and the build that was judged is not cached"
+    return "the kernel or its compiler was changed since"

@@ -1,0 +1,85 @@
+"""Steps before a kernel is judged: find it, choose its cases, and build it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.problem import Problem
+from warpsan.gpus import default_sms
+
+if TYPE_CHECKING:
+    from sdpalab.compile.building import BuiltStep
+    from sdpalab.judge.cases import CaseSpec
+    from sdpalab.run import GpuExecutor
+
+__all__ = ["JudgedKernel", "PreparedKernel", "judged_kernel", "prepare"]
+
+
+@dataclass(frozen=True)
+class JudgedKernel:
+    """What is judged: how the command line calls it, its name and idea, and the kernel; None for a callable."""
+
+    spec: str
+    name: str
+    idea: str
+    kernel: Kernel | None
+
+
+@dataclass(frozen=True)
+class PreparedKernel:
+    """What a kernel is judged on, why not on more, and what was built for it; of a callable, the cases alone."""
+
+    arch: str | None
+    specs: tuple[CaseSpec, ...]
+    missing: tuple[str, ...] = ()
+    steps: tuple[BuiltStep, ...] = ()
+
+
+def judged_kernel(
+    spec: str, processes: ExitStack, gpu: GpuExecutor | None, include_dirs: Sequence[Path]
+) -> JudgedKernel:
+    """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
+    from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
+
+    try:
+        arch = gpu.arch if gpu else None
+        loaded = processes.enter_context(
+            kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build", include_dirs=include_dirs)
+        )
+        return JudgedKernel(spec, loaded.name, loaded.idea, loaded)
+    except NotBuilt as error:
+        return JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
+
+
+def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Problem]) -> PreparedKernel:
+    """Choose the cases of one kernel, and build it.
+
+    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
+
+    Raises
+    ------
+    UserError
+        If it does not build.
+    """
+    from sdpalab.compile.building import build_kernel
+    from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.covering import covering_cases
+
+    kernel, specs = subject.kernel, cases_for("quick")
+    if kernel is None:
+        return PreparedKernel(gpu.arch if gpu else None, specs)
+    arch = gpu.arch if gpu else kernel.default_arch
+    sms = gpu.sms if gpu else default_sms(arch)
+    covering = covering_cases(kernel, None, large, sms=sms)
+    specs = (*specs, *covering.specs)
+    # What it claims beyond them is judged, and neither shown nor held against the static gate.
+    asked = {spec.problem for spec in specs if not spec.claim}
+    problems = sorted(asked, key=lambda problem: -problem.scores)
+    taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
+    steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
+    return PreparedKernel(arch, specs, tuple(covering.missing.values()), steps)

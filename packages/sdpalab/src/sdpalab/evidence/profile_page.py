@@ -1,0 +1,91 @@
+"""The page of a simulated profile: one HTML file with the annotated source, the main loop and the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sdpalab.evidence.report import page_templates
+from sdpalab.profile.remarks import remarks
+from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile, hot_lines
+from sdpalab.profile.source_lines import LineFigures, lines_of_file
+from sdpalab.profile.summary import summary_rows
+from warpsan.profile import AccessPicture
+from warpsan.report import Sources
+
+__all__ = ["render_profile_page"]
+
+MOST_HOT = 15
+
+
+@dataclass(frozen=True)
+class _ListedLine:
+    """One line of an annotated source; ``figures`` is None where nothing of it is in the code."""
+
+    number: int
+    text: str
+    figures: LineFigures | None
+
+
+@dataclass(frozen=True)
+class _ListedFile:
+    name: str
+    lines: tuple[_ListedLine, ...]
+
+
+def render_profile_page(
+    kernel: str,
+    problem: str,
+    profile: SimulatedProfile,
+    pictures: Mapping[str, Sequence[AccessPicture]],
+    kinds: Mapping[str, str],
+) -> str:
+    """The page: no script, no reference to anything outside it, the same bytes for the same profile.
+
+    Parameters
+    ----------
+    kernel : str
+        With its configuration.
+    problem : str
+        Its label.
+    profile : SimulatedProfile
+    pictures : mapping of str to sequence of AccessPicture
+        By the ``file:line`` that was chosen.
+    kinds : mapping of str to str
+        What each kind of figure is.
+    """
+    return (
+        page_templates()
+        .get_template("profile.html.j2")
+        .render(
+            kernel=kernel,
+            problem=problem,
+            profile=profile,
+            kinds=kinds,
+            launches=[
+                {
+                    "figures": launch,
+                    "remarks": remarks(launch),
+                    "summary": summary_rows(launch),
+                    "hot": hot_lines(launch.lines, MOST_HOT),
+                    "files": _files(launch, profile.sources),
+                    "static": max(1, sum(sum(line.sass.values()) for line in launch.lines)),
+                }
+                for launch in profile.launches
+            ],
+            pictures=pictures,
+            code=profile.sources.line,
+        )
+    )
+
+
+def _files(launch: LaunchFigures, sources: Sources) -> tuple[_ListedFile, ...]:
+    """The source files that instructions come from, its own first."""
+    listed = []
+    for name in launch.files:
+        text = sources.text(name)
+        if text is not None:
+            known = lines_of_file(launch.lines, name)
+            lines = (_ListedLine(number, code, known.get(number)) for number, code in enumerate(text.splitlines(), 1))
+            listed.append(_ListedFile(name, tuple(lines)))
+    return tuple(listed)

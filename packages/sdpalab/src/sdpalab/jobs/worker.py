@@ -1,0 +1,59 @@
+"""The process that runs jobs: ``worker.main(read_fd, write_fd)``, started under guard by the local executor.
+
+Also what a worker of any other executor does with a job: :func:`answer`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from sdpalab.errors import MachineError, UserError
+
+__all__ = ["STICKY_EXIT", "answer", "main"]
+
+STICKY_EXIT = 75
+"""Exit code of a worker whose GPU can no longer be used: after a CUDA error every further call of the process fails."""
+
+
+def main(read_fd: int, write_fd: int) -> None:
+    """Serve one executor until it closes the wire."""
+    from sdpalab.judge.sandbox.guarded import fork_server
+    from sdpalab.judge.sandbox.wire import Channel, serve
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def reply(order: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        if order["cache"]:
+            os.environ["WARPSAN_CACHE_DIR"] = order["cache"]
+        return answer(order["kind"], order["inputs"], order["code"]), {}
+
+    with fork_server():  # a job may judge, and a worker has many jobs
+        serve(Channel(read_fd, write_fd), reply)
+
+
+def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
+    """Run a job: ``value`` is its result, ``bad_input`` why it cannot be asked for, ``machine`` what failed here.
+
+    After an error that makes the GPU unusable it leaves the process at once: the job is LOST, and a worker starts anew.
+    """
+    from sdpalab.jobs.kinds import function_of
+    from sdpalab.jobs.versions import code_version
+    from sdpalab.run import KernelFault
+
+    if code != code_version():
+        return {"bad_input": f"the worker runs version {code_version()} of the lab, and the job is of {code}"}
+    try:
+        return {"value": function_of(kind)(inputs)}
+    except KernelFault:
+        os._exit(STICKY_EXIT)
+    except UserError as error:
+        return {"bad_input": str(error)}
+    except MachineError as error:
+        return {"machine": str(error)}
+    except Exception as error:  # of the kernel's own Python, or a defect of the lab: no verdict either
+        traceback.print_exc()
+        return {"machine": f"{type(error).__name__}: {error}"}

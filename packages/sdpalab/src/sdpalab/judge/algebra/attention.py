@@ -1,0 +1,162 @@
+"""Attention in the ring, and the comparison of a kernel's outputs with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs.visibility import visible_keys
+from sdpalab.problem import Problem
+from warpsan.numerics import LOG2_E, Ring
+
+__all__ = ["SEED", "RingComparison", "compare", "drawn", "expected_factor"]
+
+Array = npt.NDArray[Any]
+SEED = 0
+"""Of the codes of Q, K and V, where no other is given."""
+_ROWS_TRIED = 24
+"""Rows of a head on which every factor is tried before one is tried on all: their elements are at least 192."""
+
+
+@dataclass(frozen=True)
+class RingComparison:
+    """How a kernel's outputs compare with attention in the ring.
+
+    Attributes
+    ----------
+    factor : int
+        scale * log2 e mod p - 1 by which the scores were multiplied: the expected one, or the one with which all
+        outputs are equal.
+    compared, unequal : int
+        Elements of O, and those that differ mod p.
+    first : tuple of int, optional
+        The first element (b, h, i, d) that differs.
+    left_out : int
+        Rows whose sum of weights is 0 mod p, which has no inverse.
+    lse_unequal : int, optional
+        Rows whose log-sum-exp differs mod p - 1; None where there is none.
+    """
+
+    factor: int
+    compared: int
+    unequal: int
+    first: tuple[int, int, int, int] | None
+    left_out: int
+    lse_unequal: int | None
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """O mod p [B, H, Sq, D], and sums of weights mod p [B, H, Sq]."""
+
+    out: Array
+    sums: Array
+
+
+def expected_factor(ring: Ring, problem: Problem) -> int:
+    """scale * log2 e mod p - 1, folded by whomever: for a scale that is a power of 2 the order does not matter."""
+    return ring.constant(float(np.float32(problem.scale) * LOG2_E)) % ring.order
+
+
+def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
+    """Random 16-bit numbers, uint16, of which :meth:`warpsan.numerics.ring.Ring.elements` makes the codes of Q, K and
+    V; and the problem's lengths, int32, if it has some."""
+    rng = np.random.default_rng(seed)
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
+    draws: dict[str, Array] = {
+        name: rng.integers(0, 1 << 16, shape).astype(np.uint16) for name, shape in shapes.items()
+    }
+    return draws if problem.kv_lengths is None else {**draws, "kv_lengths": np.array(problem.kv_lengths, np.int32)}
+
+
+def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, lse: Array | None) -> RingComparison:
+    """Hold outputs against attention in the ring.
+
+    If they are not equal with the expected factor, every other unit mod p - 1 is tried: a host may fold more than the
+    scale into one constant, and in the ring such a constant is any number.
+
+    Parameters
+    ----------
+    ring : Ring
+    problem : Problem
+    inputs : dict of ndarray
+        Codes of ``q``, ``k`` and ``v``.
+    out, lse : ndarray
+        Words that the kernel wrote, of the problem's dtype and float32.
+    """
+    codes, known = ring.decoded(out)
+    seen = _seen(problem)
+    scores = _scores(ring, problem, inputs)
+    values = np.repeat(inputs["v"] % ring.prime, problem.group, axis=1)
+
+    def wrong(factor: int, rows: slice = slice(None)) -> tuple[Array, Array]:
+        """Elements that differ, and rows that are left out."""
+        attention = _attention(ring, scores[:, :, rows], values, seen[:, :, rows], factor)
+        left_out = (attention.sums == 0) & seen[:, :, rows].any(axis=3)
+        differs = (codes[:, :, rows] % ring.prime != attention.out) | ~known[:, :, rows]
+        return differs & ~left_out[..., None], left_out
+
+    factor = expected_factor(ring, problem)
+    unequal, left_out = wrong(factor)
+    if unequal.any():
+        tried = slice(max(0, problem.seq_q - _ROWS_TRIED), None)  # the last rows: under a mask they see most
+        units = (each for each in range(ring.order) if gcd(each, ring.order) == 1)
+        other = next((each for each in units if not wrong(each, tried)[0].any()), None)
+        if other is not None and not wrong(other)[0].any():
+            factor, (unequal, left_out) = other, wrong(other)
+    places = np.argwhere(unequal)
+    sums = _attention(ring, scores, values, seen, factor).sums
+    return RingComparison(
+        factor,
+        int(unequal.size - left_out.sum() * problem.head_dim),
+        len(places),
+        tuple(int(each) for each in places[0]) if len(places) else None,  # type: ignore[arg-type]
+        int(left_out.sum()),
+        None if lse is None else _lse_unequal(ring, lse, sums, known_unit=factor == expected_factor(ring, problem)),
+    )
+
+
+def _seen(problem: Problem) -> Array:
+    """Whether each row sees each key, [B, 1, Sq, Skv]: all heads of a batch entry have the same mask."""
+    rows = np.arange(problem.seq_q)
+    entries = [visible_keys(rows, problem.seq_kv, head=(b, 0), **problem.scoring) for b in range(problem.batch)]
+    seen: Array = np.stack(entries)[:, None]
+    return seen
+
+
+def _scores(ring: Ring, problem: Problem, inputs: dict[str, Array]) -> Array:
+    """Q K^T mod p - 1, [B, H, Sq, Skv]."""
+    keys = np.repeat(inputs["k"] % ring.order, problem.group, axis=1)
+    product: Array = np.matmul(inputs["q"] % ring.order, keys.swapaxes(2, 3)) % ring.order
+    return product
+
+
+def _attention(ring: Ring, scores: Array, values: Array, seen: Array, factor: int) -> _Attention:
+    """O = sum of g^(factor * score) V over the keys that are seen, over the sum of g^(factor * score)."""
+    weights = (ring.powers.astype(np.int64) % ring.prime)[scores * factor % ring.order] * seen
+    sums = weights.sum(axis=3) % ring.prime
+    inverses = ring.inverses[0].astype(np.int64)[sums] % ring.prime
+    out = np.matmul(weights, values) % ring.prime * inverses[..., None] % ring.prime
+    return _Attention(out, sums)
+
+
+def _lse_unequal(ring: Ring, lse: Array, sums: Array, *, known_unit: bool) -> int:
+    """Rows whose log-sum-exp is not the logarithm of their sum.
+
+    In base e it is that logarithm over log2 e. With another factor of the scores it may be so in another unit: then
+    each is tried.
+    """
+    codes, known = ring.decoded(lse)
+    judged = sums != 0
+    logarithms = ring.logarithms.astype(np.int64)[sums]
+
+    def wrong(unit: int) -> int:
+        return int((judged & (~known | (codes * unit % ring.order != logarithms))).sum())
+
+    units = (each for each in range(ring.order) if gcd(each, ring.order) == 1)
+    least = wrong(ring.constant(float(LOG2_E)))
+    return 0 if not known_unit and any(wrong(unit) == 0 for unit in units) else least

@@ -1,0 +1,218 @@
+"""What a failed verdict says to the author of the kernel, once for all failed cases: for the command line, its JSON,
+the report and the pytest plugin.
+
+The likely cause, the map of the error and the next step are hints for debugging, and not part of the verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.diagnose.diagnosis import diagnose
+from sdpalab.judge.diagnose.error_map import error_map
+from sdpalab.judge.diagnose.failure import Failure, place
+from sdpalab.judge.verdict import Case, Status, Verdict, broken_rules
+from sdpalab.problem import Problem
+from warpsan.report import HazardGroup, merge
+
+__all__ = ["FailedArrays", "FailureSummary", "options_of", "summarise"]
+
+Array = npt.NDArray[Any]
+ArraysOf = Callable[[Case], "tuple[Inputs, Array]"]
+
+_SMALL_SCORES = 1 << 18
+"""Scores of the largest problem that a next step names: the simulator takes seconds for it in every order."""
+_TILE_SCORES = 32 * 32
+"""Below that a problem is less than a tile, and shows little."""
+_NUMBERS = (Status.INCORRECT, Status.NOT_FINITE)
+_RUN_AGAIN = (*_NUMBERS, Status.HAZARD, Status.NONDETERMINISTIC, Status.INCONSISTENT, Status.TIMED_OUT)
+"""Statuses of which the simulator may show the cause in another order of the warps."""
+
+
+class _OuterStore(Protocol):
+    """See :class:`sdpalab.judge.session.Store`."""
+
+    def put(self, array: Array) -> str: ...
+
+
+class FailedArrays:
+    """A store of the arrays of those cases that failed.
+
+    Parameters
+    ----------
+    store : optional
+        Another store, which gets all of them.
+    """
+
+    def __init__(self, store: _OuterStore | None = None) -> None:
+        self._store = store
+        self._arrays: dict[str, Array] = {}
+        self._uses: Counter[str] = Counter()
+
+    def put(self, array: Array) -> str:
+        """See :class:`sdpalab.judge.session.Store`."""
+        put = self._store.put if self._store is not None else _digest
+        digest = put(array)
+        self._arrays[digest] = array
+        self._uses[digest] += 1
+        return digest
+
+    def forget_if_passed(self, case: Case) -> None:
+        """Drop what no other case rests on."""
+        for digest in case.digests.values() if case.passed else ():
+            self._uses[digest] -= 1
+            if not self._uses[digest]:
+                del self._arrays[digest]
+
+    def then(self, progress: Callable[[Case], None]) -> Callable[[Case], None]:
+        """:meth:`forget_if_passed` and ``progress``, for each finished case."""
+
+        def finished(case: Case) -> None:
+            self.forget_if_passed(case)
+            progress(case)
+
+        return finished
+
+    def of(self, case: Case) -> tuple[Inputs, Array]:
+        """Inputs and output of a case that failed with an output."""
+        names = ("q", "k", "v", *case.problem.array_shapes)
+        inputs = Inputs(**{name: self._arrays[case.digests[name]] for name in names})
+        return inputs, self._arrays[case.digests["o"]]
+
+
+def _digest(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """The summary of the failed cases; what does not apply is empty.
+
+    Attributes
+    ----------
+    hazards : tuple of HazardGroup
+        By kind and pair of source lines, over all cases; ``runs`` are the cases that showed them.
+    mapped, error_map : str
+        Name of a case with a wrong output, and the map of its error (:mod:`.error_map`).
+    worst_row : str
+        The worst row over all cases with a wrong output, with its case.
+    likely : str
+        The likely bug.
+    next_step : str
+        A command line.
+    """
+
+    hazards: tuple[HazardGroup, ...] = ()
+    mapped: str = ""
+    error_map: str = ""
+    worst_row: str = ""
+    likely: str = ""
+    next_step: str = ""
+
+    def lines(self) -> list[str]:
+        """As text, without the hazards."""
+        labelled = [
+            ("error of", f"{self.mapped}, {self.error_map}" if self.mapped else ""),
+            ("worst row:", self.worst_row),
+            ("likely:", self.likely),
+            ("next:", self.next_step),
+        ]
+        return [f"{label} {text}" for label, text in labelled if text]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        hazards = [group.to_dict() for group in self.hazards]
+        return {**vars(self), "hazards": hazards, "error_map": self.error_map.splitlines()}
+
+
+def summarise(
+    verdict: Verdict, arrays: ArraysOf, candidate: object = None, options: Sequence[str] = ()
+) -> FailureSummary:
+    """The summary of a verdict, of a passed one an empty one.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    arrays : callable
+        Gives the inputs and the output of a failed case (:meth:`FailedArrays.of`).
+    candidate : optional
+        What was judged; the next step names it if it is a name or ``FILE.py:NAME``.
+    options : sequence of str
+        Options of the command line that the next step needs, too, such as ``--set`` and its value.
+    """
+    if verdict.passed:
+        return FailureSummary()
+    wrong: dict[str, Failure] = {}
+    for case in verdict.cases:
+        # Without a rule other than that of the log-sum-exp the output is right.
+        errors, limits = case.errors, case.limits
+        if case.status in _NUMBERS and errors and limits and set(broken_rules(errors, limits)) - {"lse"}:
+            wrong[case.name] = Failure(
+                case.problem, *arrays(case), errors, limits, written="o_second" not in case.digests
+            )
+    mapped = next(iter(wrong), "")
+    diagnosis = diagnose(list(wrong.values()))
+    return FailureSummary(
+        hazards=_hazards(verdict),
+        mapped=mapped,
+        error_map=error_map(wrong[mapped]) if wrong else "",
+        worst_row=_worst_row(wrong),
+        likely=str(diagnosis) if diagnosis else "",
+        next_step=_next_step(verdict, candidate, options),
+    )
+
+
+def _hazards(verdict: Verdict) -> tuple[HazardGroup, ...]:
+    return merge(
+        replace(HazardGroup.from_dict(group), runs=(case.name,))
+        for case in verdict.cases
+        for group in case.run.get("hazards", ())
+    )
+
+
+def _worst_row(wrong: dict[str, Failure]) -> str:
+    """The row that exceeds its limit most often."""
+    if not wrong:
+        return ""
+    name, failure = max(wrong.items(), key=lambda item: item[1].limited["worst_row_rel_l2"].share)
+    worst = failure.limited["worst_row_rel_l2"]
+    if worst.share <= 1:
+        return ""
+    rows = f"{int(failure.bad.sum())} of {failure.bad.size} rows are over the limit"
+    where = place(failure.errors.worst_row)
+    return f"{where} of {name}: relative L2 {worst.error:.3g}, {worst.share:.3g}x the limit; {rows}"
+
+
+def _next_step(verdict: Verdict, candidate: object, options: Sequence[str]) -> str:
+    """The command that shows more; empty if there is none, or the candidate has no name on the command line."""
+    failed = [case for case in verdict.cases if case.status in _RUN_AGAIN]
+    if not isinstance(candidate, str) or not failed:
+        return ""
+    built = any("ptx_sha256" in case.run for case in verdict.cases) or not verdict.device.startswith("cpu")
+    smallest = min((case.problem for case in failed), key=lambda one: (one.scores < _TILE_SCORES, one.scores))
+    named = options_of(smallest) if smallest.scores <= _SMALL_SCORES else []
+    if not built and not named:
+        return ""
+    return shlex.join(["sdpalab", "sanitize" if built else "judge", candidate, *named, *options])
+
+
+def options_of(problem: Problem) -> list[str]:
+    """The options of the command line that describe a problem."""
+    shape = f"{problem.batch},{problem.heads},{problem.seq_q},{problem.head_dim}"
+    options = ["--shape", shape]
+    if problem.kv_heads != problem.heads:
+        options += ["--kv-heads", str(problem.kv_heads)]
+    if problem.seq_kv != problem.seq_q:
+        options += ["--seq-kv", str(problem.seq_kv)]
+    if problem.dtype != "float16":
+        options += ["--dtype", problem.dtype]
+    return [*options, "--causal"] if problem.causal else options

@@ -1,0 +1,474 @@
+"""One judgement while it runs: cases go to the candidate's processes, bytes come back, verdicts are computed here."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.inputs import Inputs
+from sdpalab.judge.agreement import agreement
+from sdpalab.judge.algebra.outcome import AlgebraCase
+from sdpalab.judge.algebra.stage import algebra_case, drawn
+from sdpalab.judge.case_inputs import case_inputs
+from sdpalab.judge.claims import claimed_by
+from sdpalab.judge.interrupt import Interrupt, wait_for
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.pace import Behind, Pace
+from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
+from sdpalab.judge.rule.numerics import check_numerics
+from sdpalab.judge.rule.relations import RELATIONS, broken_relation
+from sdpalab.judge.sandbox.isolation import CandidateDied
+from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.small_cases import CaseSpec
+from sdpalab.judge.stale import other_inputs
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import EXTRAS, Problem
+from warpsan.host import usable_cpus
+
+__all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes", "Store"]
+
+_MOST_HANGS = 2
+"""Cases of a kernel that may hang before it is judged no further: each costs ten seconds of GPU time, or two minutes of
+the simulator's."""
+
+
+class Processes(Protocol):
+    """What runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
+
+    about: dict[str, Any]
+    alone: bool
+
+    def run(
+        self,
+        problem: Problem,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        other: Mapping[str, npt.NDArray[Any]] | None = None,
+        *,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run the candidate twice."""
+
+    def attempt(
+        self, problem: Problem, inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run it once."""
+
+    def run_in_ring(
+        self, problem: Problem, draws: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Run it in exact arithmetic."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+    def kill(self) -> None:
+        """End the processes, from another thread."""
+
+
+class JudgingInterrupted(KeyboardInterrupt):
+    """Judging was interrupted from the keyboard: ``verdict`` has the cases that were finished, at least one."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
+class NoCaseSuits(UserError):
+    """Every requested case is for other tiles or layouts than those of the kernel."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
+
+
+class Store(Protocol):
+    """Keeps the arrays behind a verdict, so that others can derive it again."""
+
+    def put(self, array: npt.NDArray[Any]) -> str:
+        """Keep ``array`` and return the sha256 of its bytes, in hex."""
+        ...
+
+
+def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a candidate's description that its cases are judged by, and that must be the same in every
+    process."""
+    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics", "takes")}
+
+
+def _import_torch() -> None:
+    """Import torch; where that fails, it fails again where torch is used, and is reported there."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
+
+
+class _RunOfCase(NamedTuple):
+    """What a candidate's processes gave for a case; ``other``: the inputs of the run between the two."""
+
+    number: int
+    inputs: Inputs
+    other: Inputs
+    about: Mapping[str, Any]
+    reply: Mapping[str, Any]
+    outputs: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no output to judge."""
+        return self.reply.get("status") is not None
+
+
+class JudgeRun:
+    """The state that the threads of one judgement share."""
+
+    def __init__(
+        self,
+        processes: Callable[..., Processes],
+        specs: Sequence[CaseSpec],
+        store: Store | None,
+        progress: Callable[[Case], None] | None,
+        on_start: Callable[[str, int], None] | None,
+        on_plan: Callable[[Problem, SentPlan, str], None] | None,
+        until_failure: bool,
+        algebraic: Sequence[Problem],
+        interrupt: Interrupt | None,
+        secret: bytes | None = None,
+    ) -> None:
+        self._secret = secret or os.urandom(16)
+        self._interrupt = interrupt or Interrupt()
+        self._heard = contextlib.nullcontext() if interrupt else self._interrupt.heard()
+        self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
+        self._processes, self._store, self._until_failure = processes, store, until_failure
+        self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
+        self._specs = list(specs)
+        self._live: list[Processes] = []
+        self._hangs = 0
+        self._abandoned = self._interrupted = False
+        self._cases: dict[int, Case] = {}
+        self._lock = threading.Lock()
+        self._queue: Iterator[int] = iter(())
+        self._witnessed: int | None = None
+        self._pace: Pace | None = None
+        self._alone = False
+        """Whether one set of processes has all cores to itself, so that one launch on the simulator may use them."""
+        self._declared: dict[str, Any] | None = None
+        self._kind = ""
+
+    def run(self, device: str, level: str, seed: int, workers: int | None) -> Verdict:
+        """Judge all cases and put the verdict together; ``workers``: sets of processes, by default as many as pay."""
+        # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
+        threading.Thread(target=_import_torch, daemon=True).start()
+        self._alone = workers is None
+        first = self._worker()
+        try:
+            about = first.about
+            self._declared, self._kind = _declared(about), about["kind"]
+            self._check(about, device)
+            if not self._specs:
+                raise NoCaseSuits(about["name"])
+            self._witnessed = _witnessed(self._specs)
+            # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
+            self._specs = [
+                spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
+                for n, spec in enumerate(self._specs)
+            ]
+            self._queue = iter(range(len(self._specs)))
+            sets = min(workers or 1, len(self._specs))
+            with self._heard, self._interrupt.calls(self._stop), ThreadPoolExecutor(max(sets, 2)) as pool:
+                servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (sets - 1))]
+                if workers is None and usable_cpus() > 1:
+                    self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
+                try:
+                    for server in servers:  # which may get another
+                        wait_for(server)
+                        server.result()
+                except BaseException:
+                    self._abandon()
+                    raise
+        finally:
+            first.close()
+        if self._interrupted and not self._cases:
+            raise KeyboardInterrupt
+        verdict = self._verdict(about, level, seed)
+        if self._interrupted:
+            raise JudgingInterrupted(verdict)
+        if verdict.cases[0].status is Status.BUILD_FAILED:
+            raise UserError(verdict.cases[0].reason)
+        return verdict
+
+    def _verdict(self, about: Mapping[str, Any], level: str, seed: int) -> Verdict:
+        cases = tuple(self._cases[n] for n in sorted(self._cases))
+        unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
+        algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
+        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged, algebra)
+
+    def _worker(self) -> Processes:
+        problems = tuple(spec.problem for spec in self._specs)
+        worker = self._processes(problems, on_plan=self._on_plan and self._planned)
+        with self._lock:
+            self._live.append(worker)
+            worker.alone = self._alone
+            if self._abandoned:
+                worker.kill()
+        if self._declared not in (None, declared := _declared(worker.about)):
+            worker.close()
+            raise UserError(f"the candidate declares {declared} in this process, and {self._declared} in the first")
+        return worker
+
+    def _start_another(self, pool: ThreadPoolExecutor, servers: list[Future[None]]) -> None:
+        """Start a second set of processes, with which the first shares the cores; called where the lock is held."""
+        self._alone = False
+        for worker in self._live:
+            worker.alone = False
+        servers.append(pool.submit(self._serve, None))
+
+    def _abandon(self) -> None:
+        """Stop early: no further case, and no worker that would have to be waited for."""
+        with self._lock:
+            self._abandoned = True
+            self._queue = iter(())
+            for worker in self._live:
+                worker.kill()
+
+    def _stop(self) -> None:
+        """Stop early on Ctrl-C."""
+        self._interrupted = True
+        self._abandon()
+
+    def _check(self, about: Mapping[str, Any], device: str) -> None:
+        """Refuse requests that do not suit this candidate, before anything runs."""
+        name = about["name"]
+        tiles = _tiles(about["config"])
+        callable_ = about["kind"] == "callable"
+        quantises = declared_numerics(about).quantised is not None
+        wanted = [
+            (not spec.tile or not tiles or spec.tile in tiles)
+            and spec.is_for(quantises=quantises)
+            and (callable_ or spec.layout == Layout.CONTIGUOUS)
+            and (callable_ or about["declares_support"] or not spec.claim or spec.claim in EXTRAS)
+            for spec in self._specs
+        ]
+        if callable_:
+            if device in ("sim", "gpu"):
+                raise UserError(
+                    f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
+                )
+        elif device == "cpu":
+            raise UserError(f"{name} is a CUDA kernel, which the lab builds: device must be sim, gpu or auto")
+        elif about["refuses"] is not None:
+            raise UserError(about["refuses"])
+        else:
+            check_numerics(Numerics.from_dict(about["numerics"]))
+        # A callable may only refuse what its parameters lack: with more to say it could avoid the probes.
+        rejects = [_lacking(about, spec) for spec in self._specs] if callable_ else about["rejects"]
+        if len(rejects) != len(self._specs):
+            raise UserError(f"kernel {name} does not report for each problem whether it supports it")
+        for spec, reason in zip(self._specs, rejects, strict=True):
+            if reason is not None and not spec.derived:
+                raise UserError(str(reason))
+        selected = zip(self._specs, rejects, wanted, strict=True)
+        self._specs = [spec for spec, why, want in selected if why is None and want]
+
+    def _serve(self, worker: Processes | None) -> None:
+        """Take cases off the queue until it is empty, with a fresh worker after one that died.
+
+        An output is judged while the candidate's processes compute the next one.
+        """
+        with Behind() as behind:
+            try:
+                while (n := self._next()) is not None:
+                    inputs = case_inputs(self._specs[n])
+                    case: Case | None = None
+                    try:
+                        worker = worker or self._worker()
+                        execution = self._executed(n, inputs, worker)
+                        if execution.failed or self._until_failure or self._specs[n].relation:
+                            case = self._case(n, inputs, self._related(execution, worker))
+                    except CandidateDied as death:
+                        assert worker is not None
+                        worker.close()
+                        worker = None
+                        case = self._failed(n, inputs, death.status, death.reason)
+                    except MachineError as error:
+                        case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+                    except UserError as error:
+                        # It loaded before: a candidate that does not load again is broken, and the request is valid.
+                        case = self._failed(n, inputs, Status.CRASHED, str(error))
+                    if case is None:
+                        behind.submit(partial(self._judged, execution))
+                    else:
+                        self._finish(n, case)
+                if worker is not None:
+                    self._run_in_ring(worker)
+            finally:
+                if worker is not None:
+                    worker.close()
+
+    def _judged(self, execution: _RunOfCase) -> None:
+        """Judge what was executed."""
+        n, inputs = execution.number, execution.inputs
+        try:
+            case = self._case(n, inputs, self._evidence(execution))
+        except MachineError as error:
+            case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+        self._finish(n, case)
+
+    def _finish(self, n: int, case: Case) -> None:
+        """Take a case into the verdict; the last one, if that is what it means."""
+        with self._lock:
+            if self._abandoned:
+                return  # what was killed is no case
+            self._cases[n] = case
+            self._hangs += case.status is Status.TIMED_OUT
+            unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
+            if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
+                self._queue = iter(())
+            if self._progress:
+                self._progress(case)
+
+    def _run_in_ring(self, worker: Processes) -> None:
+        """Take the problems of the algebraic stage, of which the first worker that has no more cases gets all."""
+        if worker.about["kind"] != "cuda":
+            return
+        while True:
+            with self._lock:
+                failed = self._until_failure and any(not case.passed for case in self._cases.values())
+                problem = None if failed or self._abandoned else next(self._algebraic, None)
+            if problem is None:
+                return
+            died = False
+            try:
+                reply, outputs = worker.run_in_ring(problem, drawn(problem))
+            except CandidateDied as death:
+                died, reply, outputs = True, {"status": death.status.value, "reason": death.reason}, {}
+            case = algebra_case(problem, reply, outputs, self._keep, config=worker.about["algebraic"])
+            with self._lock:
+                if not self._abandoned:
+                    self._algebra.append(case)
+            if died:
+                return
+
+    def _next(self) -> int | None:
+        with self._lock:
+            n = next(self._queue, None)
+            if n is not None and self._pace is not None:
+                self._pace.begin()
+            if n is not None and self._on_start is not None:
+                self._on_start(self._specs[n].name, len(self._specs))
+            return n
+
+    def _planned(self, problem: Problem, plan: SentPlan, arch: str) -> None:
+        assert self._on_plan is not None
+        with self._lock:
+            self._on_plan(problem, plan, arch)
+
+    def _executed(self, n: int, inputs: Inputs, worker: Processes) -> _RunOfCase:
+        """Run a case."""
+        spec = self._specs[n]
+        other = other_inputs(inputs, self._hidden("other", n, 8))
+        reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
+        return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
+
+    def _evidence(self, execution: _RunOfCase) -> Evidence:
+        """Judge what a case gave, by itself."""
+        n, inputs = execution.number, execution.inputs
+        spec = self._specs[n]
+        evidence = evaluate(
+            *(spec.problem, inputs, execution.about, execution.reply, execution.outputs), other=execution.other
+        )
+        if n == self._witnessed and "o" in evidence.arrays:
+            witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
+            evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        return evidence
+
+    def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
+        """Judge what a case gave; and run and judge what is related to it, if it is about a relation."""
+        spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
+        if not spec.relation or evidence.status is not Status.PASSED:
+            return evidence
+        relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
+        problem, related = relation.inputs(spec.problem, inputs)
+        reply, outputs = worker.attempt(problem, related.arrays)
+        if reply.get("status") is not None:
+            return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
+        broken, differs = broken_relation(
+            relation, spec.problem, evidence.arrays["o"], problem, related, outputs["o"], numerics
+        )
+        run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
+        return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
+
+    def _hidden(self, what: str, n: int, size: int) -> int:
+        """A number of ``size`` bytes for a case, from the secret of this judgement."""
+        return int.from_bytes(hashlib.sha256(self._secret + f"{what} {n}".encode()).digest()[:size], "little")
+
+    def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
+        return self._case(n, inputs, Evidence(status, reason))
+
+    def _case(self, n: int, inputs: Inputs, evidence: Evidence) -> Case:
+        spec = self._specs[n]
+        run, reason = dict(evidence.run), evidence.reason
+        if spec.trial:
+            run["trial"] = True
+        if spec.layout != Layout.CONTIGUOUS:
+            layout = Layout(spec.layout)
+            run["layout"] = layout.value
+            reason = reason and f"{reason}; Q, K and V lie {layout.says}"
+        if spec.claim:
+            run["claim"] = spec.claim
+            reason = reason and f"{reason}; judged unasked, because {claimed_by(spec.claim, self._kind)}"
+        return Case(
+            name=spec.name,
+            problem=spec.problem,
+            inputs=spec.inputs,
+            seed=spec.seed or 0,
+            status=evidence.status,
+            reason=reason,
+            errors=evidence.errors,
+            limits=evidence.limits,
+            digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
+            run=run,
+        )
+
+    def _keep(self, array: npt.NDArray[Any]) -> str:
+        if self._store is None:
+            return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        with self._lock:
+            return self._store.put(array)
+
+
+def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
+    """The case that the witnesses compute: normal inputs from a public seed, of the largest problem that has some.
+
+    One case is enough to show which outputs agree, and a public seed makes it reproducible.
+    """
+    public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
+    return max(public, key=lambda n: specs[n].problem.scores, default=None)
+
+
+def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
+    """Which parameter a callable lacks for a case, in a sentence; None if it has all."""
+    problem = spec.problem
+    needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
+    needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
+    lacking = [name for name in dict.fromkeys(needed) if name not in about["takes"]]
+    if not lacking:
+        return None
+    return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"
+
+
+def _tiles(config: str) -> set[int]:
+    """The tile sizes in a configuration's text: its knobs that begin with BLOCK."""
+    return {int(size) for size in re.findall(r"\bBLOCK\w*=(\d+)", config)}

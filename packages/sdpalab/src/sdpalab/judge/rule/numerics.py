@@ -1,0 +1,256 @@
+"""The arithmetic that a kernel declares, emulated: the error that this arithmetic causes.
+
+A bound taken from a library's output would depend on that library's choices: torch's ``math`` path on a CPU, for one,
+computes in float32 and is better than any kernel that rounds P, while the older one held scores in the 16-bit type and
+hid a bfloat16 accumulator. The bound therefore follows from the arithmetic that the kernel declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import UserError
+from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
+from sdpalab.judge.rule.single import single_output, to_bits
+from sdpalab.kernels.declarations import Numerics, Quantisation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.scoring import Scoring
+
+__all__ = [
+    "UNDECLARED",
+    "approximate_tanh",
+    "check_numerics",
+    "dequantised",
+    "intended_output",
+    "mma_terms",
+    "on_architecture",
+    "orders_of",
+    "quantised_numbers",
+]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+FLOAT8 = "float8_e4m3fn"
+FLOAT8_MAX = 448.0
+MMA_TERMS = 8
+"""Terms that are added to a float16 accumulator before it is rounded, where neither the kernel nor its architecture
+determines them (:func:`on_architecture`): those of sm_75 to sm_89, and of records that lack the field."""
+
+UNDECLARED = Numerics(normalise="either")
+"""The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
+rounded. No kernel may declare both."""
+
+_TYPES: dict[str, type] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    FLOAT8: ml_dtypes.float8_e4m3fn,
+}
+TF32_BITS = 11
+"""Significant bits of a float32 number that the tensor cores' TF32 keeps."""
+TANH_BITS = 11
+"""Significant bits that stand for ``tanh.approx.f32``: a relative error of up to 2**-11 (PTX ISA, "Floating Point
+Instructions: tanh")."""
+
+
+def approximate_tanh(values: F64) -> F64:
+    """tanh with the relative error of ``tanh.approx.f32``."""
+    return to_bits(np.tanh(values), TANH_BITS)
+
+
+def check_numerics(numerics: Numerics) -> None:
+    """Raise UserError if the declared arithmetic is one that is not emulated here."""
+    p_type, p_scale, quantised = numerics.probabilities, numerics.probability_scale, numerics.quantised
+    if numerics.accumulate not in ("float32", "float16"):
+        raise UserError(f"numerics: accumulate must be float32 or float16, not {numerics.accumulate!r}")
+    if p_type != "problem" and p_type not in _TYPES:
+        known = ", ".join(("problem", *_TYPES))
+        raise UserError(f"numerics: probabilities must be one of {known}, not {p_type!r}")
+    if p_type != FLOAT8 and p_scale != 1.0:
+        raise UserError(f"numerics: probability_scale is for probabilities in {FLOAT8}, and must be 1 for {p_type!r}")
+    if not 0.0 < p_scale <= FLOAT8_MAX or float(_TYPES[FLOAT8](p_scale)) != p_scale:
+        # A weight of 1, the largest, would itself be rounded.
+        raise UserError(
+            f"numerics: probability_scale must be a positive number of {FLOAT8}, at most 448, not {p_scale:g}"
+        )
+    if numerics.normalise not in ("after", "before"):
+        raise UserError(f"numerics: normalise must be after or before, not {numerics.normalise!r}")
+    if numerics.products not in ("problem", "tf32"):
+        raise UserError(f"numerics: products must be problem or tf32, not {numerics.products!r}")
+    if numerics.tanh not in ("float32", "approx"):
+        raise UserError(f"numerics: tanh must be float32 or approx, not {numerics.tanh!r}")
+    if numerics.accumulate_terms is not None and numerics.accumulate != "float16":
+        raise UserError(f"numerics: accumulate_terms is for an accumulator in float16, not in {numerics.accumulate}")
+    if numerics.accumulate_terms not in (None, 4, 8, 16) or isinstance(numerics.accumulate_terms, bool):
+        raise UserError(f"numerics: accumulate_terms must be 4, 8 or 16, not {numerics.accumulate_terms!r}")
+    if quantised is None:
+        return
+    if quantised.dtype != FLOAT8:
+        raise UserError(f"numerics: quantised.dtype must be {FLOAT8}, not {quantised.dtype!r}")
+    if isinstance(quantised.rows, bool) or not isinstance(quantised.rows, int) or quantised.rows < 0:
+        raise UserError(f"numerics: quantised.rows must be a number of rows, or 0 for all, not {quantised.rows!r}")
+
+
+def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
+    """The arithmetic in each order of rounding and normalising P that it leaves open: one, or both of ``either``."""
+    if numerics.normalise != UNDECLARED.normalise:
+        return (numerics,)
+    return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
+
+
+def mma_terms(arch: str) -> int:
+    """How many products of float16 factors the tensor cores of ``arch``, such as ``sm_90a``, add to a float16
+    accumulator before they round it: 4 on sm_70, 8 on sm_75 to sm_89, 16 from sm_90 on.
+
+    It is what ``mma.m16n8k16`` does in the simulator's hardware numerics (:mod:`warpsan.numerics.tensor_cores`), whose
+    rules are compared with words of real GPUs.
+    """
+    from warpsan.numerics import rule_of
+
+    return len(rule_of(arch, "mma", "f16", 16, "f16").blocks[0])
+
+
+def on_architecture(numerics: Numerics, arch: str) -> Numerics:
+    """``numerics`` with the terms of a float16 accumulator that ``arch`` determines, where they are not declared.
+
+    Without an architecture (a callable has none) they stay open, and :data:`MMA_TERMS` stands for them.
+    """
+    if numerics.accumulate != "float16" or numerics.accumulate_terms is not None or not arch:
+        return numerics
+    return replace(numerics, accumulate_terms=mma_terms(arch))
+
+
+def quantised_numbers(array: Array, quantised: Quantisation) -> tuple[F64, npt.NDArray[np.float32]]:
+    """The numbers of the type that ``array`` becomes, and their scales.
+
+    Parameters
+    ----------
+    array : ndarray of float16 or bfloat16, [B, H, S, D]
+    quantised : Quantisation
+        See there for the scheme.
+
+    Returns
+    -------
+    numbers : ndarray of float64, [B, H, S, D]
+    scales : ndarray of float32, [B, H, S, 1]
+    """
+    rows = quantised.rows or array.shape[2]
+    single, numbers = array.astype(np.float32), np.empty(array.shape, np.float64)
+    scales = np.empty((*array.shape[:3], 1), np.float32)
+    for start in range(0, array.shape[2], rows):
+        block = single[:, :, start : start + rows]
+        scale = np.abs(block).max(axis=(2, 3), keepdims=True) / np.float32(FLOAT8_MAX)
+        scale = np.where(scale > 0.0, scale, np.float32(1.0))
+        within = np.clip(block / scale, -FLOAT8_MAX, FLOAT8_MAX)
+        numbers[:, :, start : start + rows] = within.astype(_TYPES[quantised.dtype])
+        scales[:, :, start : start + rows] = scale
+    return numbers, scales
+
+
+def dequantised(array: Array, quantised: Quantisation) -> F64:
+    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale."""
+    numbers, scales = quantised_numbers(array, quantised)
+    return numbers * scales
+
+
+def intended_output(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    numerics: Numerics,
+    rows: Rows = None,
+    weights: Iterable[WeightBlock] | None = None,
+    **scoring: Unpack[Scoring],
+) -> Array:
+    """Attention with the roundings that ``numerics`` declares, and no others.
+
+    Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
+    taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
+    float32, and the result to the type of Q. Where it is declared that P is normalised before, the weights are divided
+    by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
+
+    Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
+    than the roundings to 16 bits, and an emulation free of order can be reproduced; and so does the tanh of a soft cap,
+    which a kernel can compute within a few roundings of float32, unless it declares the approximate one. Sums in
+    float16 are rounded after every ``numerics.accumulate_terms`` terms, along D and then along the keys in ascending
+    order, as the tensor cores do it.
+
+    Of a problem in float32 the sums are what errs, and are carried out in float32
+    (:mod:`sdpalab.judge.rule.single`); unless Q, K, P and V are declared to be rounded to TF32, or P to 16 bits, which
+    errs a thousand times more.
+
+    Parameters
+    ----------
+    q, k, v, rows, **scoring
+        As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
+    numerics : Numerics
+        What is declared, in one order (:func:`orders_of`).
+    weights : iterable, optional
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised. It
+        serves arithmetic that takes its scores from them in float64; for any other it is not read.
+
+    Returns
+    -------
+    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
+        Rows that are not judged hold finite numbers of no meaning. A float16 accumulator may overflow to infinity.
+
+    Raises
+    ------
+    UserError
+        As :func:`check_numerics`.
+    """
+    check_numerics(numerics)
+    dtype, half = q.dtype, numerics.accumulate == "float16"
+    p_type = dtype if numerics.probabilities == "problem" else np.dtype(_TYPES[numerics.probabilities])
+    p_scale = np.float32(numerics.probability_scale)
+    group = q.shape[1] // k.shape[1]
+    q, k, v = finite(q), finite(k), finite(v)
+    tanh = approximate_tanh if numerics.tanh == "approx" else np.tanh
+    tf32 = dtype == np.float32 and numerics.products == "tf32"
+    weighed = weights is not None and not half and not tf32 and numerics.tanh != "approx"
+    if numerics.quantised is not None:
+        v = dequantised(v, numerics.quantised)
+        q, k = (q, k) if weighed else (dequantised(q, numerics.quantised), dequantised(k, numerics.quantised))
+    elif dtype == p_type == np.float32 and not half and not tf32:
+        return single_output(q, k, v, rows=rows, before=numerics.normalise == "before", tanh=tanh, **scoring)
+    if tf32:
+        q, k, v = (to_bits(array.astype(np.float64), TF32_BITS) for array in (q, k, v))
+    values = v.astype(np.float64)
+    product = partial(_half_product, terms=numerics.accumulate_terms or MMA_TERMS) if half else np.matmul
+    out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if weights is None or not weighed:
+            weights = weight_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring)
+        for each in weights:
+            b, h, block = each.place
+            p = each.weights.astype(np.float32)
+            summed_up = p.astype(np.float64).sum(axis=1, keepdims=True) + each.sink.astype(np.float32)
+            total = weight_sums(summed_up).astype(np.float32)
+            if numerics.normalise == "before":
+                p, total = p / total, np.ones_like(total)
+            rounded = (p * p_scale).astype(p_type).astype(np.float64)
+            rounded = to_bits(rounded, TF32_BITS) if tf32 else rounded
+            summed = product(rounded, values[b, h // group]).astype(np.float32)
+            out[b, h, block] = (summed / (total * p_scale)).astype(dtype)
+    return out
+
+
+def _half_product(left: F64, right: F64, terms: int) -> F64:
+    """``left @ right``, the sum rounded to float16 after every so many terms."""
+    total = np.zeros((left.shape[0], right.shape[1]), np.float16)
+    for start in range(0, left.shape[1], terms):
+        added = slice(start, start + terms)
+        total = (total + left[:, added] @ right[added]).astype(np.float16)
+    return total.astype(np.float64)

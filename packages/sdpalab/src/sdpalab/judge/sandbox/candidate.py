@@ -1,0 +1,160 @@
+"""The candidate in a form that can be sent to a worker without loading it here."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import UserError
+from sdpalab.judge.sandbox.confinement import SOURCE_SUFFIXES, kernel_files
+from sdpalab.kernels import userfile
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.kernels.triton_kernel import bare_triton_reason
+from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.userfile import is_user_file
+from warpsan.build import FOREIGN, Cache
+
+__all__ = ["Candidate", "CandidateSpec", "file_of", "foreign_cache", "is_file", "prepare", "source_of"]
+
+Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
+"""A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
+``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
+``attn_mask=None`` or ``enable_gqa=False`` for what else it computes; without ``causal`` it computes no causal mask."""
+
+
+def foreign_cache(digest: str) -> Path:
+    """The build cache of an untrusted source with that digest, in the user's own."""
+    return Cache().root / FOREIGN / digest[:32]
+
+
+def is_file(spec: str) -> bool:
+    """Whether ``spec`` names a file, a user's: ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``."""
+    return is_user_file(spec) or spec.endswith((".cu", ".ptx"))
+
+
+def file_of(spec: str) -> Path:
+    """The file that ``spec`` names."""
+    return userfile.file_of(spec) if is_user_file(spec) else Path(spec)
+
+
+@dataclass(frozen=True)
+class CandidateSpec:
+    """A candidate on its way to a worker. ``kind`` is ``registry`` or ``file`` (``spec`` says which), or ``pickle``."""
+
+    kind: str
+    spec: str
+    pickle: npt.NDArray[np.uint8]
+
+    def cache(self, include_dirs: Sequence[Path] = ()) -> Path:
+        """The build cache: of a shipped kernel the user's own, otherwise one for exactly this source.
+
+        An untrusted source, which may harm the process that compiles it, then leaves nothing for another kernel.
+        """
+        if self.kind == "registry":
+            return Cache().root
+        file = self.kind == "file"
+        return foreign_cache(source_of(self.spec, include_dirs) if file else sha256(self.pickle.tobytes()).hexdigest())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What its processes may read, beside this Python and the lab: a file's folder; the working folder for an
+        object of this process, whose modules are imported there."""
+        if self.kind == "file":
+            return kernel_files(file_of(self.spec))
+        here = Path.cwd()
+        return (here,) if self.kind == "pickle" and str(here) in map(os.path.abspath, sys.path) else ()
+
+
+def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
+    """Digest of the source of a kernel that is given by name.
+
+    That of a user's file covers the Python and CUDA sources in its folder, which it may read, and all below the folders
+    of headers; that of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel or file.
+    """
+    if not is_file(spec):
+        return source_digest(get(spec))
+    path, digest = file_of(spec), sha256()
+    try:
+        files = {folder: set(folder.rglob("*")) for folder in include_dirs}
+        files[path.parent] = {path, *path.parent.iterdir()}
+        for folder, inside in files.items():
+            for each in sorted(each for each in inside if each == path or each.suffix in SOURCE_SUFFIXES):
+                text = each.read_bytes()
+                digest.update(f"{each.relative_to(folder)} {len(text)}\n".encode() + text)
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def prepare(candidate: Candidate) -> CandidateSpec:
+    """Make ``candidate`` ready to send. A name or a file is only looked up in the worker; nothing is imported here.
+
+    Raises
+    ------
+    UserError
+        If it is none of the things that can be judged, the file does not exist, or the object cannot be pickled.
+    """
+    nothing = np.empty(0, np.uint8)
+    if isinstance(candidate, str):
+        if not is_user_file(candidate):
+            return CandidateSpec("registry", candidate, nothing)
+        stem, _, _ = f"{candidate}:".partition(".py:")
+        if not Path(f"{stem}.py").is_file():
+            raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
+        return CandidateSpec("file", candidate, nothing)
+    if isinstance(candidate, Kernel) and KERNELS.get(candidate.name) is candidate:
+        return CandidateSpec("registry", candidate.name, nothing)
+    if reason := bare_triton_reason(candidate):
+        raise UserError(reason)
+    if not (isinstance(candidate, Kernel) or callable(candidate)):
+        raise UserError(
+            "a candidate is a registry name, FILE.py[:NAME], a CudaKernel, a TritonKernel or a callable, "
+            f"not {type(candidate).__name__}"
+        )
+    return CandidateSpec("pickle", "", np.frombuffer(_pickled(candidate), np.uint8))
+
+
+def _pickled(candidate: object) -> bytes:
+    import cloudpickle
+
+    parts = vars(candidate).values() if isinstance(candidate, Kernel) else [candidate]
+    modules = {getattr(part, "__module__", None) for part in parts if callable(part)}
+    # A worker could not import these by name, so their functions travel as code.
+    unimportable = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]
+    for module in unimportable:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(candidate))
+    except Exception as error:
+        raise UserError(
+            f"the candidate cannot be sent to a worker process ({type(error).__name__}: {error}); "
+            "give it as FILE.py:NAME instead"
+        ) from error
+    finally:
+        for module in unimportable:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: str) -> bool:
+    """True if ``import module`` in a fresh process with this one's ``sys.path`` would find the same file."""
+    if module == "__main__":
+        return True  # cloudpickle sends it by value already
+    top = module.partition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    return spec is not None and (loaded is None or spec.origin == loaded)

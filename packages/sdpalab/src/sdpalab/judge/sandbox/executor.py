@@ -1,0 +1,177 @@
+"""The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
+
+No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or assembles the PTX that
+Triton made), and runs that on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore
+reliable.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.compile import Build, set_aside
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.algebra.running import run_in_ring
+from sdpalab.judge.sandbox.new_builds import send_builds
+from sdpalab.judge.sandbox.plans import SentPlan, SentStep
+from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
+from sdpalab.run.kernel_sources import kernel_sources
+from warpsan import PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction, prepare, thorough_checks
+from warpsan.build import ForwardedCache
+from warpsan.report import ENDINGS, SanitizedHazard, ending, group
+
+__all__ = ["main"]
+
+Array = npt.NDArray[Any]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+
+MOST_HAZARDS = 20
+"""Hazards that are reported in full, groups of them, and instructions of a group."""
+
+
+def main(read_fd: int, write_fd: int) -> None:
+    """Serve one judge until it closes the wire."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(Channel(read_fd, write_fd), _PlanServer().answer)
+
+
+class _PlanServer:
+    """The executor of plans; the GPU, once it is opened."""
+
+    def __init__(self) -> None:
+        self._gpu: GpuExecutor | None = None
+        self._built: tuple[Any, tuple[Build, ...]] | None = None
+        self._sources = kernel_sources()
+        self._aside = ""
+        self._hazards: list[SanitizedHazard] = []
+        """Hazards of the order that is being executed."""
+        self._launches = 0
+        self._cache: ForwardedCache | None = None
+
+    def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
+        """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
+        the GPU if that is open; or run it in the ``ring``, always on the simulator.
+
+        ``watched``: with the simulator's checks on.
+        """
+        reply, outputs = self._answer(order, arrays)
+        if self._cache is None or not self._cache.new_builds:
+            return reply, outputs
+        builds, files = send_builds(self._cache)
+        return {**reply, "builds": builds}, {**outputs, **files}
+
+    def _answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
+        self._hazards.clear()
+        try:
+            if order["do"] == "open":
+                self._gpu = GpuExecutor(arch=order["arch"])
+                return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch, "sms": self._gpu.sms}, {}
+            sent = SentPlan.model_validate_json(arrays["plan"].tobytes())
+            builds = self._builds(sent, order)
+            if order["do"] == "build":
+                return {"status": None}, {}
+            if order["do"] == "ring":
+                draws = {
+                    name: array.view(np.uint16) if array.dtype == np.float16 else array
+                    for name, array in arrays.items()
+                    if name != "plan"
+                }
+                limits = {name: order[name] for name in ("arch", "poison", "max_steps", "reordered")}
+                reply, outputs = run_in_ring(sent.plan(), builds, draws, **limits)
+                return {"status": None, **reply}, outputs
+            result = self._run(order, sent.plan(), builds, arrays)
+        except Exception as error:
+            status, reason = _classify(error)
+            failure = {"status": status.value, "reason": reason, "lost": isinstance(error, KernelFault)}
+            return {**failure, **self._groups(order)}, {}
+        reply = {
+            "status": None,
+            "device": result.device,
+            "ptx_sha256": list(result.ptx_sha256),
+            "hazards": list(result.hazards[:MOST_HAZARDS]),
+            "hazard_count": len(result.hazards),
+            "changed": list(result.changed_inputs),
+            **self._groups(order),
+            **({"set_aside": self._aside} if self._aside else {}),
+        }
+        return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
+
+    def _builds(self, sent: SentPlan, order: Mapping[str, Any]) -> tuple[Build, ...]:
+        """The plan's builds; those of the last plan, if its modules are the same."""
+        modules = [step.code for step in sent.steps if isinstance(step, SentStep)]
+        wanted = order["arch"], order["cache"], modules
+        if self._gpu is None:
+            prepare()
+        if self._built is None or self._built[0] != wanted:
+            self._cache = self._cache or ForwardedCache(order["cache"])
+            self._built = wanted, sent.builds(order["arch"], self._cache)
+            sources = [step.code for step in sent.steps if isinstance(step, SentStep)]
+            self._sources, self._aside = kernel_sources(sources), str(set_aside(*sources))
+        return self._built[1]
+
+    def _run(
+        self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
+    ) -> RunResult:
+        self._launches = 0
+        inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
+        if self._gpu is None:
+            checks = thorough_checks() if order["watched"] else ()
+            workers = None if order["alone"] else 1  # one for each core, where no other set of processes uses them
+            limits = {"max_steps": order["max_steps"], "numerics": order["numerics"], "workers": workers}
+            executor = SimulatedExecutor(order["arch"], self._cache, on_launch=self._launched, checks=checks, **limits)
+            try:
+                return executor.run(plan, inputs, poison=poison, builds=builds)
+            except SimError as error:
+                self._stopped(error, builds)
+                raise
+        try:
+            return self._gpu.run(plan, inputs, poison=poison, builds=builds)
+        except UserError as error:
+            raise _NoSuchLaunch(str(error)) from None
+
+    def _launched(self, built: Build, report: Report) -> None:
+        """A launch has come to its end."""
+        self._launches += 1
+        self._hazards += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
+
+    def _stopped(self, error: SimError, builds: Sequence[Build]) -> None:
+        """A launch has been stopped by an error."""
+        name = f"{builds[min(self._launches, len(builds) - 1)].name}.ptx"
+        self._hazards += [SanitizedHazard.of(hazard, name, "") for hazard in error.hazards]
+        if isinstance(error, tuple(ENDINGS)):
+            self._hazards.append(ending(error, name, ""))
+
+    def _groups(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """The hazards of a run, for the reply."""
+        groups = group(self._hazards, self._sources)[:MOST_HAZARDS] if order["do"] == "run" else ()
+        return {"groups": [{**each.to_dict(), "instructions": each.instructions[:MOST_HAZARDS]} for each in groups]}
+
+
+class _NoSuchLaunch(Exception):
+    """A launch that this GPU does not take; its source compiled."""
+
+
+def _classify(error: Exception) -> tuple[Status, str]:
+    """The status of an exception: an error of the candidate, or of the machine."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, (UnsupportedInstruction, PtxSyntaxError)):
+        return Status.UNSUPPORTED, text
+    if isinstance(error, StepLimit):
+        return Status.TIMED_OUT, text
+    if isinstance(error, (SimError, _NoSuchLaunch)):
+        return Status.HAZARD, text
+    if isinstance(error, KernelFault):
+        return Status.CRASHED, text
+    if isinstance(error, UserError):
+        return Status.BUILD_FAILED, text
+    if isinstance(error, MachineError):
+        return Status.INFRA_ERROR, text
+    return Status.INFRA_ERROR, f"the executor itself failed: {type(error).__name__}: {text}"

@@ -1,0 +1,217 @@
+"""The fork server: starts guarded processes as copies of one that has the sandbox's modules, perhaps torch, imported.
+
+To import them takes a process half a second of CPU time, with torch two, which a judge of one kernel spends once or
+twice, and a campaign or a test suite hundreds of times. In a block of
+:func:`sdpalab.judge.sandbox.guarded.fork_server` the server is asked for a copy; the copy runs the same guard
+(:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block each guard is a program of
+its own.
+
+The server holds nothing of a judge: it starts as a guarded process does, with the same short environment, imports
+modules, and gets orders, which say what to run and under which limits. It never loads a candidate. A copy keeps no
+descriptor but those of its own process. Copies share the layout of their memory and the secret of ``hash()``, which
+processes that are started as programs do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from sdpalab.judge.sandbox import guard
+
+__all__ = ["ForkServer", "ServedProcess", "main"]
+
+_SANDBOX = ("worker", "executor", "compiling", "kernel_server")
+_ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdirs")
+"""What an executor imports when it first runs a plan on the simulator."""
+_PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)
+_COMPILER = "cuda.bindings.nvrtc"
+"""What it imports when it first builds; it may not be installed."""
+_MOST_BYTES = 1 << 17
+"""Of an order: import paths and environment variables."""
+_DESCRIPTORS = 6
+"""That come with an order: both ends of the wire, lifeline, report, output, and one that is closed when all ends."""
+
+
+class ServedProcess:
+    """A guard that a server started: what ``subprocess.Popen`` is for one that is a program.
+
+    Attributes
+    ----------
+    pid : int
+    stdout : file
+        What the guarded process prints.
+    returncode : int or None
+        None until the guard has ended; then 0, whatever happened: the guard's report says that.
+    """
+
+    def __init__(self, pid: int, output: int, running: int) -> None:
+        self.pid, self.stdout = pid, os.fdopen(output, "rb", buffering=0)
+        self.returncode: int | None = None
+        self._running, self._lock = running, threading.Lock()
+
+    def poll(self) -> int | None:
+        """``returncode``, as it is now."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the guard has ended; raises subprocess.TimeoutExpired after ``timeout`` seconds."""
+        with self._lock:
+            if self.returncode is None:
+                poller = select.poll()
+                poller.register(self._running, select.POLLIN)
+                if not poller.poll(None if timeout is None else 1000 * timeout):
+                    raise subprocess.TimeoutExpired("a guarded process", timeout or 0.0)
+                os.close(self._running)
+                self.returncode = 0
+            return self.returncode
+
+
+class ForkServer:
+    """The server's process, from the side that orders: started by the first order, and ended by :meth:`close` or when
+    this process ends.
+
+    Parameters
+    ----------
+    environment : mapping of str to str
+    path : sequence of str
+        The import path while it imports its modules.
+    torch : bool
+        Whether torch is one of these.
+    """
+
+    def __init__(self, environment: Mapping[str, str], path: Sequence[str], *, torch: bool = True) -> None:
+        self._environment, self._path, self._torch = environment, path, torch
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self, order: Mapping[str, Any], theirs: Sequence[int], environment: Mapping[str, str]
+    ) -> ServedProcess | None:
+        """A guarded process; None if the server has ended.
+
+        Parameters
+        ----------
+        order : mapping
+            What the guard is to run, as :func:`sdpalab.judge.sandbox.guard.main` takes it, without descriptors.
+        theirs : sequence of int
+            The process's ends of the wire, of the lifeline and of the report. They stay open here.
+        environment : mapping of str to str
+        """
+        output, output_in = os.pipe()
+        running, running_in = os.pipe()
+        text = json.dumps({**order, "environment": environment, "folder": os.getcwd()}).encode()
+        try:
+            with self._lock:
+                connection = self._socket = self._socket or self._open()
+                socket.send_fds(connection, [text], [*theirs, output_in, running_in])
+                reply = connection.recv(64)
+        except OSError:
+            reply = b""
+        finally:
+            os.close(output_in)
+            os.close(running_in)
+        if not reply.isdigit():
+            os.close(output)
+            os.close(running)
+            return None
+        return ServedProcess(int(reply), output, running)
+
+    def close(self) -> None:
+        """End the server; what it started runs on until its own judge ends it."""
+        if self._socket and self._process:
+            self._socket.close()
+            self._process.wait()
+
+    def _open(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            arguments = [str(number), str(int(self._torch)), *self._path]
+            command = [sys.executable, "-I", "-u", "-c", guard.BOOT, __name__, *arguments]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(number,), env=self._environment, start_new_session=True
+            )
+        return ours
+
+
+def main(orders: int, torch: int) -> None:
+    """Be the server: start a copy for each order, until the other side closes the socket or is gone."""
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background job ignores it from its start
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what ended
+    for name in ("torch", *_PRELOADED) if torch else _PRELOADED:
+        importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_COMPILER)
+    gc.collect()
+    gc.freeze()  # a collection in a copy would write to, and so copy, all pages
+    with socket.socket(fileno=orders) as connection:
+        while True:
+            text, fds, _, _ = socket.recv_fds(connection, _MOST_BYTES, _DESCRIPTORS)
+            if not text:
+                return
+            try:
+                pid = os.fork()
+            except OSError:
+                pid = -1
+            if not pid:
+                connection.close()
+                _guard_a_copy(json.loads(text), fds, on_interrupt)
+            for fd in fds:
+                os.close(fd)
+            with contextlib.suppress(BrokenPipeError):
+                connection.send(str(pid).encode())
+
+
+def _guard_a_copy(order: dict[str, Any], fds: Sequence[int], on_interrupt: Any) -> NoReturn:
+    """In the copy: be what a guard is that was started as a program, in its session, folder and environment."""
+    try:
+        *wire, lifeline, report, output, _ = fds
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, on_interrupt)
+        for number in (1, 2):
+            os.dup2(output, number)
+        os.close(output)
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        os.chdir(order["folder"])
+        guard.main({**order, "fds": wire, "lifeline": lifeline, "report": report}, _run_module)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _run_module(order: Mapping[str, Any]) -> NoReturn:
+    """Be the guarded process: without the guard's descriptors, and with nothing in memory that depends on the folder,
+    the environment or the path of the server."""
+    try:
+        stays = [0, 1, 2, *sorted(order["fds"])]
+        for low, high in zip(stays, [*stays[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(low + 1, high)
+        sys.path[:] = order["path"]
+        importlib.invalidate_caches()
+        tempfile.tempdir = None
+        sys.modules["numpy"].random.seed()
+        importlib.import_module(order["module"]).main(*order["fds"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)

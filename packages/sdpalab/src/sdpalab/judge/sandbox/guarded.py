@@ -1,0 +1,382 @@
+"""A guarded process, from the judge's side: started clean, reached over the wire, ended with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy.typing as npt
+
+from sdpalab.compile import Cache
+from sdpalab.errors import MachineError
+from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
+from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
+from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
+from sdpalab.judge.sandbox.messages import plain
+from sdpalab.judge.sandbox.wire import Channel, WireError
+from warpsan import prepare
+from warpsan.folders import NATIVE, SHARED_CACHE
+
+__all__ = [
+    "REQUIRED",
+    "START_SECONDS",
+    "Ending",
+    "GuardedProcess",
+    "Quota",
+    "confinement_required",
+    "describe",
+    "fork_server",
+    "simulating_process",
+]
+
+Array = npt.NDArray[Any]
+
+START_SECONDS = 120.0
+"""For a process to start: on a busy machine that takes tens of seconds."""
+
+TAIL_BYTES = 4096
+_END_SECONDS = 10.0
+"""For a guard to end everything; then it is ended itself."""
+_LAST_WORDS_SECONDS = 5.0
+"""For a process whose wire is closed to end by itself."""
+
+_server: ForkServer | None = None
+"""Of the :func:`fork_server` block that this process is in."""
+
+_GUARD = Path(__file__).with_name("guard.py")
+
+REQUIRED = "SDPALAB_REQUIRE_CONFINEMENT"
+"""Environment variable: with 1 an untrusted process that no namespaces confine is not used. Workers inherit it."""
+
+_ENVIRONMENT = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
+    *("WARPSAN_CACHE_DIR", REQUIRED),
+)
+"""The environment that a process inherits; any other variable might inform a candidate."""
+_GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Further variables for a process that uses a GPU: which GPU it is."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Limits of a process and its children.
+
+    Attributes
+    ----------
+    cpu_seconds : int
+        CPU time of each process.
+    memory_bytes : int
+        Resident memory of all of them together.
+    address_bytes : int
+        Address space of each process; 0 for no limit.
+    folder_bytes : int
+        Files in the folder of its own (in the weaker confinement: each file).
+    processes : int
+        Processes at a time.
+    """
+
+    cpu_seconds: int
+    memory_bytes: int = 16 << 30
+    address_bytes: int = 16 << 30
+    folder_bytes: int = 1 << 30
+    processes: int = 64
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: ``SIGSEGV``, ``exit code 3``, or the limit of its :class:`Quota` that it exceeded."""
+
+    how: str
+    over_quota: bool = False
+
+    @property
+    def killed(self) -> bool:
+        """True if the process got SIGKILL: from the machine, where memory runs out, from a user, or from itself."""
+        return self.how == "SIGKILL"
+
+    def __str__(self) -> str:
+        return f"the process was ended: {self.how}" if self.over_quota else f"the process ended with {self.how}"
+
+
+class GuardedProcess:
+    """A Python process that runs ``main(read_fd, write_fd)`` of a module, under :mod:`sdpalab.judge.sandbox.guard`.
+
+    Parameters
+    ----------
+    module : str
+        Full name of a module of the lab.
+    quota : Quota
+    untrusted : bool
+        Whether it runs or parses untrusted code, and is to be confined as far as this machine allows.
+    gpu : bool
+        Whether it will use a GPU. CUDA reserves more address space than any limit would allow.
+    read : sequence of Path
+        Files and folders that a confined process sees beside this Python and the lab.
+    write : Path, optional
+        The only folder that a confined process may write to beside one in memory. It is made if it is not there.
+    environment : mapping of str to str
+        Further environment variables.
+
+    Attributes
+    ----------
+    channel : Channel
+        The wire to it. The process says first that it is ready (:meth:`await_ready`).
+    confinement : str
+        ``namespaces`` or ``processes`` (see the guard); empty before :meth:`await_ready`.
+    confined_by : str
+        Which namespaces these are, or why there are none.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be started.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        quota: Quota,
+        *,
+        untrusted: bool,
+        gpu: bool = False,
+        read: Sequence[Path] = (),
+        write: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._untrusted = untrusted
+        self.confinement = self.confined_by = ""
+        self._tail = bytearray()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | ServedProcess
+        self._ended = self._closed = False
+        order_in, order_out = os.pipe()
+        answer_in, answer_out = os.pipe()
+        lifeline_in, self._lifeline = os.pipe()
+        self._report, report_out = os.pipe()
+        theirs = (order_in, answer_out, lifeline_in, report_out)
+        limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
+        order = {"module": module, "path": _path(), "untrusted": untrusted, **limits}
+        environment = {**_environment(_GPU_ENVIRONMENT if gpu else ()), **environment}
+        try:
+            if untrusted:
+                order |= _confinement(read, write, gpu)
+            copy = _server.start(order, theirs, environment) if _server and not gpu else None
+            self._process = copy or _start(order, theirs, environment)
+        except OSError as error:
+            for fd in (*theirs, order_out, answer_in, self._lifeline, self._report):
+                os.close(fd)
+            raise MachineError(f"a worker process cannot be started: {error.strerror}") from None
+        for fd in theirs:
+            os.close(fd)
+        self.channel = Channel(answer_in, order_out, alive=lambda: self._process.poll() is None)
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
+
+    def await_ready(self) -> None:
+        """Wait until the process serves its wire; raises MachineError if it does not, or is not confined although that
+        is required (:func:`confinement_required`)."""
+        try:
+            self.channel.receive(seconds=START_SECONDS, max_bytes=0)
+        except WireError as error:
+            raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
+        report = os.read(self._report, 4096).decode(errors="replace").strip()
+        self.confinement, _, self.confined_by = report.partition(" ")
+        if self._untrusted and self.confinement != "namespaces" and os.environ.get(REQUIRED) == "1":
+            raise MachineError(
+                f"this machine does not confine a kernel's processes ({self.confined_by}), and --require-confinement "
+                "asks for that: nothing of the kernel was run"
+            )
+
+    def exchange(
+        self, order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Send an order and receive its answer, whose number shows that it was not there before the order was.
+
+        Parameters
+        ----------
+        room : int
+            Bytes that the arrays of the answer may have.
+        deadline : float
+            On the clock of ``time.monotonic``.
+
+        Raises
+        ------
+        WireError
+            If no such answer comes in time.
+        """
+        number = secrets.randbits(63)
+        self.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
+        header, results = self.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        if header.get("number") != number:
+            raise WireError("message that answers no order")
+        return header, results
+
+    def ending(self) -> Ending:
+        """How the process ended, a moment after the wire was found closed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_LAST_WORDS_SECONDS)
+        if self._process.returncode is None:
+            return Ending("its end of the wire closed")
+        last = os.read(self._report, 4096).decode(errors="replace").splitlines()
+        kind, _, rest = (last[-1] if last else "").partition(" ")
+        if kind == "limit":
+            return Ending(rest, over_quota=True)
+        if kind == "exit":
+            return Ending(f"exit code {rest}")
+        if kind != "signal":
+            return Ending("SIGKILL")  # its guard was killed, and it with that
+        with contextlib.suppress(ValueError):
+            return Ending(signal.Signals(int(rest)).name)
+        return Ending(f"signal {rest}")
+
+    def quote(self) -> str:
+        """The last lines that the process printed, as the end of a sentence."""
+        if self._process.poll() is not None:
+            self._reader.join(timeout=1.0)
+        text = bytes(self._tail).decode(errors="replace")
+        lines = [line for line in map(plain, text.splitlines()) if line][-6:]
+        return f"; it last printed: {' | '.join(lines)[-600:]}" if lines else ""
+
+    def forget_output(self) -> None:
+        """Drop the output so far from later quotes."""
+        self._tail.clear()
+
+    def kill(self) -> None:
+        """End the process and its children through the guard: safe from any thread, and at any time."""
+        with self._lock:
+            ended, self._ended = self._ended, True
+            if not ended:
+                os.close(self._lifeline)
+
+    def close(self) -> None:
+        """:meth:`kill`, and return when nothing is left."""
+        self.kill()
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        # What escaped the weaker confinement may hold the pipe open: the reader is then left to the daemon thread.
+        self._reader.join(timeout=1.0)
+        self.channel.close()
+        os.close(self._report)
+
+    def _drain(self) -> None:
+        """Read all that is printed, and keep the end of it."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
+            while chunk := os.read(stream.fileno(), 1 << 16):
+                self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
+
+
+def simulating_process(
+    module: str, quota: Quota, cache: Path, read: Sequence[Path], *, gpu: bool = False
+) -> GuardedProcess:
+    """A confined process that compiles and simulates: it reads the build ``cache`` and writes to the compiled parts of
+    the simulator in it. Where that is not the user's own cache, it also reads those parts there."""
+    environment, reads, shared = {"WARPSAN_CACHE_DIR": str(cache)}, [*read, cache], Cache().root
+    if cache != shared and not gpu:
+        prepare(wait=True)  # which that process cannot keep for others
+        environment[SHARED_CACHE] = str(shared)
+        reads.append(shared / NATIVE)
+    write = cache / NATIVE
+    return GuardedProcess(module, quota, untrusted=True, gpu=gpu, read=reads, write=write, environment=environment)
+
+
+@contextlib.contextmanager
+def fork_server(*, torch: bool = True) -> Iterator[None]:
+    """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
+    has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`).
+
+    ``torch``: whether it imports torch as well, for candidates that compute with that.
+    """
+    global _server
+    before, server = _server, ForkServer(_environment(()), _path(), torch=torch)
+    _server = server
+    try:
+        yield
+    finally:
+        _server = before
+        server.close()
+
+
+def describe(confinement: str, confined_by: str) -> str:
+    """A process's confinement and what it rests on, in words."""
+    if confinement == "namespaces":
+        return f"namespaces ({confined_by.replace(',', ', ')})"
+    return (
+        f"NOT CONFINED: processes without namespaces ({confined_by}), which can read and change files of this user and "
+        "escape; no build is reused"
+    )
+
+
+@contextlib.contextmanager
+def confinement_required(required: bool) -> Iterator[None]:
+    """In this block, if ``required``, a process that is not confined by namespaces ends with a MachineError."""
+    before = os.environ.get(REQUIRED)
+    if required:
+        os.environ[REQUIRED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(REQUIRED, None)
+        else:
+            os.environ[REQUIRED] = before
+
+
+def _confinement(read: Sequence[Path], write: Path | None, gpu: bool) -> dict[str, Any]:
+    """What the guard needs to confine a process; raises OSError if the folder cannot be made."""
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+    view = view_of(_path(), read=read, write=() if write is None else (write,), gpu=gpu)
+    return {
+        "view": view,
+        "writes": write is not None,
+        "filter": call_filter(gpu=gpu).hex(),
+        "bubblewrap": bubblewrap_command(view, PRIVATE, same=SAME_FOLDER),
+    }
+
+
+def _start(
+    order: Mapping[str, Any], theirs: tuple[int, int, int, int], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a guard as a program; ``theirs`` are the process's ends of the wire, of the lifeline and of the report."""
+    *fds, lifeline, report = theirs
+    text = json.dumps({**order, "fds": fds, "lifeline": lifeline, "report": report})
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_GUARD), text],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=theirs,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _path() -> list[str]:
+    """This process's own path: what PYTHON* variables made of it is settled, and ``-I`` adds nothing."""
+    return [entry or str(Path.cwd()) for entry in sys.path] + [str(Path(__file__).resolve().parents[3])]
+
+
+def _environment(more: tuple[str, ...]) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
+    return inherited | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

@@ -1,0 +1,476 @@
+"""A candidate, from the judge's side: the processes that hold it, run it on request, and can always be ended.
+
+A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
+comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from sdpalab.compile import Cache
+from sdpalab.errors import MachineError, UserError
+from sdpalab.inputs import loud_padding
+from sdpalab.judge.algebra.stage import reordered
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.sandbox.candidate import CandidateSpec
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota, simulating_process
+from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.new_builds import MOST_BUILDS, keep_builds
+from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
+from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import problem_buffers
+from sdpalab.problem import Problem
+from warpsan import DEFAULT_NUMERICS
+from warpsan.gpus import default_sms
+
+__all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+M = TypeVar("M", bound=Message)
+
+POISONS = (0xFF, 0x3C)
+"""Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
+
+EXECUTOR = "sdpalab.judge.sandbox.executor"
+"""The module that executes plans, in a process of its own."""
+
+_BUILD_SECONDS = 120.0
+"""Wall clock for the plan and the builds of a case on a GPU, before the time of its runs begins."""
+
+
+class CandidateDied(Exception):
+    """A process is gone or had to be ended: the status of the case, and why."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class CandidateProcesses:
+    """One candidate, loaded, until :meth:`close` ends its processes with all that they started.
+
+    Parameters
+    ----------
+    candidate_spec : CandidateSpec
+        The candidate.
+    problems : tuple of Problem
+        The problems to run, so that it can report at once which of them it does not support.
+    arch : str, optional
+        What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
+        says, or what the GPU is.
+    sms : int, optional
+        Multiprocessors that a kernel's plans are for. Default: the GPU's, or those of the GPU that stands for the
+        architecture.
+    config : mapping of str to str, optional
+        Knobs that differ from the kernel's default.
+    timeout : float
+        Seconds of wall clock for one :meth:`run` or :meth:`attempt`; on a GPU builds are not in it.
+    gpu : bool
+        Whether the kernel runs on the GPU instead of the simulator.
+    max_steps : int, optional
+        Of the simulator, for one warp (:func:`warpsan.launch`).
+    numerics : str
+        Of the simulator, for every launch (:func:`warpsan.launch`).
+    on_plan : callable, optional
+        Given each problem, the launch plan that is about to be executed for it, and the architecture.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of the kernel.
+
+    Attributes
+    ----------
+    about : dict
+        The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it
+        runs on.
+    alone : bool
+        Whether nothing else keeps the cores busy: one launch on the simulator may then use all of them.
+
+    Raises
+    ------
+    UserError
+        If the candidate does not load, with what it said; or the GPU does not run code for ``arch``.
+    MachineError
+        If the process does not even start, or there is no GPU.
+    """
+
+    def __init__(
+        self,
+        candidate_spec: CandidateSpec,
+        problems: tuple[Problem, ...],
+        *,
+        arch: str | None,
+        sms: int | None = None,
+        config: Mapping[str, str] | None,
+        timeout: float,
+        gpu: bool = False,
+        max_steps: int | None = None,
+        numerics: str = DEFAULT_NUMERICS,
+        on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
+        include_dirs: Sequence[Path] = (),
+    ) -> None:
+        self._numerics, self.alone = numerics, False
+        self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
+        self._timeout = self._seconds = timeout
+        self._on_gpu = gpu
+        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
+        self._deadline = 0.0
+        self._executor: GuardedProcess | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._reads = (*candidate_spec.files, *self._include_dirs)
+        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
+        try:
+            self._candidate.await_ready()
+            # Where candidates are not confined, one of them may have put a build of another kernel into a cache.
+            confined = self._candidate.confinement == "namespaces"
+            self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
+            device = ""
+            if gpu:
+                self._executor = self._start_executor(gpu=True)
+                device, arch, gpu_sms = self._open_gpu(self._executor, arch)
+                sms = sms or gpu_sms
+            order = {
+                "do": "load",
+                "kind": candidate_spec.kind,
+                "spec": candidate_spec.spec,
+                "arch": arch,
+                "sms": sms,
+                "config": None if config is None else dict(config),
+                "problems": [problem.to_dict() for problem in problems],
+            }
+            self.about = self._load(order, candidate_spec.pickle)
+            self._arch = arch or str(self.about["arch"])
+            if self.about["kind"] == "cuda":
+                self.about["sms"] = sms or default_sms(self._arch)
+            if device:
+                self.about["device"] = device
+            elif self.about["kind"] == "cuda":
+                self._executor = self._start_executor(gpu=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self,
+        problem: Problem,
+        inputs: Arrays,
+        other: Arrays | None = None,
+        *,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> Answer:
+        """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
+
+        A kernel's second run has another padding, too (:func:`sdpalab.inputs.loud_padding`): on none may it depend.
+
+        Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
+        by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
+        kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
+        in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
+        log-sum-exp computes it in the first run, and gets a null pointer in the second.
+
+        Returns
+        -------
+        reply, outputs
+            As :class:`~sdpalab.judge.sandbox.messages.Reply`, with ``confinement`` (how the candidate's process is
+            confined, see :mod:`sdpalab.judge.sandbox.guard`); and the arrays ``first``, ``second`` and perhaps
+            ``other`` and ``lse``.
+
+        Raises
+        ------
+        CandidateDied
+            If a process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
+        """
+        runs = [("first", inputs, False)]
+        if other is not None and self._executor is None:
+            runs.append(("other", other, True))
+        # Tensors of torch have a maximum that keeps NaN.
+        second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
+        runs.append(("second", second, False))
+        self._begin()
+        outputs: dict[str, Array] = {}
+        notes: dict[str, Any] = {}
+        changed: set[str] = set()
+        try:
+            plans = self._plans(problem)
+            for name, arrays, reuse in runs:
+                first = name == "first"
+                plan = plans and (plans.full if first else plans.bare)
+                poison = POISONS[not first]
+                # With checks the code is another, which is there already.
+                watched = not notes.get("hazards")
+                reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
+                outputs[name] = results["o"]
+                if first and self.about["lse"]:
+                    outputs["lse"] = results["lse"]
+                if not notes:
+                    notes = reply
+                elif reply.get("hazards") and not notes.get("hazards"):  # without the log-sum-exp it may have its own
+                    notes |= {field: reply[field] for field in ("hazards", "hazard_count", "groups")}
+                changed |= set(reply.get("changed", ()))
+            if plans is None:
+                self._look_again(outputs["second"])
+        except _Failed as failure:
+            if notes.get("hazards"):  # of a run before: they say more than how this one ended
+                hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
+                return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
+            return failure.reply, {}
+        return {**notes, "changed": sorted(changed)}, outputs
+
+    def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
+        """Run the candidate once, without the log-sum-exp; the output, if there is one, is called ``o``.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem)
+            reply, results = self._once(
+                problem.to_dict(), inputs, plans and plans.bare, POISONS[0], reuse=False, watched=True
+            )
+        except _Failed as failure:
+            return failure.reply, {}
+        return reply, {"o": results["o"]}
+
+    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
+        """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
+
+        It has the knobs that the kernel names for that, where none was asked for. ``draws`` are those of
+        :func:`sdpalab.judge.algebra.stage.drawn`. The reply has ``ring`` and ``ptx_sha256``, or
+        ``not_algebraic``, or a ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``.
+        A kernel that is not algebraic with its log-sum-exp is run again without: ``lse_refusal`` then says why.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem, ring=True)
+            assert plans is not None  # a callable has none
+            assert self._executor is not None
+            order = {"do": "ring", "arch": self._arch, "cache": str(self._cache.root), "poison": POISONS[0]}
+            order |= {"max_steps": self._max_steps, "reordered": reordered(problem)}
+            room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
+            sent = {  # the wire has no uint16
+                name: array.view(np.float16) if array.dtype == np.uint16 else array for name, array in draws.items()
+            }
+            reply, outputs = self._ask(self._executor, order, {"plan": plans.full, **sent}, room)
+            refusal = str(reply.get("not_algebraic", ""))
+            if not refusal or not self.about["lse"]:
+                return reply, outputs
+            reply, outputs = self._ask(self._executor, order, {"plan": plans.bare, **sent}, room)
+            return {**reply, "lse_refusal": refusal}, outputs
+        except _Failed as failure:
+            return failure.reply, {}
+
+    def close(self) -> None:
+        """End the processes, and whatever they started."""
+        for process in self._processes():
+            process.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def kill(self) -> None:
+        """End the processes: safe from another thread, whose :meth:`run` then fails."""
+        for process in self._processes():
+            process.kill()
+
+    def _own_cache(self) -> Path:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="sdpalab-cache-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise MachineError(f"there is no room for a temporary folder: {error.strerror}") from None
+        return Path(self._folder.name)
+
+    def _processes(self) -> tuple[GuardedProcess, ...]:
+        return (self._candidate, self._executor) if self._executor else (self._candidate,)
+
+    def _start_executor(self, *, gpu: bool) -> GuardedProcess:
+        process = simulating_process(EXECUTOR, self._quota, self._cache.root, self._reads, gpu=gpu)
+        try:
+            process.await_ready()
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
+        """Open the GPU in the executor; return its name, the architecture to build for, and its multiprocessors."""
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            header, _ = process.exchange({"do": "open", "arch": arch}, {}, 0, deadline)
+            reply = _checked(ExecutorReply, header)
+        except WireError as error:
+            raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
+        if reply.status is not None:
+            raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
+        return reply.device, reply.arch, reply.sms
+
+    def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
+        process = self._candidate
+        try:
+            about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
+        except WireTimeout:
+            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
+        except WireClosed:
+            ending = process.ending()
+            kind = MachineError if ending.killed else UserError
+            raise kind(f"the candidate does not load: {ending}{process.quote()}") from None
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+        if not about.get("ok"):
+            refusal = MachineError if about.get("machine") else UserError
+            raise refusal(plain(str(about.get("message", "the candidate does not load"))))
+        try:
+            checked = _checked(About, about).model_dump()
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+        sums = "" if self._numerics == DEFAULT_NUMERICS else f", numerics {self._numerics}"
+        simulator = f"simulator {checked['arch']}{sums}"
+        device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        return {**checked, "device": device}
+
+    def _begin(self) -> None:
+        """Begin what :attr:`_timeout` limits."""
+        self._limit(_BUILD_SECONDS if self._on_gpu else self._timeout)
+        self._candidate.forget_output()
+
+    def _limit(self, seconds: float) -> None:
+        """Set the time limit, in seconds from now."""
+        self._deadline, self._seconds = time.monotonic() + seconds, seconds
+
+    def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
+        """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
+        if self._executor is None:
+            return None
+        lse = bool(self.about["lse"])
+        order = {"do": "plan", "problem": problem.to_dict(), "ring": ring}
+        _, results = self._ask(self._candidate, order, {}, MOST_PLAN)
+        try:
+            data = results["plan"].tobytes() if "plan" in results else b""
+            plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs)
+        except PlanError as error:
+            raise _Failed(Status.BUILD_FAILED, str(error)) from None
+        if self._on_plan is not None:
+            self._on_plan(problem, plan, self._arch)
+        plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
+        if self._on_gpu:
+            order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
+            # First and apart, so that the short time which a GPU gets is for running alone.
+            self._ask(
+                self._executor,
+                order,
+                {"plan": plans.full},
+                0,
+            )
+            self._limit(self._timeout)
+        return plans
+
+    def _once(
+        self,
+        problem: Mapping[str, Any],
+        inputs: Arrays,
+        plan: Array | None,
+        poison: int,
+        reuse: bool,
+        watched: bool,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> Answer:
+        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+        if plan is None or self._executor is None:
+            process = self._candidate
+            memory = {"poison": poison, "reuse": reuse, "layout": layout}
+            order = {"do": "call", "problem": problem, **memory}
+            reply, results = self._ask(process, order, inputs, room)
+        else:
+            process = self._executor
+            settings = {"arch": self._arch, "cache": str(self._cache.root), "poison": poison, "watched": watched}
+            settings |= {"max_steps": self._max_steps, "numerics": self._numerics, "alone": self.alone}
+            reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+        if "o" not in results:
+            raise self._died(process, WireError("message without an output"))
+        held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
+        return {**reply, **held}, results
+
+    def _look_again(self, sent: Array) -> None:
+        """Fail if the output of the last call is no longer what it was when the call returned."""
+        _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
+        if "o" not in results or results["o"].tobytes() != sent.tobytes():
+            raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
+
+    def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
+        """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
+        try:
+            if process is self._candidate:
+                header, results = process.exchange(order, arrays, room, self._deadline)
+                reply = _checked(Reply, header).model_dump(exclude_unset=True)
+            else:
+                header, results = process.exchange(order, arrays, room + MOST_BUILDS, self._deadline)
+                checked = _checked(ExecutorReply, header)
+                reply = checked.model_dump(exclude_unset=True, exclude={"builds"})
+                keep_builds(self._cache, checked.builds, results)
+        except WireError as error:
+            raise self._died(process, error) from None
+        if reply["status"] is not None:
+            # What a kernel has left unusable is of use to no other case.
+            if reply.get("lost"):
+                raise CandidateDied(Status(reply["status"]), reply["reason"])
+            raise _Failed(Status(reply["status"]), reply["reason"], reply.get("groups", ()))
+        return reply, results
+
+    def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
+        """The failure behind a missing or malformed answer."""
+        if isinstance(error, WireTimeout):
+            return CandidateDied(Status.TIMED_OUT, f"no answer within {self._seconds:g} s{process.quote()}")
+        closed = isinstance(error, WireClosed)
+        ending = process.ending() if closed else None
+        why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"
+        if process is not self._candidate:
+            # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
+            return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
+        if ending is not None and ending.killed:
+            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
+        timed_out = ending is not None and ending.how == "SIGXCPU"
+        return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
+
+
+class _Plans(NamedTuple):
+    """A kernel's plan as it is sent: with the log-sum-exp, if it writes that, and without."""
+
+    full: Array
+    bare: Array
+
+
+def _as_bytes(plan: SentPlan) -> Array:
+    return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
+
+
+class _Failed(Exception):
+    """A process answered with a failure, or with a message that implies one."""
+
+    def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(reason)
+        self.reply = {"status": status.value, "reason": reason, "groups": groups}
+
+
+def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
+    """``header`` as a message of that kind; a WireError if it is malformed."""
+    try:
+        return kind.model_validate(header)
+    except ValidationError as error:
+        raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

@@ -1,0 +1,234 @@
+"""The messages of the worker processes: the schema of each answer. Any other message is refused unread."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from sdpalab.judge.verdict import Status
+
+__all__ = [
+    "MOST_TEXT",
+    "About",
+    "DeclaredNumerics",
+    "ExecutorReply",
+    "KernelDescription",
+    "KernelReply",
+    "Message",
+    "Reply",
+    "hazard_reason",
+    "plain",
+]
+
+MOST_TEXT = 4000
+"""Most characters of a candidate's text that are shown."""
+
+MOST_CODE = 500
+"""Most characters of a source line."""
+
+_FAILURES = {status.value for status in Status if status not in (Status.PASSED, Status.INTERRUPTED)}
+
+
+def plain(text: str) -> str:
+    """``text`` in one line, of at most :data:`MOST_TEXT` characters, without control characters."""
+    shown = " ".join(text[: MOST_TEXT + 1].split())
+    # Categories C*: control and format characters (escape sequences, reversed text), surrogates, private ones.
+    shown = "".join("?" if unicodedata.category(char).startswith("C") else char for char in shown)
+    return shown if len(text) <= MOST_TEXT else f"{shown[: MOST_TEXT - 4]} ..."
+
+
+Text = Annotated[str, AfterValidator(plain)]
+
+
+def _code(text: str) -> str:
+    """A source line as it stands, but without control characters, and not endless."""
+    return "".join(
+        "?" if unicodedata.category(char).startswith("C") else char for char in text.expandtabs(1)[:MOST_CODE]
+    )
+
+
+Code = Annotated[str, AfterValidator(_code)]
+
+
+class Message(BaseModel):
+    """Base of the messages: strict types, nothing is converted."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class DeclaredQuantisation(Message):
+    """See :class:`sdpalab.kernels.declarations.Quantisation`."""
+
+    dtype: Text
+    rows: int
+
+
+class DeclaredNumerics(Message):
+    """See :class:`sdpalab.kernels.declarations.Numerics`."""
+
+    accumulate: Text
+    probabilities: Text
+    probability_scale: float
+    quantised: DeclaredQuantisation | None
+    normalise: Text
+    products: Text = "problem"
+    tanh: Text = "float32"
+    accumulate_terms: int | None = None
+
+
+class About(Message):
+    """The description of a loaded candidate.
+
+    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
+    it does not compute it; ``declares_support``, whether it says so itself. ``arch`` is what it is built for, which is
+    its own choice where the judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``,
+    whether it writes the log-sum-exp; ``algebraic``, the knobs that the stage in exact arithmetic changes. A callable
+    declares nothing but what it ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default.
+    """
+
+    kind: Literal["cuda", "callable"]
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    config: Text = ""
+    arch: Annotated[Text, Field(max_length=20)] = ""
+    refuses: Text | None = None
+    lse: bool = False
+    algebraic: Text = ""
+    numerics: DeclaredNumerics | None = None
+    declares_support: bool = False
+    rejects: list[Text | None] = []
+    takes: list[Text] = []
+
+    @model_validator(mode="after")
+    def _a_callable_declares_nothing(self) -> About:
+        if (self.kind == "callable") != (self.numerics is None):
+            raise ValueError(f"a {self.kind} candidate with numerics {self.numerics}")
+        if (self.kind == "callable") != (not self.arch) or (self.kind == "callable" and self.lse):
+            raise ValueError(f"a {self.kind} candidate for {self.arch or 'no architecture'}, with LSE {self.lse}")
+        return self
+
+
+class Reply(Message):
+    """How something went: a failure and its reason, or ``status`` None with what was noticed."""
+
+    status: str | None
+    reason: Text = ""
+    memory_poisoned: bool | None = None
+    changed: list[Text] = []
+
+    @model_validator(mode="after")
+    def _a_failure_or_nothing(self) -> Reply:
+        """A worker can report a failure with a reason, but not that a case passed."""
+        if self.status is not None and (self.status not in _FAILURES or not self.reason):
+            raise ValueError(f"status {self.status!r} with reason {self.reason!r}")
+        return self
+
+
+class SentParty(Message):
+    """See :class:`warpsan.report.groups.Party`."""
+
+    place: Text
+    column: int
+    line: Code
+    text: Text
+    who: Text
+    frames: list[Text]
+
+
+class SentGroup(Message):
+    """See :class:`warpsan.report.groups.HazardGroup`."""
+
+    kind: Text
+    message: Text
+    what: Text
+    advice: Text
+    here: SentParty
+    other: SentParty | None
+    instructions: list[Text]
+    runs: list[Text]
+    suppressed: Text
+
+
+class NewBuild(Message):
+    """An entry of the build cache that the executor has made; its files come beside it, as bytes."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    files: list[Literal["kernel.ptx", "kernel.cubin", "build.json"]]
+
+
+class ExecutorReply(Reply):
+    """Fields that only the executor may send, not a candidate's process.
+
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
+    is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
+    many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
+    ``builds`` are new ones, which the judge keeps.
+    ``set_aside`` names the host code of a source, which is not compiled.
+    """
+
+    device: Text = ""
+    arch: Text = ""
+    sms: Annotated[int, Field(ge=0)] = 0
+    lost: bool = False
+    ptx_sha256: list[Text] = []
+    hazards: list[Text] = []
+    hazard_count: int = 0
+    groups: list[SentGroup] = []
+    ring: Text = ""
+    not_algebraic: Text = ""
+    builds: list[NewBuild] = []
+    set_aside: Text = ""
+
+
+Knob = int | Text
+Knobs = dict[Text, Knob]
+
+
+class KernelDescription(Message):
+    """What a user's file holds: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a problem.
+
+    Of a callable there is only its name. ``source`` is text that is compiled or hashed, and never shown.
+    """
+
+    kind: Literal["kernel", "callable"]
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    idea: Text = ""
+    source: str = ""
+    configs: list[Knobs] = [{}]
+    knobs: dict[Text, list[Knob]] = {}
+    min_arch: int = 0
+    only_arch: Annotated[Text, Field(max_length=20)] = ""
+    lse: bool = False
+
+    @model_validator(mode="after")
+    def _has_a_default(self) -> KernelDescription:
+        if not self.configs:
+            raise ValueError("a kernel without a configuration")
+        return self
+
+
+class LaunchNeeds(Message):
+    """What a launch asks of an SM before it is compiled: threads of a block, bytes of dynamic shared memory."""
+
+    threads: int
+    dynamic_smem: int
+
+
+class KernelReply(Reply):
+    """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
+
+    about: KernelDescription | None = None
+    refusal: Text | None = None
+    config: Knobs | None = None
+    numerics: DeclaredNumerics | None = None
+    limits: dict[Text, int | float | Text | None] | None = None
+    survey: list[Text | list[LaunchNeeds]] | None = None
+
+
+def hazard_reason(reply: Mapping[str, Any]) -> str:
+    """The first hazard that a reply has, and how many more there are."""
+    more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
+    return f"{reply['hazards'][0]}{more}"

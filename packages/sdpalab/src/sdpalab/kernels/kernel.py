@@ -1,0 +1,412 @@
+"""The interface of a kernel: source, knobs, supported problems, and what it declares
+(:mod:`sdpalab.kernels.declarations`)."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.declarations import (
+    MISSION_LIMITS,
+    Config,
+    Knob,
+    Numerics,
+    Quantisation,
+    StaticLimits,
+    UnsupportedProblem,
+    check_takes,
+    extra_constants,
+)
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
+from sdpalab.kernels.tuned import tuned_kernel
+from sdpalab.problem import ARRAYS, Problem
+from warpsan.build import DEFAULT_ARCH
+from warpsan.gpus import default_sms
+
+__all__ = [
+    "DEFAULT_ARCH",
+    "MISSION_LIMITS",
+    "Config",
+    "CudaKernel",
+    "Kernel",
+    "Knob",
+    "Numerics",
+    "Quantisation",
+    "StaticLimits",
+    "Supports",
+    "UnsupportedProblem",
+    "check_takes",
+    "extra_constants",
+    "supports_all",
+]
+
+PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
+Supports = Callable[[Problem], "str | bool | None"]
+
+
+def supports_all(problem: Problem) -> None:
+    """The ``supports`` of a kernel that has none."""
+
+
+class Kernel(ABC):
+    """Base of the kernels that the lab builds, in any language."""
+
+    name: str
+    configs: Sequence[Mapping[str, Knob]]
+    supports: Supports
+    reject: Callable[[Problem, Config], str | None]
+    numerics: Numerics | Callable[[Config], Numerics]
+    limits: StaticLimits | Callable[[Problem], StaticLimits]
+    min_arch: int
+    only_arch: str
+    knobs: Mapping[str, Sequence[Knob]]
+    lse: bool
+    takes: Collection[str]
+    algebraic: Mapping[str, Knob] = MappingProxyType({})
+    idea: str
+
+    @abstractmethod
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
+        """The complete plan of a problem and a configuration that suit the kernel; with ``lse`` if it writes that."""
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path | None:
+        """Where the source lies; None if it is in no file."""
+
+    @property
+    def default_config(self) -> Config:
+        """The first configuration."""
+        return Config(self.configs[0])
+
+    @property
+    def default_arch(self) -> str:
+        """The default architecture: the mission's, or the first that it runs on."""
+        if self.only_arch:
+            return self.only_arch
+        return DEFAULT_ARCH if self.min_arch <= _number(DEFAULT_ARCH) else f"sm_{self.min_arch}"
+
+    def arch_reason(self, arch: str) -> str | None:
+        """None if the kernel can be built for ``arch``, such as ``sm_89``, otherwise why not."""
+        if self.only_arch and arch != self.only_arch:
+            return f"kernel {self.name} uses what only {self.only_arch} has, and cannot be built for {arch}"
+        if _number(arch) < self.min_arch:
+            return f"kernel {self.name} needs sm_{self.min_arch} or later, not {arch}"
+        return None
+
+    def space(self, problem: Problem) -> Iterator[Config]:
+        """Every configuration that a search for ``problem`` may try: all combinations of ``knobs`` that suit it.
+
+        Knobs without values to try keep their default.
+        """
+        for values in product(*self.knobs.values()):
+            config = self.default_config.but(**dict(zip(self.knobs, values, strict=True)))
+            if self.reject_reason(problem, config) is None:
+                yield config
+
+    @property
+    def declares_support(self) -> bool:
+        """Whether the kernel says which problems it supports, and so claims to compute them."""
+        return self.supports is not supports_all
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """None if ``problem`` has nothing that the kernel does not take, and it supports it; otherwise why not."""
+        missing = [name for name in problem.extras if name not in self.takes]
+        if missing:
+            return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
+        answer = self.supports(problem)
+        if answer is False:
+            return f"kernel {self.name} does not support {problem.label}"
+        return answer if isinstance(answer, str) else None
+
+    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+        reason = self.unsupported(problem)
+        if reason is not None:
+            return reason
+        return self.reject(problem, self.default_config if config is None else config)
+
+    def config_with(self, settings: Mapping[str, str]) -> Config:
+        """The default configuration with ``--set KEY=VALUE`` applied.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If the kernel has no such knob, or the value is not of the knob's type.
+        """
+        default = self.default_config
+        changes: dict[str, Knob] = {}
+        for name, text in settings.items():
+            if name not in default:
+                known = ", ".join(sorted(default)) or "none"
+                raise UnsupportedProblem(f"kernel {self.name} has no knob {name!r}; its knobs are: {known}")
+            if isinstance(default[name], int):
+                try:
+                    changes[name] = int(text)
+                except ValueError:
+                    raise UnsupportedProblem(f"knob {name} takes an integer, not {text!r}") from None
+            else:
+                changes[name] = text
+        return default.but(**changes)
+
+    def numerics_of(self, config: Config | None = None) -> Numerics:
+        """The arithmetic this kernel declares for ``config`` (default: the default configuration).
+
+        Raises
+        ------
+        UserError
+            If it does not declare a Numerics.
+        """
+        config = self.default_config if config is None else config
+        declared = self.numerics(config) if callable(self.numerics) else self.numerics
+        if not isinstance(declared, Numerics):
+            what = f"numerics of configuration {config}" if config else "numerics"
+            raise UserError(f"kernel {self.name}: {what} must be a Numerics, not {type(declared).__name__}")
+        return declared
+
+    def static_limits(self, problem: Problem) -> StaticLimits:
+        """The limits this kernel declares for ``problem``."""
+        return self.limits(problem) if callable(self.limits) else self.limits
+
+    def config_for(self, problem: Problem, gpu: str | None) -> Config:
+        """The tuned default for ``problem`` on the GPU of that name (``gpus.json``), or else the default configuration.
+
+        See :mod:`sdpalab.kernels.tuned`: there is one only with a verdict at level full.
+        """
+        return self.default_config if gpu is None else tuned_kernel(self, problem, gpu).default_config
+
+    def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
+        """``config`` with a value for each knob that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
+        return config
+
+    def launch_plan(
+        self,
+        problem: Problem,
+        config: Config | None = None,
+        *,
+        lse: bool = False,
+        sms: int | None = None,
+        gpu: str | None = None,
+    ) -> LaunchPlan:
+        """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
+
+        With ``lse`` it has the output of that name (:func:`~sdpalab.kernels.plan.problem_buffers`), too; the code is
+        the same, which is given a null pointer otherwise.
+
+        Parameters
+        ----------
+        sms : int, optional
+            Streaming multiprocessors of the GPU that it is for: grids, and what follows from them in the code, may
+            depend on it. Default: those of the GPU that stands for :attr:`default_arch`
+            (:func:`warpsan.gpus.default_gpu`).
+        gpu : str, optional
+            Name of the GPU: without a ``config`` the plan then takes the tuned default (:meth:`config_for`).
+
+        Raises
+        ------
+        UnsupportedProblem
+            If :meth:`reject_reason` has one, or ``lse`` is set for a kernel that writes none.
+        """
+        config = self.config_for(problem, gpu) if config is None else config
+        reason = self.reject_reason(problem, config)
+        if reason is not None:
+            raise UnsupportedProblem(reason)
+        if lse and not self.lse:
+            raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
+        sms = default_sms(self.default_arch) if sms is None else sms
+        plan = self._plan(problem, self.resolved(problem, config, sms))
+        absent = [name for name in ARRAYS if name in self.takes and name not in problem.array_shapes]
+        for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
+            plan = plan.without(name)
+        return plan
+
+
+@dataclass(frozen=True)
+class CudaKernel(Kernel):
+    """A kernel in CUDA C++ with the Python that launches it; what a user's file defines, and what the registry holds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kernel in tables and records.
+    source : str or Path
+        CUDA C++ text, or the path of a ``.cu`` file (a relative one from the folder of the Python file).
+    entry : str
+        C++ name expression of the ``__global__`` function.
+    plan : callable
+        ``plan(problem, config) -> LaunchPlan | Launch``. A bare Launch runs on the buffers ``q k v o``, contiguous
+        [B, H, S, D] in the problem's dtype.
+    configs : sequence of mapping
+        Configurations worth having; the first is the default. Each knob becomes a macro of the build.
+    supports : callable
+        ``supports(problem)`` returns None (or True) for yes, otherwise the reason as a str (or False).
+    reject : callable, optional
+        ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
+        anything is compiled.
+    numerics : Numerics or callable, optional
+        The arithmetic that the kernel declares; a callable is called as ``numerics(config)``, before ``reject``.
+    limits : StaticLimits or callable, optional
+        Limits on its resources; a callable is called as ``limits(problem)``.
+    min_arch : int
+        Least compute capability times ten, such as 80.
+    only_arch : str, optional
+        The one architecture that it can be built for, such as ``sm_90a``, if it uses what others lack.
+    knobs : mapping of str to sequence
+        Values of each knob that a search should try; what does not suit a problem is left out by ``reject``.
+    lse : bool
+        Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
+        ``"lse"``, a pointer that may be null.
+    takes : collection of str
+        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``, ``kv_lengths``,
+        ``attn_mask``, ``alibi_slopes``, ``sinks``. A problem with any other is refused. The last four are buffers of
+        these names (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; it is a null
+        pointer where a problem lacks one.
+    variant : str or Path, optional
+        Source for the problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, where the
+        code for all others is to stay as it is; only this source then gets the macros of what it ``takes``.
+    resolve : callable, optional
+        ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
+        ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
+    include_dirs : sequence of str or Path
+        Folders for ``#include`` beside that of the source, such as a library's; a relative one from the folder of the
+        Python file. The lab's headers, CUDA's and the standard headers (libcu++) need none.
+    options : sequence of str
+        Further options of NVRTC, such as ``-default-device``, which CUTLASS needs, from the list of
+        :mod:`warpsan.build.options`.
+    algebraic : mapping of str to knob
+        Knobs of the judge's stage in exact arithmetic (:mod:`sdpalab.judge.algebra`) in place of the default ones:
+        those with which no instruction lacks a meaning there, such as exponentials without a polynomial.
+    macros : callable, optional
+        ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
+        be the plan's alone, and some macros follow from the problem.
+    idea : str
+        The one idea of the kernel in one line.
+
+    Notes
+    -----
+    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and one for
+    a problem in float32 ``DTYPE_FLOAT32`` (1). A kernel that takes them also gets
+
+    - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part of it where there is no window);
+    - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
+    - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
+      ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
+    """
+
+    name: str
+    source: str | Path
+    entry: str
+    plan: PlanFunction
+    configs: Sequence[Mapping[str, Knob]] = ({},)
+    supports: Supports = supports_all
+    reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
+    numerics: Numerics | Callable[[Config], Numerics] = field(default_factory=Numerics)
+    limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)
+    min_arch: int = 80
+    only_arch: str = ""
+    knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
+    lse: bool = False
+    takes: Collection[str] = ()
+    variant: str | Path | None = None
+    resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
+    include_dirs: Sequence[str | Path] = ()
+    options: Sequence[str] = ()
+    algebraic: Mapping[str, Knob] = field(default_factory=dict)
+    macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
+    idea: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("source", "variant"):
+            path = getattr(self, name)
+            if isinstance(path, Path) and not path.is_absolute():
+                object.__setattr__(self, name, _caller_directory() / path)
+        if isinstance(self.include_dirs, (str, Path)) or isinstance(self.options, str):
+            raise UserError(f"kernel {self.name!r}: include_dirs and options are lists, such as ['include']")
+        folders = tuple(Path(folder) for folder in self.include_dirs)
+        if any(not folder.is_absolute() for folder in folders):
+            folders = tuple(_caller_directory() / folder for folder in folders)
+        for folder in folders:
+            if not folder.is_dir():
+                raise UserError(f"kernel {self.name!r}: include_dirs names {folder}, which is not a folder")
+        object.__setattr__(self, "include_dirs", folders)
+        if not self.configs:
+            raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+        check_takes(self.name, self.takes)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the ``.cu`` file lies; None for a text."""
+        return self.source.parent if isinstance(self.source, Path) else None
+
+    def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
+        return self.resolve(problem, config, sms)
+
+    def module(self, problem: Problem, config: Config) -> Module:
+        """The translation unit for this problem and a configuration that leaves no knob open (:meth:`resolved`)."""
+        source = self.variant if self.variant is not None and problem.extras else self.source
+        if isinstance(source, Path):
+            try:
+                text = source.read_text()
+            except OSError as error:
+                raise UserError(f"kernel {self.name}: cannot read {source}: {error.strerror}") from None
+            file_name = source.name
+            directories: tuple[Path, ...] = (source.parent,)
+        else:
+            text, file_name, directories = source, f"{self.name}.cu", ()
+        traits = {
+            "HEAD_DIM": problem.head_dim,
+            "CAUSAL": int(problem.causal),
+            "DTYPE_BF16": int(problem.dtype == "bfloat16"),
+            **({"DTYPE_FLOAT32": 1} if problem.dtype == "float32" else {}),
+            **(extra_constants(problem, self.takes) if self.variant is None or problem.extras else {}),
+        }
+        macros = self.macros(problem, config)
+        defines = {name: str(value) for name, value in {**traits, **macros}.items()}
+        directories += tuple(Path(folder) for folder in self.include_dirs)
+        return Module(file_name, text, self.entry, defines, directories, tuple(self.options))
+
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
+        planned = self.plan(problem, config)
+        extra: tuple[Buffer, ...] = ()
+        if isinstance(planned, Launch):
+            steps: tuple[Step, ...] = (planned,)
+        else:
+            steps, extra = planned.steps, planned.buffers
+        own = self.module(problem, config)
+        named = {buffer.name: buffer for buffer in extra}
+        known = tuple(
+            replace(buffer, fill=named[buffer.name].fill) if buffer.name in named else buffer
+            for buffer in problem_buffers(problem, lse=self.lse)
+        )
+        names = {buffer.name for buffer in known}
+        buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
+        return LaunchPlan(buffers, tuple(_with_module(step, own) for step in steps))
+
+
+def _with_module(step: Step, own: Module) -> Step:
+    """The step, a launch without a module of its own with the kernel's."""
+    if not isinstance(step, Launch) or step.module is not None:
+        return step
+    return replace(step, module=replace(own, entry=step.entry or own.entry))
+
+
+def _number(arch: str) -> int:
+    """89 of ``sm_89``; 0 for any other text, which the build refuses by name."""
+    return int("".join(filter(str.isdigit, arch)) or 0)
+
+
+def _caller_directory() -> Path:
+    """Directory of the Python file that constructs a CudaKernel, so that ``Path("my.cu")`` lies beside it."""
+    # inspect.stack() would look for each frame's source in all modules: 0.7 s for the registry where torch is imported.
+    for frame, _ in traceback.walk_stack(inspect.currentframe()):
+        name = frame.f_code.co_filename
+        if name not in (__file__, "<string>"):
+            return Path(name).resolve().parent
+    return Path.cwd()

@@ -1,0 +1,162 @@
+"""Races and memory errors of a kernel: its launches on the simulator, in every schedule, with all checks.
+
+A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
+repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+
+from sdpalab.compile import Cache, build, set_aside
+from sdpalab.errors import UserError
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import LaunchPlan, Source
+from sdpalab.problem import HALF_DTYPES, Problem
+from sdpalab.run.kernel_sources import kernel_sources
+from sdpalab.run.simulated import SimulatedExecutor
+from warpsan.gpus import default_sms
+from warpsan.report import SanitizedHazard, Suppression
+from warpsan.sanitize import Collected, Modes, Progress, Sanitized
+
+__all__ = ["combine", "sanitize_kernel", "small_problems"]
+
+_HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
+_TILE = 64
+"""Keys of a tile where no knob says so."""
+
+
+def small_problems(
+    kernel: Kernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
+) -> list[Problem]:
+    """Small problems that exercise all cases of a kernel's pipeline.
+
+    One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
+    is one, even and odd, and every stage is filled again; and two tiles of rows and an odd number of keys', all of
+    them whole, for which a kernel may have code of its own. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
+    NUM_STAGES (in Triton num_stages) where the kernel has them; blocks that share a row's keys, as many as SPLIT says,
+    get so many each; and as many heads share a tile of rows and K and V as PACK_GQA says. Unless all are causal, a
+    ragged causal one comes last.
+
+    Raises
+    ------
+    UserError
+        If the kernel supports none of them.
+    """
+    config = kernel.default_config if config is None else config
+    keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
+    keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
+    share, heads = keys * max(1, _knob(config, "SPLIT")), max(1, _knob(config, "PACK_GQA"))
+    rows //= heads
+    lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
+    for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
+        sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
+        sizes += (
+            [] if causal else [(2 * rows, (2 * stages + 1) * share, False), ((stages + 1) * keys - 7,) * 2 + (True,)]
+        )
+        problems = [Problem(1, heads, q, dim, kv_heads=1, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
+        if problems:
+            return problems
+    problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
+    raise UserError(f"no small problem suits {kernel.name}: {kernel.reject_reason(problem, config)}; give a --shape")
+
+
+def _knob(config: Config, name: str) -> int:
+    value = config.get(name, 0)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def sanitize_kernel(
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config | None = None,
+    modes: Modes | None = None,
+    *,
+    arch: str | None = None,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """Run a kernel's launch plan for each problem in each mode, and collect what the simulator finds.
+
+    Parameters
+    ----------
+    kernel, config
+        The kernel, and its configuration (default: its own).
+    problems : sequence of Problem
+        Inputs are standard normal, with seed 0.
+    modes : Modes, optional
+        Default: all schedules, both async modes.
+    arch : str, optional
+        Default: the kernel's own.
+    cache : Cache, optional
+        Where builds are kept. Default: the user's.
+    progress : callable, optional
+        Called with the label of each run before it, and in a long one with that and how far it is.
+    suppressions : sequence of Suppression
+        Beside those in the kernel's source (:mod:`warpsan.report.suppressions`).
+
+    Raises
+    ------
+    UserError
+        If a problem does not suit the kernel, its source does not compile, or its PTX cannot be launched or holds an
+        instruction that is not modelled (with its PTX line).
+    """
+    modes, collected = modes or Modes(), Collected(kernel.name, progress)
+    config = kernel.default_config if config is None else config
+    arch = arch or kernel.default_arch
+    for problem in problems:
+        plan, inputs = _plan(kernel, problem, config, arch), make_inputs(problem)
+        arrays = inputs.arrays
+        builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
+        names = [f"{built.name}.ptx" for built in builds]
+        for options in modes.options(any(b"async" in built.ptx for built in builds)):
+            label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
+            executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
+            with collected.run(label, names):
+                executor.run(plan, arrays)
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
+
+
+def combine(
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    parts: Iterable[tuple[Sequence[str], Sequence[SanitizedHazard], Sequence[str]]],
+    *,
+    arch: str,
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs, hazards and notes of each alone."""
+    collected = Collected(kernel.name, None)
+    for labels, hazards, notes in parts:
+        collected.labels += labels
+        collected.notes |= dict.fromkeys(notes)
+        for hazard in hazards:
+            collected.note(hazard)
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
+
+
+def _plan(kernel: Kernel, problem: Problem, config: Config, arch: str) -> LaunchPlan:
+    return kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch))
+
+
+def _of_kernel(
+    collected: Collected,
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    arch: str,
+    suppressions: Sequence[Suppression],
+) -> Sanitized:
+    modules: dict[str, Source] = {}
+    for problem in problems:
+        steps = _plan(kernel, problem, config, arch).launches
+        modules |= {step.module.name: step.module for step in steps if step.module is not None}
+    labels = [problem.label for problem in problems]
+    outcome = collected.result(str(config), f"simulator {arch}", labels, kernel_sources(modules.values()), suppressions)
+    return replace(outcome, set_aside=set_aside(*modules.values()))

@@ -1,0 +1,149 @@
+"""What one search is about, and the jobs that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, run_jobs
+from sdpalab.jobs.versions import code_version
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.tuned import source_digest
+from sdpalab.problem import Problem
+from sdpalab.search.budget import BudgetClock
+from sdpalab.search.draft import GateFailure
+from sdpalab.search.log import SearchLog
+from sdpalab.search.outcome import MODELLED, Standing
+from sdpalab.search.space import ConfigSpace
+from warpsan.gpus import Gpu
+
+__all__ = ["LIMITS_S", "SearchContext", "TimeUp", "Value"]
+
+Value = Mapping[str, Any]
+"""Of a job that is done."""
+
+LIMITS_S: Mapping[str, float] = {
+    "build": 300.0,
+    "count": 600.0,
+    "compare": 600.0,
+    "prove": 900.0,
+    "race": 900.0,
+    "full": 4 * 3600.0,
+    "held_out": 900.0,
+}
+"""Wall clock of a job of each kind, after which its configuration is TIMED_OUT."""
+SLOWEST = {"count": (20.0, 60.0), "prove": (6.0, 60.0)}
+"""How many times as long as with the default configuration a job may take, and the seconds that it has at least."""
+
+
+class TimeUp(Exception):
+    """The time of the search is used up; what it interrupted has no record."""
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """A search: what is searched, for what, by whom it is run, and where its records go.
+
+    Attributes
+    ----------
+    spec : str
+        How jobs name the kernel.
+    kernel : Kernel
+    problems : tuple of Problem
+    gpus : tuple of Gpu
+    space : ConfigSpace
+    executor : Executor
+    log : SearchLog
+    clock : BudgetClock
+    device : str
+        ``sim``, or ``gpu`` where costs are measured: what the judge runs on.
+    say : callable
+        Given a line of progress.
+    source : str
+        Digest of the kernel's source, by default as it is now.
+    include_dirs : tuple of str
+        Folders for ``#include`` beside those of a user's kernel, absolute.
+    here : Executor, optional
+        On this machine, where the executor's workers are on others: what they say of a finalist is derived again by it.
+    """
+
+    spec: str
+    kernel: Kernel
+    problems: tuple[Problem, ...]
+    gpus: tuple[Gpu, ...]
+    space: ConfigSpace
+    executor: Executor
+    log: SearchLog
+    clock: BudgetClock
+    device: str = "sim"
+    say: Callable[[str], None] = lambda line: None
+    source: str = ""
+    include_dirs: tuple[str, ...] = ()
+    here: Executor | None = None
+    limits_s: dict[str, float] = field(default_factory=lambda: dict(LIMITS_S))
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            object.__setattr__(self, "source", source_digest(self.kernel))
+
+    @property
+    def modelled(self) -> bool:
+        """Whether costs are the model's."""
+        return self.log.head.clock == MODELLED
+
+    def job(self, kind: str, config: Config, problems: Sequence[Problem] | None = None, **more: Any) -> Job:
+        """A job of the search on one configuration; ``more`` are further inputs of its gate."""
+        inputs = {
+            "kernel": self.spec,
+            "source": self.source,
+            "config": dict(config),
+            "problems": [problem.to_dict() for problem in problems or self.problems],
+            "gpus": [{"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms} for gpu in self.gpus],
+            "device": self.device,
+            "include_dirs": list(self.include_dirs),
+            **more,
+        }
+        return Job(0, kind, inputs, self.limits_s[kind], code_version(), fresh=kind == "held_out")
+
+    def on_this_machine(self) -> SearchContext | None:
+        """The same search, with jobs that run here; None if they do already."""
+        return replace(self, executor=self.here, here=None) if self.here is not None else None
+
+    def took(self, kind: str, seconds: float) -> None:
+        """Limit jobs of a kind by what the default configuration took: one that hangs must not use up the budget."""
+        if kind in SLOWEST:
+            times, least = SLOWEST[kind]
+            self.limits_s[kind] = min(LIMITS_S[kind], max(least, times * seconds))
+
+    def run(self, jobs: Sequence[Job]) -> list[Value | GateFailure]:
+        """Run jobs; for each its value, or what it failed by. Jobs have at most the time that the search has left.
+
+        Raises
+        ------
+        TimeUp
+            If a job did not end within that.
+        UserError
+            If a job cannot be asked for, such as when the source was changed meanwhile.
+        """
+        left = self.clock.seconds_left
+        if left <= 0:
+            raise TimeUp
+        results = run_jobs(self.executor, jobs, deadline=self.clock.now() + left, now=self.clock.now)
+        if self.clock.seconds_left <= 0 and any(result.outcome is not JobOutcome.DONE for result in results):
+            raise TimeUp
+        return [_value(result) for result in results]
+
+
+def _value(result: JobResult) -> Value | GateFailure:
+    if result.value is None:
+        if result.outcome is JobOutcome.LOST:
+            return GateFailure(Standing.LOST, result.reason)
+        # Without the seconds, which follow from what the default took in this run: a record must not.
+        return GateFailure(Standing.TIMED_OUT, "a job of it took longer than its limit")
+    if "bad_input" in result.value:
+        raise UserError(str(result.value["bad_input"]))
+    if "standing" in result.value and "identity" not in result.value:
+        return GateFailure(Standing(result.value["standing"]), str(result.value["reason"]))
+    return result.value

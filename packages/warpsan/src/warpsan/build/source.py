@@ -1,0 +1,124 @@
+"""The sources that the build compiles: CUDA C++, a Triton function, or PTX of another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+__all__ = ["DEFAULT_ARCH", "Module", "PtxSource", "Source", "TritonModule"]
+
+DEFAULT_ARCH = "sm_89"
+"""Architecture of a build that names none: the L4's."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A CUDA C++ translation unit with its knobs fixed: all that the build needs to know.
+
+    Attributes
+    ----------
+    name : str
+        File name for diagnostics and line information, such as ``flash.cu``.
+    source : str
+        CUDA C++ text.
+    entry : str
+        C++ name expression of the ``__global__`` function, such as ``flash_attention`` or ``softmax<64>``.
+    defines : mapping of str to str
+        Preprocessor macros; knobs of the configuration and traits of the problem arrive here.
+    include_dirs : tuple of Path
+        Where ``#include`` looks first; the folders of the build and CUDA's come after.
+    options : tuple of str
+        Further options of NVRTC, such as ``-default-device``, from the list of :mod:`warpsan.build.options`.
+    """
+
+    name: str
+    source: str
+    entry: str
+    defines: Mapping[str, str] = field(default_factory=dict)
+    include_dirs: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TritonModule:
+    """A Triton function with its knobs fixed: all that the build needs to know.
+
+    Attributes
+    ----------
+    name : str
+        File name for diagnostics and line information, such as ``attention.py``.
+    source : str
+        Text of that file, for the record: Triton compiles ``fn`` and what it calls.
+    fn : triton.JITFunction
+        What ``@triton.jit`` made.
+    signature : mapping of str to str
+        Triton's type of each parameter in order, such as ``*fp16``, ``i32`` or ``constexpr``.
+    constants : mapping of str to int, str or bool
+        Values of the ``constexpr`` parameters.
+    options : mapping of str to int
+        Triton's compile options, such as ``num_warps``, from the same list.
+    """
+
+    name: str
+    source: str
+    fn: Any
+    signature: Mapping[str, str]
+    constants: Mapping[str, int | float | str | bool]
+    options: Mapping[str, int]
+
+    @property
+    def entry(self) -> str:
+        """Name of the function."""
+        return str(self.fn.__name__)
+
+
+_TRITON_MOST = {"threads": 1024, "dynamic_smem": 1 << 20, "scratch_params": 8}
+"""Largest values of a launch from Triton: threads of a block, bytes of shared memory, appended pointers."""
+
+
+@dataclass(frozen=True)
+class PtxSource:
+    """PTX that another process compiled, with what the build records of it: a Triton function out of a user's file.
+
+    Attributes
+    ----------
+    name, source : str
+        File name and text of the source.
+    entry : str
+        Name in the PTX.
+    arch : str
+        What it was compiled for.
+    ptx : bytes
+    compiler : str
+    command : tuple of str
+        What the compiler was given.
+    triton : mapping of str to int
+        As in :class:`sdpalab.compile.Build`.
+
+    Raises
+    ------
+    ValueError
+        If ``triton`` has some of the values of a launch and not all, or one that no launch has.
+    """
+
+    name: str
+    source: str
+    entry: str
+    arch: str
+    ptx: bytes
+    compiler: str
+    command: tuple[str, ...] = ()
+    triton: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.triton and self.triton.keys() != _TRITON_MOST.keys():
+            raise ValueError(f"PTX from Triton comes with {', '.join(_TRITON_MOST)}")
+        for name, value in self.triton.items():
+            if not 0 <= value <= _TRITON_MOST[name]:
+                raise ValueError(f"{name} is {value}, and must be 0 to {_TRITON_MOST[name]}")
+
+
+Source: TypeAlias = Module | TritonModule | PtxSource
+"""A source that the build compiles."""

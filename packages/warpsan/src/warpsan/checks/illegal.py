@@ -1,0 +1,86 @@
+"""An illegal access to global memory in words: which element of which buffer, and where its address is computed."""
+
+from __future__ import annotations
+
+from warpsan.engine.machine import Machine
+from warpsan.host.memory import GLOBAL_BASE, Extent
+from warpsan.ptx.ir import Address, Entry, Instruction, Register, Symbol
+from warpsan.ptx.opcodes import opcode_of
+
+__all__ = ["address_of", "buffer_of", "element"]
+
+
+def element(extent: Extent, offset: int, width: int) -> str:
+    """``k[0, 3, 512, 0], one row past the end of k [1, 4, 512, 64]``: an access of ``width`` bytes at byte ``offset``.
+
+    Rows are counted on from the last one, and back from the first: the axis before the last takes what is outside.
+    """
+    first = (offset - extent.begin) // extent.itemsize
+    row = extent.shape[-1] if len(extent.shape) > 1 else 1
+    rows = (extent.end - extent.begin) // extent.itemsize // max(1, row)
+    number, column = divmod(first, max(1, row))
+    inside = min(max(number, 0), rows - 1)
+    index = [column] if len(extent.shape) > 1 else []
+    beyond = number - inside
+    for axis, size in enumerate(reversed(extent.shape[:-1] if index else extent.shape)):
+        inside, place = divmod(inside, size)
+        index.insert(0, place + (beyond if axis == 0 else 0))
+    what = f"{extent.name}[{', '.join(map(str, index))}]"
+    whole = f"{extent.name} [{', '.join(map(str, extent.shape))}]"
+    if not beyond:
+        return f"{what}, whose last {offset + width - extent.end} bytes are past the end of {whole}"
+    unit = "row" if len(extent.shape) > 1 else "element"
+    many = f"one {unit}" if abs(beyond) == 1 else f"{abs(beyond)} {unit}s"
+    return f"{what}, {many} {'past the end' if beyond > 0 else 'before the beginning'} of {whole}"
+
+
+def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
+    """The buffer of the only pointer parameter from which an access's address is computed; None if there are several.
+
+    A wrong index may lead into the neighbourhood of another buffer: the code says which one was meant.
+    """
+    writers: dict[Register, list[Instruction]] = {}
+    for each in machine.entry.instructions:
+        if each.operands and isinstance(each.operands[0], Register):
+            writers.setdefault(each.operands[0], []).append(each)
+    pending = [operand.base for operand in instruction.operands if isinstance(operand, Address)]
+    seen: set[Register] = set()
+    extents: set[Extent] = set()
+    while pending:
+        register = pending.pop()
+        if not isinstance(register, Register) or register in seen:
+            continue
+        seen.add(register)
+        for writer in writers.get(register, ()):
+            if opcode_of(writer).passes_pointers:
+                pending += [operand for operand in writer.operands[1:] if isinstance(operand, Register)]
+            elif writer.opcode == "ld" and "param" in writer.mods:
+                extents |= _pointed_to(machine, writer)
+    return extents.pop() if len(extents) == 1 else None
+
+
+def _pointed_to(machine: Machine, load: Instruction) -> set[Extent]:
+    """The buffer that a loaded parameter points to, if it is a pointer."""
+    source = load.operands[1]
+    base = source.base if isinstance(source, Address) else None
+    for param in machine.entry.params:
+        if isinstance(source, Address) and base == Symbol(param.name) and param.size == 8:
+            at = param.offset + source.offset
+            offset = int.from_bytes(machine.params[at : at + 8], "little") - GLOBAL_BASE
+            return {extent for extent in machine.spaces["global"].extents if extent.begin <= offset < extent.end}
+    return set()
+
+
+def address_of(entry: Entry, instruction: Instruction) -> Instruction | None:
+    """The last instruction before an access that computes its address, if that belongs to another source line.
+
+    A compiler moves a load to where its value is stored, and gives it the store's line: this one is then the load's.
+    """
+    base = next((operand.base for operand in instruction.operands if isinstance(operand, Address)), None)
+    if not isinstance(base, Register) or instruction.loc is None:
+        return None
+    for earlier in reversed(entry.instructions[: instruction.pc]):
+        if earlier.opcode in ("st", "red", "bar", "bra") or not earlier.operands or earlier.operands[0] != base:
+            continue
+        return earlier if earlier.loc and earlier.loc[:2] != instruction.loc[:2] else None
+    return None

@@ -1,0 +1,140 @@
+"""Memory order and scope of each instruction as data (PTX ISA, "Memory Consistency Model").
+
+A strong operation is one with an order (``.relaxed``, ``.acquire``, ``.release``, ``.acq_rel``), ``.volatile`` or
+atomic; all other loads and stores are weak. Two strong operations of different threads that overlap are morally strong
+if the scope of each includes the thread of the other: they do not race. Scopes are levels, so that an operation
+includes a thread in relation ``r`` to its own (:data:`SAME_CTA`, ...) if its level is at least ``r``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from warpsan.analysis.derived import derived
+from warpsan.ptx.ir import Entry, Instruction
+from warpsan.ptx.opcodes import opcode_of, updates_memory
+
+__all__ = [
+    "BARRIER",
+    "LEVELS",
+    "SAME_CLUSTER",
+    "SAME_CTA",
+    "SAME_GPU",
+    "VOLATILE_MODES",
+    "WEAK",
+    "MemoryOrder",
+    "arrival_order",
+    "communications",
+    "fence_order",
+    "is_communication",
+    "is_memory_fence",
+    "memory_order",
+]
+
+SAME_CTA, SAME_CLUSTER, SAME_GPU = range(3)
+"""How two threads are related: by the smallest group that has both."""
+LEVELS = {"cta": SAME_CTA, "cluster": SAME_CLUSTER, "gpu": SAME_GPU, "gl": SAME_GPU, "sys": 3}
+"""Scopes by their modifier; ``gl`` is that of ``membar``."""
+VOLATILE_MODES = ("sync", "data")
+"""``sync``: ``.volatile`` is ``.relaxed.sys``, the letter of PTX. ``data``: it is a weak access, as a data race on a
+volatile object is one in CUDA C++."""
+_NAMES = ("cta", "cluster", "gpu", "sys")
+
+
+@dataclass(frozen=True)
+class MemoryOrder:
+    """What an access or a fence does to the order of a thread's accesses.
+
+    Attributes
+    ----------
+    strong : bool
+        False for weak accesses.
+    acquire, release : bool
+    level : int
+        Its scope, as one of :data:`LEVELS`.
+    volatile : bool
+    sequential : bool
+        A ``fence.sc``: those are in one order ("Fence-SC Order").
+    implied : bool
+        Whether the scope is not written, but the default.
+    """
+
+    strong: bool
+    acquire: bool = False
+    release: bool = False
+    level: int = SAME_CTA
+    volatile: bool = False
+    sequential: bool = False
+    implied: bool = False
+
+    @property
+    def scope(self) -> str:
+        """The scope's modifier, with its dot."""
+        return "." + _NAMES[self.level]
+
+
+WEAK = MemoryOrder(False)
+BARRIER = MemoryOrder(True, acquire=True, release=True, level=SAME_CLUSTER)
+"""That of barriers of a CTA or a cluster, which pass everything on."""
+_VOLATILE = MemoryOrder(True, level=LEVELS["sys"], volatile=True)
+
+
+@lru_cache(maxsize=4096)
+def memory_order(instruction: Instruction) -> MemoryOrder:
+    """The order of a load, a store or an atomic operation by the letter of PTX ("ld", "st", "atom", "red").
+
+    Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
+    """
+    mods = instruction.mods
+    atomic = updates_memory(instruction)
+    if "volatile" in mods:
+        return _VOLATILE
+    order = next((mod for mod in mods if mod in ("relaxed", "acquire", "release", "acq_rel")), "")
+    if not (atomic or order):
+        return WEAK
+    level = next((LEVELS[mod] for mod in mods if mod in _NAMES), SAME_GPU)
+    return MemoryOrder(True, order in ("acquire", "acq_rel"), order in ("release", "acq_rel"), level)
+
+
+@lru_cache(maxsize=256)
+def fence_order(instruction: Instruction) -> MemoryOrder:
+    """The order of a ``fence`` or a ``membar``, which is ``fence.sc`` ("membar, fence")."""
+    mods = instruction.mods
+    level = next((LEVELS[mod] for mod in mods if mod in LEVELS), SAME_CTA)
+    sequential = instruction.opcode == "membar" or "sc" in mods
+    return MemoryOrder(True, "release" not in mods, "acquire" not in mods, level, sequential=sequential)
+
+
+@lru_cache(maxsize=1024)
+def arrival_order(instruction: Instruction) -> MemoryOrder:
+    """The order of an arrival or a wait: releases and acquires by default ("mbarrier.arrive", "mbarrier.try_wait",
+    "barrier.cluster").
+
+    The scope of an mbarrier's instruction is the CTA by default.
+    """
+    mods, ordered = instruction.mods, "relaxed" not in instruction.mods
+    if instruction.opcode == "barrier":
+        return MemoryOrder(True, ordered, ordered, SAME_CLUSTER)
+    level = next((LEVELS[mod] for mod in mods if mod in _NAMES), None)
+    return MemoryOrder(True, ordered, ordered, SAME_CTA if level is None else level, implied=level is None)
+
+
+def is_memory_fence(instruction: Instruction) -> bool:
+    """Whether it is a fence that is part of release and acquire patterns."""
+    fence = instruction.opcode in ("fence", "membar")
+    return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
+
+
+def is_communication(instruction: Instruction) -> bool:
+    """Whether it is a strong access that may be to global memory: blocks may pass something on by it."""
+    if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
+        return False
+    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
+    return not spaces or "global" in spaces
+
+
+@derived
+def communications(entry: Entry) -> tuple[Instruction, ...]:
+    """Its instructions that are strong accesses to global memory (:func:`is_communication`)."""
+    return tuple(filter(is_communication, entry.instructions))

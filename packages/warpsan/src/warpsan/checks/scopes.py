@@ -1,0 +1,331 @@
+"""What orders threads besides barriers: releases and acquires through memory (PTX ISA, "Memory Consistency Model").
+
+A release pattern on a place is a release operation, or a fence and a strong write after it; an acquire pattern is an
+acquire operation, or a strong read and a fence after it. If the read observes the write, directly or through
+read-modify-writes after it (a release sequence), and writes, read and fences are morally strong, everything that came
+before the release comes before everything after the acquire ("Release and Acquire Patterns", "Synchronizes-With",
+"Causality Order"). Causality does not ask for scopes beyond that: what a barrier has ordered before a fence is passed
+on by it. An operation on the place stands for a fence in both patterns: a release before the strong write, an acquire
+after the strong read.
+
+A ``fence.sc`` (``__threadfence()`` is one) need not be of the thread that writes, nor of the one that reads: if the
+write comes after one, and the read before another, in base causality order, the first must precede the second in
+Fence-SC order, or the write would come after its own reader; and so the first synchronises with the second. So a count
+that one thread makes behind a barrier covers what all threads have fenced before the barrier, if those that read have a
+``fence.sc``, too.
+
+The unit is a warp; what comes before it is in :mod:`~warpsan.checks.causality`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from warpsan.analysis.derived import derived
+from warpsan.checks.causality import RELATIONS, Causality, Fence, Moment, ObservedWrites
+from warpsan.checks.clocks import Clocks
+from warpsan.checks.lanes import LaneOrder
+from warpsan.checks.orders import SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
+from warpsan.engine.machine import Machine
+from warpsan.engine.observer import Access
+from warpsan.engine.selection import WARP, Selection, indices
+from warpsan.ptx.ir import Entry
+from warpsan.ptx.opcodes import opcode_of
+
+__all__ = ["MOST_SYNCHRONISING", "ReleaseChain", "Synchronisation", "synchronises"]
+
+MOST_SYNCHRONISING = 1024
+"""Lanes of a step of atomic operations that orders anything: histograms and sums order nothing."""
+_WITHIN = ("", "of another block of the cluster", "in another block")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+_FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.cluster", SAME_GPU: "__threadfence()"}
+
+_NOT_COVERED = (
+    "no fence is between it, or the barrier that passed it on, and the operation that the other thread saw: put the "
+    "fence directly before that operation, or give both sides a fence.sc (__threadfence())"
+)
+
+_Moments = tuple[Moment | None, Moment | None, Moment | None]
+"""By relation, what is released to threads in that relation."""
+_Place = tuple[int, str, int]
+"""A warp, and a place of a memory space."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Link:
+    """A strong write in a chain, and what it releases to threads of its CTA, its cluster and the GPU."""
+
+    seat: int
+    """The warp, in its chunk."""
+    block: int
+    cluster: int
+    lane: int
+    time: int
+    level: int
+    fence: int
+    """The level of the widest fence before it, or of its own release; -1 if there was none."""
+    moments: _Moments
+    fences: frozenset[Fence]
+    """The ``fence.sc`` that come before it."""
+
+
+@dataclass(eq=False)
+class ReleaseChain:
+    """The strong write of a place whose value is there, and those before it in its release sequence."""
+
+    links: list[_Link] = field(default_factory=list)
+    narrowest: int = 3
+    """The least level of any of them."""
+    fenced: int = 0
+    """How many there are up to the last with a ``fence.sc`` before it."""
+
+
+@derived
+def synchronises(entry: Entry) -> bool:
+    """Whether a kernel has what an acquire or a release needs."""
+    for instruction in entry.instructions:
+        if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
+            return True
+        if opcode_of(instruction).memory:
+            order = memory_order(instruction)
+            if order.acquire or order.release:
+                return True
+    return False
+
+
+class Synchronisation(Causality):
+    """Releases and acquires of the warps of a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+    clocks : Clocks
+    lanes : LaneOrder
+    chains : dict
+        For places of global memory, what all chunks of the launch left there.
+    """
+
+    def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, chains: dict[int, ReleaseChain]) -> None:
+        super().__init__(machine, clocks, lanes, active=synchronises(machine.entry))
+        seats = machine.n_cta * machine.warps
+        self._chains: dict[str, dict[int, ReleaseChain]] = {"global": chains, "shared": {}}
+        self._seen: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
+        """For each warp the chains that it has read, how much of each, and with which scope."""
+        self._seen_at: dict[_Place, dict[ReleaseChain, tuple[int, int]]] = {}
+        """The same by place."""
+        self._looked: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
+        """For each warp, of how many links of a chain it has observed the fences, and with which scope."""
+        self._joined: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
+        """The same of what the links release."""
+        self._own: list[set[ReleaseChain]] = [set() for _ in range(seats)]
+        """For each warp the chains of which it has acquired what it had released itself."""
+        self._released_at: dict[_Place, _Moments] = {}
+        """What the last release operation of a warp on a place releases."""
+        self._acquired: list[int] = [-1] * seats
+        """For each warp the level of the widest fence since it last read a chain."""
+
+    def reset(self) -> None:
+        """A new chunk of CTAs."""
+        super().reset()
+        seats = len(self._acquired)
+        self._chains["shared"].clear()
+        self._acquired = [-1] * seats
+        for seen in (self._seen, self._looked, self._joined):
+            seen[:] = [{} for _ in range(seats)]
+        self._own = [set() for _ in range(seats)]
+        for table in (self._released_at, self._seen_at):
+            table.clear()
+
+    # ---- fences -----------------------------------------------------------------------------------------------------
+
+    def fence(self, sel: Selection, order: MemoryOrder) -> None:
+        """The lanes' warps execute a fence."""
+        if not self.active:
+            return
+        seats = self.clocks.seats(sel)
+        level = min(order.level, SAME_GPU)
+        if order.acquire:
+            for seat in seats.tolist():
+                self._acquire(seat, level)
+        if order.sequential:
+            for seat in seats.tolist():
+                self._come_after_fences(seat, level)
+        if order.release:
+            self.lanes.arrive(sel)
+            self._release_by_fence(seats, level)
+
+    def _relation(self, link: _Link, seat: int) -> int:
+        return self._relation_to(link.block, link.cluster, seat)
+
+    def _acquire(self, seat: int, level: int) -> None:
+        """What the warp has read of chains is acquired by what reaches ``level``."""
+        self._acquired[seat] = max(self._acquired[seat], level)
+        self._join_all(seat, self._seen[seat], level)
+
+    def _join_all(self, seat: int, seen: dict[ReleaseChain, tuple[int, int]], level: int) -> None:
+        for chain, (many, scope) in seen.items():
+            first = _fresh(self._joined[seat], chain, many, min(level, scope))
+            if first and chain in self._own[seat]:
+                self.lanes.leave(slice(*self._lanes(seat)))
+            links = chain.links[first:many]
+            joined = [link for link in links if self._relation(link, seat) <= min(level, scope, link.level)]
+            self._join(seat, chain, joined)
+
+    def _join(self, seat: int, chain: ReleaseChain, links: Sequence[_Link]) -> None:
+        moments = []
+        for link in links:
+            moment = link.moments[self._relation(link, seat)]
+            if moment is None:
+                continue
+            if moment.cluster == self._cluster(seat) and link.seat == seat:
+                self._own[seat].add(chain)
+                self.lanes.leave(slice(*self._lanes(seat)))
+            moments.append(moment)
+        self._come_after(seat, moments)
+
+    # ---- strong operations ------------------------------------------------------------------------------------------
+
+    def read(self, access: Access, order: MemoryOrder) -> None:
+        """Lanes read strongly: each warp reads each place once."""
+        chains = self._chains[access.space.name]
+        if self.active and chains:
+            for seat, place in np.unique(np.stack([self.clocks.seat[access.sel], access.index]), axis=1).T.tolist():
+                if place in chains:
+                    self._observe(seat, access.space.name, place, chains[place], order)
+
+    def write(self, access: Access, order: MemoryOrder) -> None:
+        """Lanes write strongly: a new chain begins."""
+        for lane, seat, place in self._lanes_of(access):
+            self._extend(lane, seat, ReleaseChain(), order, access, place)
+
+    def update(self, access: Access, order: MemoryOrder, *, returns: bool) -> None:
+        """Lanes read and write in one operation, in the order of the lanes: the chain of each place goes on."""
+        for lane, seat, place in self._lanes_of(access):
+            chain = self._chains[access.space.name].get(place) or ReleaseChain()
+            if returns and chain.links:
+                self._observe(seat, access.space.name, place, chain, order)
+            if min(chain.narrowest, order.level) < SAME_GPU:
+                strong = [
+                    each for each in chain.links if self._relation(each, seat) <= min(each.level, order.level)
+                ]  # only observation through morally strong operations goes on
+                if len(strong) < len(chain.links):
+                    fenced = max((k + 1 for k, each in enumerate(strong) if each.fences), default=0)
+                    chain = ReleaseChain(strong, min((each.level for each in strong), default=3), fenced)
+            self._extend(lane, seat, chain, order, access, place)
+
+    def overwritten(self, access: Access) -> None:
+        """Lanes write weakly: nobody observes what was released there."""
+        chains = self._chains[access.space.name]
+        if chains and self.active:
+            for place in access.index.tolist():
+                chains.pop(place, None)
+
+    def _lanes_of(self, access: Access) -> Iterator[tuple[int, int, int]]:
+        """(lane, warp, place) of each access; none if there are too many."""
+        if not self.active or len(access.index) > MOST_SYNCHRONISING:
+            return iter(())
+        lanes = indices(access.sel)
+        return zip(lanes.tolist(), self.clocks.seat[lanes].tolist(), access.index.tolist(), strict=True)
+
+    def _observe(self, seat: int, space: str, place: int, chain: ReleaseChain, order: MemoryOrder) -> None:
+        here = self._seen_at.setdefault((seat, space, place), {})
+        here[chain] = self._seen[seat][chain] = len(chain.links), order.level
+        self._acquired[seat] = -1
+        first = _fresh(self._looked[seat], chain, len(chain.links), order.level)
+        if min(order.level, chain.narrowest) >= SAME_GPU:  # each includes the other's thread
+            if first < chain.fenced:
+                self._observed[seat] |= {ObservedWrites(chain.links, first, chain.fenced)}
+                self._sequential = True
+        else:
+            for link in chain.links[first:]:
+                if link.fences and self._relation(link, seat) <= min(order.level, link.level):
+                    self._observed[seat] |= link.fences
+                    self._sequential = True
+        if order.acquire:
+            self._acquired[seat] = min(order.level, SAME_GPU)
+            self._join_all(seat, here, order.level)
+
+    def _extend(
+        self, lane: int, seat: int, chain: ReleaseChain, order: MemoryOrder, access: Access, place: int
+    ) -> None:
+        level, cluster = min(order.level, SAME_GPU), self._cluster(seat)
+        moments: list[Moment | None] = []
+        fence, here = self._fence_level[seat], (seat, access.space.name, place)
+        fences = self._fences[seat], self._observed[seat]
+        earlier = self._released_at.get(here, (None, None, None))
+        for relation in RELATIONS:
+            if order.release and relation <= level:
+                rows, before = self.clocks.present(np.array([seat]))[:, 0], self._known[seat]
+                moments.append(Moment(cluster, rows, before, *fences))
+            elif relation <= fence:
+                rows, before = self._fenced[relation][:, seat].copy(), self._passed[relation][seat]
+                if (release := earlier[relation]) is not None:
+                    rows, before = np.maximum(rows, release.rows), before | release.before
+                moments.append(Moment(cluster, rows, before, *self._fences_passed[seat]))
+            else:
+                moments.append(earlier[relation])
+        if order.release:
+            fence = max(fence, level)
+            self._released_at[here] = moments[0], moments[1], moments[2]
+            self.lanes.arrive(np.array([lane]))
+        chain.links.append(
+            _Link(
+                *(seat, self._block(seat), cluster, lane % WARP, self.clocks.now, order.level, fence),
+                *((moments[0], moments[1], moments[2]), fences[0]),
+            )
+        )
+        chain.narrowest = min(chain.narrowest, order.level)
+        if fences[0]:
+            chain.fenced = len(chain.links)
+        self._chains[access.space.name][place] = chain
+
+    def excuse(self, sel: Selection) -> None:
+        """Lanes read data by volatile loads, which no cache holds: after a release that they have seen, these need no
+        fence of their own (CUDA C++ Programming Guide, "Memory Fence Functions", the example of the last block)."""
+        if self.active:
+            for seat in self.clocks.seats(sel).tolist():
+                if self._seen[seat] and self._acquired[seat] < SAME_GPU:
+                    self._acquire(seat, SAME_GPU)
+
+    # ---- questions --------------------------------------------------------------------------------------------------
+
+    def advice(self, seat: int, block: int, time: int) -> str:
+        """What keeps this warp from coming after what ``block`` did at a time; empty if neither it nor another warp of
+        its CTA has read what that block wrote strongly since."""
+        first = seat // self.machine.warps * self.machine.warps
+        other = block != self._block(seat)
+        for reader in (seat, *range(first, first + self.machine.warps)):
+            for chain, (many, scope) in self._seen[reader].items():
+                for link in chain.links[:many]:
+                    if link.block == block and link.time >= time and (other or link.seat != reader):
+                        return self._lack(link, reader, scope)
+        return ""
+
+    def _lack(self, link: _Link, seat: int, scope: int) -> str:
+        relation = self._relation(link, seat)
+        other, use = _WITHIN[relation], _FENCES[relation]
+        if link.level < relation:
+            return f"the operation that it saw is .{_SCOPES[link.level]}, and the reader is {other}: use .gpu"
+        if scope < relation:
+            return f"the operation that saw it is .{_SCOPES[scope]}, and the writer is {other}: use .gpu"
+        if link.fence < 0:
+            return f"no fence or release is between it and the operation that the other thread saw: use {use}"
+        if link.fence < relation:
+            return f"the fence is .{_SCOPES[link.fence]}, and the reader is {other}: use {use}"
+        if self._acquired[seat] < 0:
+            return f"the operation that saw the release is relaxed, and no fence follows it: use {use}"
+        if self._acquired[seat] < relation:
+            return f"the fence after it is .{_SCOPES[self._acquired[seat]]}, and the writer is {other}: use {use}"
+        return _NOT_COVERED
+
+
+def _fresh(done: dict[ReleaseChain, tuple[int, int]], chain: ReleaseChain, many: int, level: int) -> int:
+    """How many links of a chain are done with already, at this level or a wider one; the others up to ``many`` are from
+    now on."""
+    before, widest = done.get(chain, (0, -1))
+    if level >= widest:
+        done[chain] = many, level
+    return before if level <= widest else 0

@@ -1,0 +1,278 @@
+"""How operations reach memory: the addresses of all lanes, checked before any of them is used.
+
+A lane whose address is misaligned or out of bounds is left out, and noted (:func:`..suspects.note_fault`); where
+nothing is noted, it ends the run. Lanes that are not active get an address that may be read and written, and whose
+bytes mean nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from warpsan.engine import layout
+from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.layout import WARP
+from warpsan.engine.operation import OperationCode
+from warpsan.engine.suspects import note_fault
+from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
+
+__all__ = ["addresses", "gather", "gather_all", "located", "note_lanes", "scatter", "scatter_all"]
+
+
+def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
+    """The addresses of an operand: operand ``first`` is its row, of ``bits``, and the next one an offset to add."""
+    base = code.source(first, f"u{bits}").to("s64").as_type("s64")
+    return base + code.spread(code.operand(first + 1), "s64")
+
+
+def addresses(
+    code: OperationCode,
+    address: Lanes,
+    space: str,
+    width: int,
+    align: int | None = None,
+    lengths: Lanes | None = None,
+    *,
+    reads: bool = False,
+    reports: bool = True,
+) -> Lanes:
+    """Where the lanes' accesses are in this process, s64. Lanes whose access is illegal are not active any more.
+
+    Parameters
+    ----------
+    address : Lanes
+        s64, as PTX has it.
+    space : str
+        ``global``, ``shared``, ``shared::cluster``, ``local`` or ``generic``.
+    width : int
+        Bytes that each lane accesses.
+    align : int, optional
+        What the address must be a multiple of; by default, the width.
+    lengths : Lanes, optional
+        In global memory, the bytes that each lane accesses, s64, if they are not the width.
+    reads : bool
+        Whether lanes that are not active get a place with poison in it.
+    reports : bool
+        Whether illegal accesses are noted, or end the run; else another record of the instruction does that.
+    """
+    bounds = _Bounds(code, width, width if align is None else align, lengths, reports)
+    place = bounds.of_space(space, address)
+    other = code.spread(code.context(layout.SCRATCH), "s64") + (layout.SCRATCH_POISON if reads else 0)
+    return where(code.active, place, other)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What makes an access legal."""
+
+    code: OperationCode
+    width: int
+    align: int
+    lengths: Lanes | None
+    reports: bool
+
+    def of_space(self, space: str, address: Lanes) -> Lanes:
+        """Places of addresses of a space."""
+        if space == "global":
+            return self.in_global(address - GLOBAL_BASE)
+        if space == "shared":
+            return self.in_window(address, layout.IN_SHARED, layout.SHARED_LIMIT, layout.CURRENT_SHARED)
+        if space == "shared::cluster":
+            return self.in_cluster(address)
+        return self.in_local(address) if space == "local" else _generic(self, address)
+
+    def leave_out(self, bad: Lanes, offsets: Lanes, kind: int, space: int) -> None:
+        """Lanes make an illegal access of a kind, and are active no more."""
+        code = self.code
+        if self.reports:
+            widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
+            if self.lengths is not None and kind == layout.OUT_OF_BOUNDS:
+                widths = self.lengths
+            note_lanes(code, code.those(bad), offsets, widths, kind, space)
+        code.mask = code.those(~bad)
+
+    def aligned(self, offset: Lanes, space: int) -> None:
+        """Leave out lanes whose offset is not a multiple of what it must be."""
+        if self.align > 1:
+            self.leave_out((offset & (self.align - 1)) != 0, offset, layout.MISALIGNED, space)
+
+    def in_window(self, offset: Lanes, space: int, limit: int, base: int) -> Lanes:
+        """Places in the shared memory of a CTA, or the local memory of a lane, that begins at a word of the context."""
+        code = self.code
+        self.aligned(offset, space)
+        last = code.spread(code.builder.sub(code.context(limit), WORD64(self.width)), "s64")
+        self.leave_out((offset < 0) | (offset > last), offset, layout.OUT_OF_BOUNDS, space)
+        return offset + code.spread(code.context(base), "s64")
+
+    def in_cluster(self, address: Lanes) -> Lanes:
+        """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
+        code, rank = self.code, address >> RANK_SHIFT
+        last = code.spread(code.context(layout.RANKS), "s64")
+        cta = code.builder.load(code.state(layout.WARP_CTA), typ=WORD64)
+        first = code.builder.sub(cta, code.builder.srem(cta, code.context(layout.RANKS)))
+        own, first = code.spread(cta, "s64"), code.spread(first, "s64")
+        begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
+        # Of a rank that no CTA has it is left in the offset, which is out of bounds so.
+        offset = where((rank < 0) | (rank > last), address, address & (1 << RANK_SHIFT) - 1)
+        return begin + self.in_window(offset, layout.IN_SHARED, layout.SHARED_LIMIT, layout.SHARED)
+
+    def in_local(self, offset: Lanes) -> Lanes:
+        """The local memory of each lane."""
+        place = self.in_window(offset, layout.IN_LOCAL, layout.LOCAL_LIMIT, layout.CURRENT_LOCAL)
+        lane = place.each("s64", range(WARP))
+        return place + lane * self.code.spread(self.code.context(layout.LOCAL_STRIDE), "s64")
+
+    def in_global(self, index: Lanes) -> Lanes:
+        """Every lane within one extent or another: a loop over the extents, until all lanes are covered."""
+        code, b = self.code, self.code.builder
+        self.aligned(index, layout.IN_GLOBAL)
+        outside = b.not_(code.mask)
+        extents, number = code.pointer(layout.EXTENTS), code.context(layout.EXTENT_COUNT)
+        before = b.block
+        loop, following, done = (b.append_basic_block(name) for name in ("extent", "following", "done"))
+        b.branch(loop)
+        b.position_at_end(loop)
+        k, covered = b.phi(WORD64), b.phi(WORD32)
+        begin, end = (
+            b.load(b.gep(extents, [b.add(b.shl(k, WORD64(1)), WORD64(j))], source_etype=WORD64), typ=WORD64)
+            for j in range(2)
+        )
+        if self.lengths is None:
+            last = code.spread(b.sub(end, WORD64(self.width)), "s64")
+        else:
+            last = code.spread(end, "s64") - self.lengths
+        inside = (index >= code.spread(begin, "s64")) & (index <= last)
+        now = b.or_(covered, b.bitcast(inside.value, WORD32))
+        after = b.add(k, WORD64(1))
+        k.add_incoming(WORD64(0), before)
+        k.add_incoming(after, following)
+        covered.add_incoming(outside, before)
+        covered.add_incoming(now, following)
+        b.cbranch(b.icmp_signed("==", now, WORD32(-1)), done, following)
+        b.position_at_end(following)
+        b.cbranch(b.icmp_signed("<", after, number), loop, done)
+        b.position_at_end(done)
+        self.leave_out(code.lanes_of(b.not_(now)), index, layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+        return index + code.spread(code.context(layout.GLOBAL), "s64")
+
+
+def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
+    """Generic addresses. Where lanes name several spaces, those of each space do all by themselves."""
+    code, b = bounds.code, bounds.code.builder
+    window, before = address >> WINDOW_BITS, code.mask
+    own = (window == SHARED_BASE >> WINDOW_BITS, window == LOCAL_BASE >> WINDOW_BITS)
+    words = [b.and_(b.bitcast(each.value, WORD32), before) for each in own]
+    result, legal = b.alloca(llvm_type("s64")), b.alloca(WORD32)
+    result.align = 64
+    shared, other, local, rest, done = (b.append_basic_block(name) for name in ("s", "o", "l", "g", "done"))
+    b.cbranch(b.icmp_signed("!=", words[0], WORD32(0)), shared, other)
+    b.position_at_end(other)
+    b.cbranch(b.icmp_signed("!=", words[1], WORD32(0)), local, rest)
+    for block, word, base, space in (
+        (shared, words[0], SHARED_BASE, "shared::cluster"),
+        (local, words[1], LOCAL_BASE, "local"),
+        (rest, before, 0, "global"),
+    ):
+        b.position_at_end(block)
+        code.mask = before
+        code.one_by_one((word, b.and_(before, b.not_(word))), layout.SPREAD)
+        b.store(bounds.of_space(space, address - base).value, result, align=64)
+        b.store(code.mask, legal)
+        b.branch(done)
+    b.position_at_end(done)
+    code.mask = b.load(legal, typ=WORD32)
+    return Lanes(b, b.load(result, typ=llvm_type("s64"), align=64), "s64")
+
+
+def note_lanes(code: OperationCode, lanes: Any, first: Lanes, second: Lanes, kind: int, space: int) -> None:
+    """Where any of these lanes, an ``i32``, is bad, note that with two values of each lane, s64, or end the run."""
+    b = code.builder
+    with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
+        for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
+            b.store(values.value, code.at(code.pointer(layout.SCRATCH), WORD64(place)), align=64)
+        code.note(lanes, note_fault, WORD64(kind), WORD64(space))
+
+
+def _pointers(place: Lanes) -> Any:
+    return place.builder.inttoptr(place.value, ir.VectorType(POINTER, WARP))
+
+
+def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
+    """A value for every lane, from addresses that may all be read."""
+    vector = llvm_type(type_)
+    pointers = _pointers(place)
+    everyone = ir.Constant(llvm_type("pred"), [1] * WARP)
+    name = f"llvm.masked.gather.v{WARP}i{vector.element.width}.v{WARP}p0"
+    types = [pointers.type, WORD32, everyone.type, vector]
+    function = _intrinsic(code, name, vector, types)
+    nothing = ir.Constant(vector, ir.Undefined)
+    return Lanes(code.builder, code.builder.call(function, [pointers, WORD32(align), everyone, nothing]), type_)
+
+
+def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int) -> list[Lanes]:
+    """``many`` consecutive values for every lane, from addresses that may all be read."""
+    size = place.constant(type_, 0).bits // 8
+    if size != 4 or many == 1 or align != 4:
+        return [gather(code, place + size * k, type_, align) for k in range(many)]
+    # One load for each lane, whose words are transposed: LLVM makes 32 loads of each gather of one word.
+    b, pointers, vector = code.builder, _pointers(place), llvm_type(type_, many)
+    rows = [
+        Lanes(b, b.load(b.extract_element(pointers, WORD32(lane)), typ=vector, align=align), type_)
+        for lane in range(WARP)
+    ]
+    blocks = [_transposed(rows[first : first + many]) for first in range(0, WARP, many)]
+    return [_joined([block[k] for block in blocks]) for k in range(many)]
+
+
+def _transposed(rows: list[Lanes]) -> list[Lanes]:
+    """Element ``k`` of value ``j`` as element ``j`` of value ``k``, of as many values as each has elements."""
+    many, half = len(rows), len(rows) // 2
+    while half:
+        low = [k for j in range(0, many, 2 * half) for k in (*range(j, j + half), *range(many + j, many + j + half))]
+        high = [k + half for k in low]
+        for k in range(many):
+            if k & half == 0:
+                one, other = rows[k], rows[k + half]
+                rows[k], rows[k + half] = one.shuffled(low, other), one.shuffled(high, other)
+        half //= 2
+    return rows
+
+
+def _joined(parts: list[Lanes]) -> Lanes:
+    """All elements of values of as many elements, in their order."""
+    while len(parts) > 1:
+        order = range(2 * parts[0].count)
+        parts = [one.shuffled(order, other) for one, other in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def scatter_all(code: OperationCode, place: Lanes, values: list[Lanes], align: int) -> None:
+    """Write consecutive values of every lane, as :func:`scatter`; the addresses are multiples of all of their bytes."""
+    b, many, size = code.builder, len(values), values[0].bits // 8
+    if size != 4 or many == 1 or align != 4:
+        for k, value in enumerate(values):
+            scatter(code, place + size * k, value, align)
+        return
+    pointers = _pointers(place)
+    for first in range(0, WARP, many):
+        order = range(first, first + many)
+        for lane, row in zip(order, _transposed([value.shuffled(order) for value in values]), strict=True):
+            b.store(row.value, b.extract_element(pointers, WORD32(lane)), align=align)
+
+
+def scatter(code: OperationCode, place: Lanes, value: Lanes, align: int) -> None:
+    """Write a value of every lane; where two lanes name one address, the last one wins."""
+    pointers = _pointers(place)
+    everyone = ir.Constant(llvm_type("pred"), [1] * WARP)
+    name = f"llvm.masked.scatter.v{WARP}i{value.bits}.v{WARP}p0"
+    types = [value.value.type, pointers.type, WORD32, everyone.type]
+    function = _intrinsic(code, name, ir.VoidType(), types)
+    code.builder.call(function, [value.value, pointers, WORD32(align), everyone])
+
+
+def _intrinsic(code: OperationCode, name: str, result: Any, types: list[Any]) -> Any:
+    module = code.builder.module
+    return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, types), name)

@@ -1,0 +1,403 @@
+"""From instructions to records: operands bound to rows of a warp's registers, constants to rows that are filled once.
+
+A handler for an opcode takes every modifier that it honours (:mod:`warpsan.ptx.modifiers`), and appends records. What
+has no handler, or a modifier or operand that none takes, raises UnsupportedInstruction; its record ends a launch where
+a lane reaches it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from warpsan.analysis.definedness import Region
+from warpsan.analysis.program import Program
+from warpsan.checks.provenance import Origins
+from warpsan.engine.host import HostCall, WatchedAccess
+from warpsan.engine.lanes import WORD64, Lanes
+from warpsan.engine.layout import OPERANDS, RECORD_WORDS, REFUSED
+from warpsan.engine.operation import Function, NativeOperation, lanewise
+from warpsan.engine.selection import Array
+from warpsan.engine.stale import StaleAccess, StaleFence, StaleSettling
+from warpsan.errors import UnsupportedInstruction
+from warpsan.ptx.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from warpsan.ptx.modifiers import Mods, find_handler, registering, unknown_register
+from warpsan.ptx.types import TYPES, PtxType
+
+__all__ = ["HANDLERS", "SPECIAL_REGISTERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
+
+Handler = Callable[["Assembler", Instruction, Mods], None]
+
+_WITH_AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+SPECIAL_REGISTERS = frozenset(
+    {
+        *(f"%{name}.{axis}" for name in _WITH_AXES for axis in "xyz"),
+        *(f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "ge", "gt")),
+        *("%laneid", "%warpid", "%nwarpid", "%cluster_ctarank", "%cluster_nctarank", "%envreg1", "%envreg2"),
+        *("%dynamic_smem_size", "%total_smem_size"),
+    }
+)
+"""Those that have rows (:mod:`~warpsan.engine.values`)."""
+
+HANDLERS: dict[str, Handler] = {}
+"""The table of opcodes: what is not in it is not modelled. The longest beginning of an instruction's text counts."""
+
+
+class NotNative(Exception):
+    """The native engine does not have what a kernel uses."""
+
+
+native = registering(HANDLERS)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A row that holds one value at first: a literal's bits, a parameter's bytes, the address of a variable, the
+    zeros of a register that instructions share and PTX does not name, a bound of the buffer that an access must stay
+    in, or whether the launch names a cluster.
+
+    Attributes
+    ----------
+    kind : {"literal", "parameter", "symbol", "hidden", "home begins", "home ends", "cluster"}
+    value : int or str
+        The bits; the offset in the parameter block; the name; the pc of the access.
+    bits : int
+        Of an element; 1 for a predicate.
+    """
+
+    kind: str
+    value: int | str
+    bits: int
+
+
+@dataclass
+class Assembler:
+    """Records, rows and constants of one entry while it is decoded."""
+
+    entry: Entry
+    program: Program
+    checked: bool
+    counted: bool
+    traced: bool
+    target_name: str
+    numerics: str
+    records: list[list[int]] = field(default_factory=list)
+    operations: dict[str, NativeOperation] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    constants: dict[Constant, int] = field(default_factory=dict)
+    specials: dict[str, int] = field(default_factory=dict)
+    temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
+    sums: dict[tuple[str, ...], int] = field(default_factory=dict)
+    product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
+    lists: list[int] = field(default_factory=list)
+    refused: dict[int, UnsupportedInstruction] = field(default_factory=dict)
+    """By the number of a record, the exception for lanes that reach it."""
+    places: dict[int, int] = field(default_factory=dict)
+    """By the number of a record, the pc of its instruction."""
+    uses: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """By the number of a record, the registers that may be undefined, and as what each is used there."""
+    host_calls: list[HostCall | WatchedAccess] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    types: dict[str, PtxType] = field(default_factory=dict)
+    ones: list[int] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    top: int = 0
+    guard: int = 0
+    tracking: bool = False
+    """Whether undefined bytes of memory are followed."""
+    looks: bool = False
+    """Whether reads of global memory that nobody has written are looked for."""
+    regions: dict[int, Region] = field(default_factory=dict)
+    """Then, by the pc of a branch that only decides what is computed, the registers written before its ways meet."""
+    origins: Origins = field(default_factory=dict)
+    """For the ``provenance`` check, where the addresses of accesses come from."""
+    volatile_is_data: bool = False
+    """Whether volatile accesses are weak ones (:mod:`warpsan.checks.orders`)."""
+    letter: bool = False
+    """Whether an instruction for an mbarrier without a scope has that of the CTA."""
+    version: float = 9.0
+    """Of PTX."""
+    variables: Collection[str] = ()
+    """What has an address: variables, functions, and parameters whose address is taken."""
+    frames: dict[frozenset[str], int] = field(default_factory=dict)
+    """Where in the lists those of functions that call themselves begin, by their circle."""
+    stack_bytes: int = 0
+    """Of a warp, for those functions."""
+    recorded: frozenset[int] = frozenset()
+    """By their pc, the instructions whose accesses Python gets."""
+    late: Mapping[int, int] | None = None
+    """Where reads may be stale, the loads that may read later than their place in the program
+    (:func:`warpsan.weak.late_loads.late_windows`)."""
+    stale_calls: list[StaleAccess | StaleFence | StaleSettling] = field(default_factory=list)
+    _used: int = 0
+    _instruction: Instruction | None = None
+    """Whose records are appended."""
+
+    def __post_init__(self) -> None:
+        self.types.update(self.entry.registers)
+        files = self.program.files
+        begins = {bits: self.allocate(bits, files[bits]) for bits in sorted(files)}
+        for name, (bits, row) in self.program.rows.items():
+            self.rows[name] = begins[bits] + row * row_bytes(bits)
+
+    def allocate(self, bits: int, many: int = 1) -> int:
+        """Room for rows of elements of ``bits``."""
+        size = row_bytes(bits)
+        if bits > 1:
+            self.top = -(-self.top // 64) * 64
+        begin = self.top
+        self.top += size * many
+        return begin
+
+    # ---- operands ---------------------------------------------------------------------------------------------------
+
+    def type_of(self, operand: Operand) -> PtxType | None:
+        """The declared type of a register; None for anything else."""
+        return self.types.get(operand.name) if isinstance(operand, Register) else None
+
+    def source(self, operand: Operand, type_: str) -> int:
+        """The row that holds an operand as a type."""
+        wanted = TYPES[type_]
+        if isinstance(operand, Negated) and wanted.kind == "pred":
+            row = self.temporary(1)
+            self.lanewise("not.pred", lambda p: ~p, [row], [self.source(operand.register, "pred")], ["pred"], ["pred"])
+            return row
+        if isinstance(operand, Immediate):
+            return self.constant(Constant("literal", _literal(operand, wanted), bits_of(wanted)))
+        if isinstance(operand, Symbol) and operand.name in self.variables:
+            return self.constant(Constant("symbol", operand.name, bits_of(wanted)))
+        if not isinstance(operand, Register):
+            raise self.unsupported(f"operand {operand} is not modelled")
+        declared = self.types.get(operand.name)
+        if declared is None:
+            if operand.name == "%is_explicit_cluster" and wanted.kind == "pred":
+                return self.constant(Constant("cluster", operand.name, 1))
+            if wanted.bits != 32 or operand.name not in SPECIAL_REGISTERS:
+                raise self.unsupported(unknown_register(operand.name))
+            if operand.name not in self.specials:
+                self.specials[operand.name] = self.allocate(32)
+            return self.specials[operand.name]
+        row = self._row(operand.name)
+        if (declared.kind == "pred") != (wanted.kind == "pred") or declared.bits < wanted.bits:
+            raise self.unsupported(f"a .{declared.name} register cannot be read as .{type_}")
+        if declared.bits == wanted.bits:
+            return row
+        narrow = self.temporary(wanted.bits)
+        self.resize(row, declared.bits, narrow, wanted.bits, signed=False)
+        return narrow
+
+    def target(self, operand: Operand, type_: str) -> tuple[int, Callable[[], None]]:
+        """The row for a result of a type, and what to do behind the record that writes it."""
+        given = TYPES[type_]
+        if isinstance(operand, Symbol) and operand.name == "_":
+            return self.temporary(bits_of(given)), _nothing
+        if not isinstance(operand, Register):
+            raise self.unsupported("expected a register to write to")
+        row, declared = self._row(operand.name), self.types[operand.name]
+        if declared.bits == given.bits and (declared.kind == "pred") == (given.kind == "pred"):
+            return row, _nothing
+        if declared.bits < given.bits or "pred" in (declared.kind, given.kind) or given.is_float:
+            raise self.unsupported(f"a .{declared.name} register cannot take a .{type_} result")
+        narrow = self.temporary(given.bits)
+        return narrow, lambda: self.resize(narrow, given.bits, row, declared.bits, signed=given.signed)
+
+    def _row(self, name: str) -> int:
+        """The row of a register."""
+        if name not in self.rows:
+            raise self.unsupported(unknown_register(name))
+        return self.rows[name]
+
+    def resize(self, source: int, source_bits: int, target: int, target_bits: int, *, signed: bool) -> None:
+        """Append the record that copies a row to one of another width."""
+        kind = "s" if signed else "u"
+        types = [f"{kind}{target_bits}"], [f"{kind}{source_bits}"]
+        name = f"resize.{types[0][0]}.{types[1][0]}"
+        self.lanewise(name, lambda x: x.to(types[0][0]), [target], [source], *types)
+
+    def constant(self, constant: Constant) -> int:
+        """The row of a constant."""
+        if constant not in self.constants:
+            self.constants[constant] = self.allocate(constant.bits)
+        return self.constants[constant]
+
+    def number(self, value: int, type_: str) -> int:
+        """The row of an integer constant."""
+        return self.source(Immediate(value), type_)
+
+    def hidden(self, name: str, bits: int) -> int:
+        """The row of a register that PTX does not name, such as the carry flag: zeros at first."""
+        return self.constant(Constant("hidden", name, bits))
+
+    def temporary(self, bits: int) -> int:
+        """A row that lasts for one instruction."""
+        self._used += 1
+        key = bits, self._used
+        if key not in self.temporaries:
+            self.temporaries[key] = self.allocate(bits)
+        return self.temporaries[key]
+
+    def hidden_sums(self, names: tuple[str, ...]) -> int:
+        """The first of the rows in which the sums of wgmma's accumulators are kept while products are in flight."""
+        if names not in self.sums:
+            self.sums[names] = self.allocate(32, len(names))
+        return self.sums[names]
+
+    def number_of(self, operation: NativeOperation) -> int:
+        """The number that records have for an operation."""
+        self.operations.setdefault(operation.name, operation)
+        return self.numbers.setdefault(operation.name, len(self.numbers))
+
+    @property
+    def watched(self) -> bool:
+        """Whether accesses to memory are checked, counted or recorded."""
+        return self.checked or self.counted or self.traced or bool(self.recorded)
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+        """Both destinations of ``p|q``; None for the second where there is only one."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+    def vector(self, operand: Operand) -> tuple[Operand, ...]:
+        """The elements of ``{a, b}``, or the operand alone."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def address(self, operand: Operand) -> tuple[int, int, int]:
+        """The row of an address operand, its bits, and an offset to add."""
+        if not isinstance(operand, Address):
+            raise self.unsupported("expected an address in brackets")
+        if not -(1 << 31) <= operand.offset < 1 << 31:
+            raise self.unsupported("an offset of more than 31 bits is not modelled")
+        if operand.base is None:
+            return self.constant(Constant("literal", operand.offset & (1 << 64) - 1, 64)), 64, 0
+        if isinstance(operand.base, Symbol):
+            if operand.base.name not in self.variables:
+                raise self.unsupported(f"unknown variable {operand.base.name}")
+            return self.constant(Constant("symbol", operand.base.name, 64)), 64, operand.offset
+        declared = self.type_of(operand.base)
+        bits = 32 if declared is not None and declared.bits == 32 else 64
+        return self.source(operand.base, f"u{bits}"), bits, operand.offset
+
+    @property
+    def suffix(self) -> str:
+        """What the names of operations end with that depend on a ring."""
+        return ""
+
+    def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
+        """In a ring, the type by which an atomic operation adds and the sum of two words; None for sums of numbers."""
+        return None
+
+    # ---- records ----------------------------------------------------------------------------------------------------
+
+    def record(self, operation: NativeOperation, operands: Sequence[int]) -> None:
+        """Append a record, under the guard of the instruction."""
+        words = [self.number_of(operation), self.guard, *operands]
+        assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"
+        self.places[len(self.records)] = -1 if self._instruction is None else self._instruction.pc
+        self.records.append(words + [0] * (RECORD_WORDS - len(words)))
+
+    def lanewise(
+        self,
+        name: str,
+        function: Function,
+        targets: Sequence[int],
+        sources: Sequence[int],
+        results: Sequence[str],
+        types: Sequence[str],
+    ) -> None:
+        """Append a record of a lanewise operation on rows."""
+        operation = self.operations.get(name) or lanewise(name, function, results, types)
+        self.record(operation, [*targets, *sources])
+
+    def compute(
+        self,
+        name: str,
+        function: Function,
+        targets: Sequence[tuple[Operand, str]],
+        sources: Sequence[tuple[Operand, str]],
+    ) -> None:
+        """Append what computes an instruction's results lane by lane; ``name`` says all that ``function`` depends on.
+
+        Targets and sources are operands with the types that they have in the operation.
+        """
+        rows = [self.source(operand, type_) for operand, type_ in sources]
+        places = [self.target(operand, type_) for operand, type_ in targets]
+        results, types = [type_ for _, type_ in targets], [type_ for _, type_ in sources]
+        self.lanewise(name, function, [row for row, _ in places], rows, results, types)
+        for _, finish in places:
+            finish()
+
+    def instruction(self, instruction: Instruction) -> None:
+        """Append the records of an instruction.
+
+        Raises
+        ------
+        UnsupportedInstruction
+        """
+        handler = find_handler(HANDLERS, instruction)
+        if handler is None:
+            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+        self.begin(instruction)
+        handler(self, instruction, Mods(instruction))
+
+    def unsupported(self, why: str) -> UnsupportedInstruction:
+        """The exception for the instruction whose records are appended."""
+        assert self._instruction is not None
+        return Mods(self._instruction).unsupported(why)
+
+    def refuse(self, instruction: Instruction, why: UnsupportedInstruction) -> None:
+        """Append the record of an instruction that is not modelled: the launch ends where a lane reaches it."""
+        with suppress(UnsupportedInstruction):  # nor may its guard be
+            self.begin(instruction)
+        self.end_with(why)
+
+    def end_with(self, why: UnsupportedInstruction) -> None:
+        """Append the record with which the launch ends where a lane gets there."""
+        self.refused[len(self.records)] = why
+        self.record(NativeOperation("refused", lambda code: code.builder.ret(WORD64(REFUSED))), [])
+
+    def begin(self, instruction: Instruction) -> None:
+        """Make the records that follow those of an instruction, under its guard."""
+        self._used, self.guard, self._instruction = 0, 0, instruction
+        self.guard = self.guard_word(instruction)
+
+    def guard_word(self, instruction: Instruction) -> int:
+        """The guard of an instruction as a record has it."""
+        if instruction.guard is None:
+            return 0
+        row = self.source(instruction.guard.register, "pred")
+        return row | 1 | (2 if instruction.guard.negated else 0)
+
+    def records_array(self) -> Array:
+        """All records, int32 [records, words]."""
+        return np.array(self.records, dtype=np.int32).reshape(-1, RECORD_WORDS)
+
+
+def _nothing() -> None:
+    """Behind a record whose result is in its place."""
+
+
+def bits_of(type_: PtxType) -> int:
+    """The width of a row's elements: 1 for predicates."""
+    return 1 if type_.kind == "pred" else type_.bits
+
+
+def row_bytes(bits: int) -> int:
+    """Bytes of a row: a predicate has a bit a lane."""
+    return 4 if bits == 1 else 32 * bits // 8
+
+
+def _literal(operand: Immediate, type_: PtxType) -> int:
+    """A literal's bits as a type (:meth:`warpsan.replay.decoder.Decoder.src`)."""
+    value = operand.value
+    if type_.kind == "pred":
+        return int(bool(value))
+    if isinstance(value, float):
+        if type_.is_float and type_.lanes == 1 and operand.float_bits != type_.bits:
+            with np.errstate(all="ignore"):
+                return int.from_bytes(np.asarray(value, np.float64).astype(type_.dtype).tobytes(), "little")
+        raw = struct.pack("<f" if operand.float_bits == 32 else "<d", value)
+        return int.from_bytes(raw, "little") & (1 << type_.bits) - 1
+    return int(value) & (1 << type_.bits) - 1

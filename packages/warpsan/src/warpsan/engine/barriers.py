@@ -1,0 +1,278 @@
+"""Barriers of a CTA: machine code (:mod:`~warpsan.engine.translate`).
+
+The rules are those of :mod:`warpsan.replay.barriers` and :mod:`warpsan.replay.barrier_rules`.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import acquire, forget, release_to
+from warpsan.engine.empty_phases import end_phase
+from warpsan.engine.layout import (
+    ACTORS,
+    ARRIVALS_PENDING,
+    ARRIVED,
+    ARRIVED_AT,
+    AT_BARRIER,
+    BARRIER_COUNT,
+    BARRIER_WORDS,
+    BARRIERS,
+    BEFORE_AT,
+    CAME,
+    CHECKED,
+    CLOCKS,
+    CTA_COUNT,
+    CURRENT,
+    END,
+    END_A,
+    END_ARRIVE,
+    END_B,
+    END_BARRIER,
+    END_C,
+    END_D,
+    END_REDUCE,
+    FIRST_PART,
+    GIVEN,
+    KIND,
+    LIVE,
+    NO_BARRIER,
+    ORDER,
+    PART_BLOCK,
+    PART_FROM,
+    PART_INFO,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    READY,
+    REGISTER_BYTES,
+    REGISTERS,
+    RELEASED,
+    SYNCTHREADS,
+    TARGET,
+    THREADS,
+    TIME,
+    TOGETHER,
+    VECTORS,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_NUMBER,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.parts import add_part
+from warpsan.engine.stale_events import barrier_arrival, barrier_complete, barrier_leave
+from warpsan.engine.suspects import first_lane, suspect_arrival
+from warpsan.engine.trace import trace_arrival
+from warpsan.engine.watch.releases import take_rows
+from warpsan.engine.words import load32, load64, popcount, store32, store64
+
+__all__ = ["arrive", "release_all", "threads_left"]
+
+
+def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+    """Lanes arrive at barriers (and wait there), those at the same one together: PTX ISA, "bar, barrier"; a status."""
+    names, left = registers + load32(block + 4 * END_A), taken
+    while left != 0:
+        first, same = first_lane(left), 0
+        for lane in range(first, 32):
+            if left >> lane & 1 and load32(names + 4 * lane) == load32(names + 4 * first):
+                same |= 1 << lane
+        left &= ~same
+        status = arrive_at_one(context, state, registers, block, at, same, end)
+        if status != 0:
+            return status
+    return 0
+
+
+def arrive_at_one(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
+    """Lanes arrive at one barrier. Where a rule may be broken, that is a suspicion; a status."""
+    first, given = first_lane(taken), 0
+    name = load32(registers + load32(block + 4 * END_A) + 4 * first) & 0xFFFFFFFF
+    if load32(block + 4 * END_B) >= 0:
+        given = load32(registers + load32(block + 4 * END_B) + 4 * first) & 0xFFFFFFFF
+    whole = 32 * load64(context + 8 * WARP_COUNT)
+    wrong = 1 if given % 32 != 0 or given > whole or (end == END_ARRIVE and given == 0) else 0
+    trace_arrival(context, taken, at, name, given, end, wrong == 0 and name < NO_BARRIER and end != END_ARRIVE)
+    if name >= NO_BARRIER:
+        name, wrong = NO_BARRIER, 1
+    cta, warp = load64(state + 8 * WARP_CTA), load64(state + 8 * WARP_NUMBER)
+    barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
+    arrived = load64(barrier + 8 * ARRIVED)
+    kind = 2 if end == END_REDUCE else 1
+    came = load64(barrier + 8 * (CAME + warp))
+    if arrived > 0:
+        before = load64(barrier + 8 * GIVEN)
+        if (before if before else whole) != (given if given else whole):
+            wrong = 1
+        if load64(barrier + 8 * KIND) != kind:
+            wrong = 1
+            kind = 2
+        # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
+        if came != 0 and (end != END_BARRIER or came != taken or given == 0):
+            wrong = 1
+    if load64(context + 8 * CHECKED) != 0:
+        if given != 0 and not follows(context, cta, barrier):
+            wrong = 1
+        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+                wrong = 1
+            store64(barrier + 8 * SYNCTHREADS, block)
+        clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
+        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
+        release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
+    barrier_arrival(context, load64(context + 8 * CURRENT), cta, name)
+    status = suspect_arrival(context, at) if wrong else 0
+    if status != 0:
+        return status
+    store64(barrier + 8 * KIND, kind)
+    store64(barrier + 8 * GIVEN, given)
+    store64(barrier + 8 * (CAME + warp), came | taken)
+    store64(barrier + 8 * ARRIVED, arrived + (32 if given else popcount(taken)))
+    part = add_part(state, at + 1, taken, READY if end == END_ARRIVE else AT_BARRIER)
+    store64(part + 8 * PART_INFO, name)
+    store64(part + 8 * PART_FROM, block)
+    if load64(context + 8 * ORDER) == TOGETHER:
+        store64(context + 8 * ARRIVALS_PENDING, 1)
+        return 0
+    return release(context, cta, barrier, name)
+
+
+def threads_left(context: int, cta: int) -> int:
+    """Threads of a CTA have exited: barriers that waited only for them are complete; a status."""
+    if load64(context + 8 * ORDER) == TOGETHER:
+        store64(context + 8 * ARRIVALS_PENDING, 1)
+        return 0
+    return release_barriers(context, cta)
+
+
+def release_all(context: int) -> int:
+    """A turn in lockstep is over in which warps have arrived at barriers, or exited; a status."""
+    store64(context + 8 * ARRIVALS_PENDING, 0)
+    for cta in range(load64(context + 8 * CTA_COUNT)):
+        status = release_barriers(context, cta)
+        if status != 0:
+            return status
+    return 0
+
+
+def release_barriers(context: int, cta: int) -> int:
+    """Let the lanes go that wait at barriers of a CTA which are complete; a status."""
+    for name in range(BARRIER_COUNT):
+        barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
+        if load64(barrier + 8 * ARRIVED) > 0:
+            status = release(context, cta, barrier, name)
+            if status != 0:
+                return status
+    return 0
+
+
+def follows(context: int, cta: int, barrier: int) -> int:
+    """Whether the current warp's arrival comes after the phase before: if not, it could have been part of that."""
+    warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
+    for k in range(warps):
+        other = warps * cta + k
+        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > load64(vector + 8 * other):
+            return 0
+    return 1
+
+
+def barrier_vector(context: int, cta: int, name: int) -> int:
+    """What was passed on to a barrier of a CTA (:mod:`~warpsan.engine.clocks`)."""
+    return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
+
+
+def last_arrival(context: int, cta: int, name: int) -> int:
+    """The block at whose end lanes wait at a barrier."""
+    warps = load64(context + 8 * WARP_COUNT)
+    for k in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
+                return load64(part + 8 * PART_BLOCK) - 1
+    return 0
+
+
+def alive(context: int, cta: int) -> int:
+    """Threads of a CTA that have not exited."""
+    warps = load64(context + 8 * WARP_COUNT)
+    states = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
+    total = 0
+    for k in range(warps):
+        total += popcount(load64(states + 8 * (WARP_WORDS * k + LIVE)))
+    return total
+
+
+def release(context: int, cta: int, barrier: int, name: int) -> int:
+    """Let the lanes go that wait at a barrier, if it is complete; a status."""
+    arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
+    need = given if given else alive(context, cta)
+    if arrived < need:
+        return 0
+    short = load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS)
+    if arrived > need or short:
+        status = suspect_arrival(context, last_arrival(context, cta, name))
+        if status != 0:
+            return status
+    store64(barrier + 8 * SYNCTHREADS, 0)
+    end_phase(context, cta, name, arrived, arrived == need and (given != 0 or need == load64(context + 8 * THREADS)))
+    warps = load64(context + 8 * WARP_COUNT)
+    if load64(barrier + 8 * KIND) == 2:
+        reduce(context, cta, name)
+    vector = barrier_vector(context, cta, name)
+    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
+    waited = 0
+    for k in range(warps):
+        came = load64(barrier + 8 * (CAME + k))
+        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
+        store64(barrier + 8 * (CAME + k), 0)
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
+                store64(part + 8 * PART_STATUS, READY)
+                waited |= 1 << k
+                barrier_leave(context, warps * cta + k, cta, name)
+                if load64(context + 8 * CHECKED) != 0:
+                    acquire(context, warps * cta + k, vector)
+    if load64(context + 8 * CHECKED) != 0:
+        for k in range(warps):
+            if waited >> k & 1:
+                take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
+        forget(context, vector)
+    barrier_complete(context, cta, name)
+    store64(barrier + 8 * ARRIVED, 0)
+    return 0
+
+
+def reduce(context: int, cta: int, name: int) -> None:
+    """``bar.red``: the predicates of all lanes that wait so, combined, to each of them."""
+    warps = load64(context + 8 * WARP_COUNT)
+    true = 0
+    total = 0
+    for turn in range(2):
+        for k in range(warps):
+            number = warps * cta + k
+            state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+            registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
+            for p in range(load64(state + 8 * PARTS)):
+                part = state + 8 * (FIRST_PART + PART_WORDS * p)
+                if load64(part + 8 * PART_STATUS) != AT_BARRIER or load64(part + 8 * PART_INFO) != name:
+                    continue
+                mask, block = load64(part + 8 * PART_MASK), load64(part + 8 * PART_FROM)
+                if load32(block + 4 * END) != END_REDUCE:
+                    continue
+                if turn == 0:
+                    true += popcount(mask & load32(registers + load32(block + 4 * END_C)))
+                    total += popcount(mask)
+                    continue
+                operation, row = load32(block + 4 * TARGET), registers + load32(block + 4 * END_D)
+                if operation == 0:  # popc, of 32 bits
+                    for lane in range(32):
+                        if mask >> lane & 1:
+                            store32(row + 4 * lane, true)
+                else:
+                    holds = true == total if operation == 1 else true > 0
+                    old = load32(row)
+                    store32(row, old | mask if holds else old & ~mask)

@@ -1,0 +1,108 @@
+"""Whether blocks of a launch may pass something on to each other through global memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from warpsan.analysis.derived import derived
+from warpsan.analysis.polling import polling_loops
+from warpsan.analysis.program import instructions_of
+from warpsan.checks.orders import SAME_GPU, communications, is_communication, memory_order
+from warpsan.checks.scopes import synchronises
+from warpsan.host.setup import Setup
+from warpsan.ptx.ir import Entry, Instruction
+
+__all__ = [
+    "all_resident",
+    "changes_maps",
+    "communicates",
+    "ctas_together",
+    "orders_blocks",
+    "orders_threads",
+    "reaches_all_blocks",
+    "relaxed_arrivals",
+    "relaxed_waits",
+]
+
+_TOGETHER, _SCATTERED = 4, 24
+"""Clusters that take turns, in a random order, in a kernel whose blocks poll what others write; and where reads may be
+stale."""
+
+
+def reaches_all_blocks(instruction: Instruction) -> bool:
+    """Whether the scope of a strong access has all blocks in it: such accesses do not race with each other."""
+    return memory_order(instruction).level >= SAME_GPU
+
+
+def communicates(entry: Entry) -> bool:
+    """Whether there is a strong access to global memory."""
+    return bool(communications(entry))
+
+
+@derived
+def changes_maps(entry: Entry) -> bool:
+    """Whether there are instructions for tensor maps that a kernel changes."""
+    return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in entry.instructions)
+
+
+def orders_blocks(entry: Entry) -> bool:
+    """Whether a block may come after another by what it reads of it."""
+    return synchronises(entry) and communicates(entry)
+
+
+def orders_threads(entry: Entry, instruction: Instruction) -> bool:
+    """Whether an access is part of what may order threads through memory."""
+    return memory_order(instruction).strong and synchronises(entry)
+
+
+@derived
+def relaxed_arrivals(entry: Entry) -> bool:
+    """Whether there is a relaxed arrival at an mbarrier or the barrier of a cluster: what a fence comes after matters
+    to that."""
+    return any(
+        {"arrive", "arrive_drop"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier" or (each.opcode == "barrier" and "cluster" in each.mods)
+    )
+
+
+@derived
+def relaxed_waits(entry: Entry) -> bool:
+    """Whether there is a relaxed wait for an mbarrier: it acquires at a fence behind it."""
+    return any(
+        {"test_wait", "try_wait"} & set(each.mods) and "relaxed" in each.mods
+        for each in entry.instructions
+        if each.opcode == "mbarrier"
+    )
+
+
+def ctas_together(setup: Setup) -> int:
+    """CTAs that run together: those of a cluster, all of a cooperative launch, all of a chunk where blocks are
+    ``resident``, those of some clusters where reads may be stale, or those of a few where they meet at what they poll,
+    and the order is random; else a lock is always free, and who comes has not to wait."""
+    geometry = setup.geometry
+    if setup.workspace:
+        return geometry.ctas
+    if setup.resident:
+        return max(map(len, setup.chunks))
+    clusters = geometry.ctas // geometry.cluster_size
+    if setup.reads == "stale":
+        return geometry.cluster_size * min(_SCATTERED, clusters)
+    many = min(_TOGETHER, clusters)
+    return geometry.cluster_size * (many if setup.schedule == "random" and many > 1 and _blocks_poll(setup) else 1)
+
+
+def all_resident(setup: Setup) -> Setup | None:
+    """The launch with more blocks at once, which may wait for each other; None if they do not, or no more may be there
+    at once."""
+    if not _blocks_poll(setup) or ctas_together(setup) >= max(map(len, setup.chunks)):
+        return None
+    return replace(setup, resident=True)
+
+
+def _blocks_poll(setup: Setup) -> bool:
+    """Whether there is a polling loop on what other blocks may write."""
+    if not communicates(setup.entry):
+        return False
+    blocks = [setup.program.blocks[number] for number in polling_loops(setup.entry, setup.program).blocks]
+    return any(is_communication(each) for block in blocks for item in block.items for each in instructions_of(item))

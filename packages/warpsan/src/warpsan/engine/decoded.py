@@ -1,0 +1,323 @@
+"""A program as arrays for the native loop: records, blocks, and what a launch has to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpsan.analysis.definedness import Undefined, find_undefined
+from warpsan.analysis.derived import derived
+from warpsan.analysis.fusion import MmaGroup, registers_read, registers_written
+from warpsan.analysis.polling import polling_loops
+from warpsan.analysis.program import BasicBlock, Program, instructions_of
+from warpsan.analysis.regions import pure_regions
+from warpsan.checks.provenance import Origins, pointer_origins
+from warpsan.engine import layout
+from warpsan.engine.assembler import Assembler, Constant
+from warpsan.engine.ends import end_block
+from warpsan.engine.host import HostCall, WatchedAccess
+from warpsan.engine.operation import NativeOperation
+from warpsan.engine.ring import RingAssembler
+from warpsan.engine.selection import Array
+from warpsan.engine.shadows import add_shadows
+from warpsan.engine.stale import StaleAccess, StaleFence, StaleSettling
+from warpsan.engine.undefined import follow_stores, follow_undefined, meetings, ways_meet
+from warpsan.errors import UnsupportedInstruction
+from warpsan.numerics.ring import Ring
+from warpsan.ptx.ir import Entry, Instruction, Operand
+from warpsan.ptx.modifiers import Mods
+from warpsan.semantics.events import trace_instruction
+from warpsan.semantics.matrix import product_records
+from warpsan.semantics.stale import settle_loads
+from warpsan.semantics.warpgroup import look_at_sets, sets_used
+from warpsan.weak.late_loads import late_windows
+
+__all__ = ["Decoded", "decode"]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the native loop executes, for every launch of an entry with the same checks.
+
+    Attributes
+    ----------
+    records, blocks : ndarray of int32
+        By the words of :mod:`~warpsan.engine.layout`.
+    operations : tuple of NativeOperation
+        By the number that records have for them.
+    constants : dict of Constant to int
+        Rows to fill with one value before a launch.
+    specials : dict of str to int
+        Rows of special registers.
+    lists : ndarray of int32
+        What instructions refer to whose operands do not fit into a record.
+    register_bytes : int
+        Of one warp.
+    predicates : int
+        Bytes at the beginning, which hold predicates: false at first, where all else is poison.
+    ones : tuple of int
+        Further rows of predicates, which are true at first.
+    refused : dict of int to UnsupportedInstruction
+        By the number of a record, the exception with which the launch ends when a lane gets there: a path that never
+        runs costs nothing.
+    places : dict of int to int
+        By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
+    uses : dict of int to tuple of (str, str)
+        By the number of a record, the registers that may be undefined, and as what each is used there.
+    sites : dict of int to Instruction
+        In a ring, the instruction of each record that ends the run because it is not algebraic.
+    host_calls : tuple of HostCall
+        Calls of Python, by the number that records have for them.
+    stale_calls : tuple
+        Where reads may be stale, accesses, fences and settlings, by the number that records have for them.
+    origins : dict
+        For the ``provenance`` check, where the addresses of accesses come from.
+    stack_bytes : int
+        Of a warp, for functions that call themselves.
+    """
+
+    records: Array
+    blocks: Array
+    operations: tuple[NativeOperation, ...]
+    constants: dict[Constant, int]
+    specials: dict[str, int]
+    lists: Array
+    register_bytes: int
+    predicates: int
+    ones: tuple[int, ...]
+    refused: dict[int, UnsupportedInstruction]
+    places: dict[int, int]
+    uses: dict[int, tuple[tuple[str, str], ...]]
+    sites: dict[int, Instruction]
+    host_calls: tuple[HostCall | WatchedAccess, ...]
+    stale_calls: tuple[StaleAccess | StaleFence | StaleSettling, ...]
+    origins: Origins
+    stack_bytes: int
+
+
+def decode(
+    entry: Entry,
+    program: Program,
+    *,
+    checked: bool,
+    counted: bool,
+    target: str,
+    numerics: str,
+    ring: Ring | None = None,
+    tracking: bool = False,
+    looks: bool = False,
+    traced: bool = False,
+    provenance: bool = False,
+    volatile_is_data: bool = False,
+    version: float = 9.0,
+    variables: Collection[str] = (),
+    recorded: frozenset[int] = frozenset(),
+    letter: bool = False,
+    stale: bool = False,
+) -> Decoded:
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
+    that follow undefined bytes of memory, ``looks`` those that look for reads of global memory that nobody has written,
+    ``provenance`` those of that check, ``traced`` those that record events (:mod:`.trace`); with ``volatile_is_data``
+    volatile accesses are weak ones; ``recorded`` are the instructions, by their pc, whose accesses recorders collect;
+    by the ``letter``, instructions for mbarriers without a scope have that of the CTA; with ``stale``, Python decides
+    what reads return.
+
+    ``target`` is the module's ``.target``, ``version`` that of its PTX, ``variables`` what has an address, and
+    ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
+
+    Raises
+    ------
+    NotNative
+        If it needs more than the native engine has room for.
+    """
+    asm = Assembler(entry, program, checked, counted, traced, target, numerics)
+    if ring is not None:
+        asm = RingAssembler(entry, program, checked, counted, traced, target, numerics, ring=ring)
+    asm.volatile_is_data, asm.version, asm.recorded, asm.letter = volatile_is_data, version, recorded, letter
+    asm.variables, asm.looks = variables, looks
+    if stale:
+        asm.late = late_windows(entry)
+    if provenance:
+        asm.origins = pointer_origins(entry)
+    predicates = asm.top if not program.files else _predicate_bytes(program)
+    undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
+    if tracking and checked:
+        asm.tracking, asm.regions = True, pure_regions(program, entry)
+        undefined = find_undefined(program, entry, asm.regions, looks=looks)
+    meeting = meetings(asm, undefined)
+    add_shadows(asm, undefined)
+    polling = polling_loops(entry, program)
+    blocks = [
+        _block(
+            *(asm, program, basic, number, undefined, meeting.get(number, ())),
+            polls=(number in polling.blocks) + (number in polling.endless),
+        )
+        for number, basic in enumerate(program.blocks)
+    ]
+    return Decoded(
+        asm.records_array(),
+        np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
+        tuple(asm.operations[name] for name in asm.numbers),
+        asm.constants,
+        asm.specials,
+        np.array(asm.lists or [0], dtype=np.int32),
+        -(-asm.top // 64) * 64,
+        predicates,
+        tuple(asm.ones),
+        asm.refused,
+        asm.places | {len(asm.records) + pc: pc for pc in range(len(entry.instructions))},
+        asm.uses,
+        asm.sites if isinstance(asm, RingAssembler) else {},
+        tuple(asm.host_calls),
+        tuple(asm.stale_calls),
+        asm.origins,
+        asm.stack_bytes,
+    )
+
+
+_Refusals = (UnsupportedInstruction, IndexError, ValueError, StopIteration)
+"""What is raised for an instruction that is not modelled, or for one with another number of operands or no type."""
+
+
+def _refusal(
+    asm: Assembler, why: Exception, instruction: Instruction, decode: Callable[[Instruction], None]
+) -> UnsupportedInstruction:
+    """The exception for an instruction. What goes before it may ask for operands that it lacks: its handler says so."""
+    begin = len(asm.records)
+    if not isinstance(why, UnsupportedInstruction):
+        try:
+            decode(instruction)
+        except _Refusals as exact:
+            why = exact
+        del asm.records[begin:]
+    if isinstance(why, UnsupportedInstruction):
+        return why
+    few = isinstance(why, IndexError)
+    return Mods(instruction).unsupported("too few operands" if few else "wrong number of operands")
+
+
+def _members(asm: Assembler, instruction: Instruction, mask: Operand) -> tuple[int, int]:
+    """How the lanes of a block come together, and the row that says which: those of a mask."""
+    try:
+        asm.begin(instruction)
+        return 2, asm.source(mask, "u32")
+    except UnsupportedInstruction:  # nor is the instruction, whose record ends the launch
+        return 0, 0
+
+
+def _predicate_bytes(program: Program) -> int:
+    return 4 * program.files.get(1, 0)
+
+
+def _block(
+    asm: Assembler,
+    program: Program,
+    basic: BasicBlock,
+    number: int,
+    undefined: Undefined,
+    meeting: Sequence[int],
+    *,
+    polls: int,
+) -> list[int]:
+    words = [0] * layout.BLOCK_WORDS
+    words[layout.FIRST] = len(asm.records)
+    items = [*basic.items, *filter(None, [basic.end])]
+    if meeting and items:
+        ways_meet(asm, meeting, instructions_of(items[0])[0])
+    products = _product_registers(asm.entry) if asm.checked else frozenset[str]()
+    follows = asm.tracking or bool(undefined.registers)
+    if products:
+        _look_at_products(asm, basic, 0, products)
+    for place, item in enumerate(basic.items):
+        begin = len(asm.records)
+        try:
+            if asm.late:
+                settle_loads(asm, instructions_of(item))
+            for instruction in instructions_of(item):
+                if instruction.guard is not None and _uses(instruction, products):
+                    asm.begin(instruction)
+                    look_at_sets(asm, sets_used(asm, instruction))
+                if follows:
+                    follow_undefined(asm, instruction, undefined)
+                if asm.traced:
+                    trace_instruction(asm, instruction)
+            if isinstance(item, MmaGroup):
+                _products(asm, item)
+            else:
+                asm.instruction(item)
+                follow_stores(asm, item, undefined)
+        except _Refusals as why:
+            del asm.records[begin:]
+            first = instructions_of(item)[0]
+            asm.refuse(first, _refusal(asm, why, first, asm.instruction))
+        if products and isinstance(item, Instruction) and _is_fence(item):
+            _look_at_products(asm, basic, place + 1, products)
+    words[layout.SIZE] = basic.size
+    words[layout.POLLS] = polls
+    if basic.collective:
+        words[layout.COLLECTIVE] = 1
+        if basic.members is not None:
+            words[layout.COLLECTIVE], words[layout.MEMBERS] = _members(asm, *basic.members)
+    if basic.end is not None:
+        begin, before, guard = len(asm.records), list(words), 0
+        try:
+            if asm.late:
+                settle_loads(asm, [basic.end])
+            follow_undefined(asm, basic.end, undefined)
+            asm.begin(basic.end)
+            asm.guard = 0  # what an end needs is made ready for all lanes
+            guard = asm.guard_word(basic.end)
+            end_block(asm, program, basic.end, words)
+            trace_instruction(asm, basic.end)
+        except _Refusals as why:
+            del asm.records[begin:]
+            words = before
+            nothing = [0] * layout.BLOCK_WORDS
+            asm.refuse(basic.end, _refusal(asm, why, basic.end, lambda end: end_block(asm, program, end, nothing)))
+        words[layout.END_GUARD] = guard
+    elif basic.inner:
+        words[layout.END] = layout.END_INNER
+    elif number + 1 == len(program.blocks):  # running off the end is a return
+        words[layout.END] = layout.END_EXIT
+    words[layout.LAST] = len(asm.records)
+    return words
+
+
+@derived
+def _product_registers(entry: Entry) -> frozenset[str]:
+    """The registers that wgmma's products work on, and those of their descriptors."""
+    products = (each for each in entry.instructions if each.opcode == "wgmma")
+    return frozenset(name for each in products for name in (*registers_read(each), *registers_written(each)))
+
+
+def _uses(instruction: Instruction, registers: frozenset[str]) -> bool:
+    return not registers.isdisjoint((*registers_read(instruction), *registers_written(instruction)))
+
+
+def _products(asm: Assembler, group: MmaGroup) -> None:
+    """The records of a group of mma, which in a ring have nothing in common."""
+    if not isinstance(asm, RingAssembler):
+        product_records(asm, group)
+        return
+    for instruction in group.instructions:
+        asm.instruction(instruction)
+
+
+def _look_at_products(asm: Assembler, basic: BasicBlock, first: int, products: frozenset[str]) -> None:
+    """Append one look at the registers that instructions from the one at ``first`` on share with products, up to the
+    next wgmma.fence: products begin and end only between blocks. Guarded instructions have looks of their own."""
+    sets = 0
+    for item in basic.items[first:]:
+        if isinstance(item, Instruction) and _is_fence(item):
+            break
+        for instruction in instructions_of(item):
+            if instruction.guard is None and _uses(instruction, products):
+                sets |= sets_used(asm, instruction)
+    asm.guard = 0
+    look_at_sets(asm, sets)
+
+
+def _is_fence(instruction: Instruction) -> bool:
+    return instruction.opcode == "wgmma" and instruction.mods[:1] == ("fence",)

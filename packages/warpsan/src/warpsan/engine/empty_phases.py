@@ -1,0 +1,173 @@
+"""Phases of barriers of a CTA that order nothing new, in a launch whose events are recorded (:mod:`.trace`): machine
+code (:mod:`~warpsan.engine.translate`).
+
+A phase in which whole warps wait that have left one phase together, none of which has had an event since, orders what
+is ordered already. A kernel may have a million of them. So arrivals are put aside until an event of their CTA, an
+arrival unlike them, or the end of their phase; if that shows that the phase is empty, one event takes their place,
+which says how many such phases there were, one behind the other. It keeps the place of the arrivals in the order in
+which clusters go on side by side (:mod:`.event_order`). At the beginning all warps of a CTA have left one phase.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.layout import (
+    ARRIVALS_ASIDE,
+    AT_BARRIER,
+    CTA_COUNT,
+    EV_KIND,
+    EV_MASK,
+    EV_NAME,
+    EV_PLACE,
+    EV_THREADS,
+    EV_TIMES,
+    EV_TURN,
+    EV_WARP,
+    EVENT_WORDS,
+    FIRST_PART,
+    LAST_EVENT,
+    LAST_PHASE,
+    LIVE,
+    NO_PHASE,
+    PART_INFO,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    PHASES,
+    THREADS,
+    TRACE,
+    TRACE_END,
+    TRACE_PHASE,
+    TRACE_WORDS,
+    TRACED_PHASE,
+    WARP_COUNT,
+    WARP_NUMBER,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.words import copy, load64, popcount, store64
+
+__all__ = [
+    "arrivals_aside",
+    "begin_phases",
+    "end_phase",
+    "is_whole",
+    "room_for_event",
+    "write_all_arrivals",
+    "write_arrivals",
+]
+
+
+def room_for_event(context: int, words: int) -> int:
+    """The address of an event of so many words; 0 without a place for it: then the end is beyond the last word."""
+    end = load64(context + 8 * TRACE_END)
+    if end + words > TRACE_WORDS:
+        store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
+        return 0
+    store64(context + 8 * TRACE_END, end + words)
+    return load64(context + 8 * TRACE) + 8 * end
+
+
+def begin_phases(context: int) -> None:
+    """A cluster begins."""
+    store64(context + 8 * TRACED_PHASE, -1)
+    for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * ARRIVALS_ASIDE) != 0 else 0):
+        store64(arrivals_aside(context, cta), 0)
+
+
+def arrivals_aside(context: int, cta: int) -> int:
+    """Where it is how many arrivals of a CTA are put aside, and behind that their events."""
+    stride = 1 + EVENT_WORDS * load64(context + 8 * WARP_COUNT)
+    return load64(context + 8 * ARRIVALS_ASIDE) + 8 * stride * cta
+
+
+def is_whole(context: int, state: int, mask: int) -> int:
+    """Whether these are all lanes that a warp began with."""
+    here = min(32, load64(context + 8 * THREADS) - 32 * load64(state + 8 * WARP_NUMBER))
+    return mask == (1 << here) - 1 and mask == load64(state + 8 * LIVE)
+
+
+def write_arrivals(context: int, cta: int) -> None:
+    """The arrivals of a CTA that are put aside become events."""
+    if load64(context + 8 * ARRIVALS_ASIDE) == 0:
+        return
+    aside = arrivals_aside(context, cta)
+    for k in range(load64(aside)):
+        row = aside + 8 * (1 + EVENT_WORDS * k)
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
+        store64(state + 8 * LAST_PHASE, NO_PHASE)
+        event = room_for_event(context, EVENT_WORDS)
+        if event != 0:
+            copy(event, row, 8 * EVENT_WORDS)
+            store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
+    store64(aside, 0)
+
+
+def write_all_arrivals(context: int) -> None:
+    """Those of all CTAs."""
+    for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * TRACE) != 0 else 0):
+        write_arrivals(context, cta)
+
+
+def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> None:
+    """The phase of a barrier is complete in a CTA, with so many threads counted; ``whole`` is whether none is missing.
+    Its warps have not gone on."""
+    if load64(context + 8 * TRACE) == 0 or load64(context + 8 * ARRIVALS_ASIDE) == 0:
+        return
+    aside = arrivals_aside(context, cta)
+    if whole and load64(aside) != 0 and load64(aside + 8 * (1 + EV_NAME)) == name and is_empty(context, aside, arrived):
+        write_phase(context, aside)
+        store64(aside, 0)
+        return
+    write_arrivals(context, cta)
+    number, warps = load64(context + 8 * PHASES) + 1, load64(context + 8 * WARP_COUNT)
+    store64(context + 8 * PHASES, number)
+    for k in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            waits = load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name
+            if waits and load64(part + 8 * PART_MASK) == load64(state + 8 * LIVE):
+                store64(state + 8 * LAST_PHASE, number)
+
+
+def is_empty(context: int, aside: int, arrived: int) -> int:
+    """Whether all arrivals of a phase, so many threads, are put aside, by warps that have left one phase together."""
+    counted, together = 0, -1
+    for k in range(load64(aside)):
+        row = aside + 8 * (1 + EVENT_WORDS * k)
+        counted += 32 if load64(row + 8 * EV_THREADS) != 0 else popcount(load64(row + 8 * EV_MASK))
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * load64(row + 8 * EV_WARP)
+        last = load64(state + 8 * LAST_PHASE)
+        if last == NO_PHASE or (k > 0 and last != together):
+            return 0
+        together = last
+    return counted == arrived
+
+
+def write_phase(context: int, aside: int) -> None:
+    """One event for the arrivals of an empty phase; in lockstep, for those of each turn."""
+    trace, turn = load64(context + 8 * TRACE), -1
+    for k in range(load64(aside)):
+        row = aside + 8 * (1 + EVENT_WORDS * k)
+        if k > 0 and load64(row + 8 * EV_TURN) == turn:
+            continue
+        turn = load64(row + 8 * EV_TURN)
+        before = load64(context + 8 * TRACED_PHASE)
+        event = trace + 8 * before
+        if (
+            load64(context + 8 * CTA_COUNT) == 1
+            and before >= 0
+            and before + EVENT_WORDS == load64(context + 8 * TRACE_END)
+        ):
+            same = load64(event + 8 * EV_PLACE) == load64(row + 8 * EV_PLACE)
+            same = same and load64(event + 8 * EV_NAME) == load64(row + 8 * EV_NAME)
+            if same and load64(event + 8 * EV_THREADS) == load64(row + 8 * EV_THREADS):
+                store64(event + 8 * EV_TIMES, load64(event + 8 * EV_TIMES) + 1)
+                continue
+        event = room_for_event(context, EVENT_WORDS)
+        if event != 0:
+            store64(context + 8 * TRACED_PHASE, (event - trace) // 8)
+            copy(event, row, 8 * EVENT_WORDS)
+            store64(event + 8 * EV_KIND, TRACE_PHASE)
+            store64(event + 8 * EV_TIMES, 1)

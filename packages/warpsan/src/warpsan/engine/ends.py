@@ -1,0 +1,177 @@
+"""Control flow, and what else ends a basic block: branches, calls, barriers, waits, warpgroup products (PTX ISA,
+"Control Flow Instructions", "bar", "barrier.cluster", "mbarrier.try_wait", "wgmma.mma_async", "setmaxnreg")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warpsan.analysis.program import Program
+from warpsan.engine import layout
+from warpsan.engine.assembler import Assembler
+from warpsan.engine.ring import RingAssembler
+from warpsan.engine.ring.products import warpgroup_numbers
+from warpsan.errors import UnsupportedInstruction
+from warpsan.ptx.ir import Immediate, Instruction, Symbol
+from warpsan.ptx.linking import branch_targets
+from warpsan.ptx.modifiers import Mods, find_handler, require, take_space
+from warpsan.ptx.types import TYPES
+from warpsan.semantics.bulk import refuse_waiting, shared_address, take_order
+from warpsan.semantics.call import call_words, return_words
+from warpsan.semantics.warpgroup import product_list
+
+__all__ = ["ENDS", "end_block"]
+
+End = Callable[[Assembler, Program, Instruction, list[int]], None]
+ENDS: dict[str, End] = {}
+"""By the beginning of an instruction's text, what it makes of the words of a block that it ends."""
+
+
+def end_block(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """What happens at the end of a block."""
+    end = find_handler(ENDS, instruction)
+    if end is None:
+        raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+    end(asm, program, instruction, words)
+
+
+def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    (target,) = instruction.operands
+    assert isinstance(target, Symbol)
+    words[layout.END], words[layout.TARGET] = layout.END_BRANCH, program.block_of_label[target.name]
+
+
+def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    if instruction.opcode == "ret":
+        mods.flag("uni")
+    mods.done()
+    if instruction.operands:
+        return_words(asm, instruction, words)
+    else:
+        words[layout.END] = layout.END_EXIT
+
+
+def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Each lane goes to the target of its index; beyond the last the manual promises nothing, and the launch ends."""
+    mods = Mods(instruction)
+    mods.choice(("idx",))
+    mods.flag("uni")
+    mods.done()
+    targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
+    words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
+    words[layout.END_B], words[layout.END_C], words[layout.END_D] = len(asm.lists), len(targets), -1
+    asm.lists += targets
+
+
+def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Calls of functions that the PTX defines, directly or through a register, and of ``vprintf``, ``__assertfail``,
+    ``malloc`` and ``free``."""
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    call_words(asm, instruction, words)
+
+
+def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Ends the launch; without a debugger a breakpoint does so too."""
+    Mods(instruction).done()
+    words[layout.END] = layout.END_STOP
+
+
+def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("cta")
+    mods.flag("aligned")
+    action = mods.choice(("sync", "arrive", "red"))
+    operands = list(instruction.operands)
+    words[layout.END] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
+    if action == "red":
+        operation = mods.choice(("popc", "and", "or"))
+        type_ = mods.type()
+        require(mods, type_, ("u32",) if operation == "popc" else ("pred",))
+        row, _ = asm.target(operands.pop(0), type_.name)
+        words[layout.TARGET] = ("popc", "and", "or").index(operation)
+        words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
+    elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
+        words[layout.END_C] = 1  # what __syncthreads() compiles to, if the barrier is the first
+    mods.done()
+    words[layout.END_A] = asm.source(operands[0], "u32")
+    words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
+
+
+def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """All threads of the cluster that have not exited take part; a thread waits for the phase in which it arrived."""
+    mods = Mods(instruction)
+    mods.choice(("cluster",))
+    action = mods.choice(("arrive", "wait"))
+    order = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    mods.flag("aligned")
+    mods.done()
+    words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
+    words[layout.END_A], words[layout.END_PC] = int(order == "relaxed"), instruction.pc
+
+
+def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Blocks until the phase of a parity or a state token is complete, whatever its time limit."""
+    mods = Mods(instruction)
+    mods.choice(("try_wait",))
+    parity = mods.flag("parity")
+    order = take_order(asm, instruction, mods, ("acquire",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    refuse_waiting(mods, space)
+    target, address, state, *limit = instruction.operands
+    if limit:
+        asm.source(limit[0], "u32")
+    row, finish = asm.target(target, "pred")
+    finish()
+    words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
+    words[layout.END_E], words[layout.END_PC] = order, instruction.pc
+    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
+    words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
+    words[layout.END_TOKEN] = int(not parity)
+
+
+def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
+    content = product_list(asm, instruction, numbers)
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
+    words[layout.END_PC] = instruction.pc
+    asm.lists += content
+
+
+def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.only("wait_group", "sync", "aligned")
+    number = instruction.operands[0] if instruction.operands else None
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
+        raise mods.unsupported("expected a number of groups from 0 to 7")
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
+
+
+def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Values stay, but a warp that requests more registers than its block has left waits until others release some."""
+    mods = Mods(instruction)
+    grows = mods.choice(("inc", "dec")) == "inc"
+    for name in ("sync", "aligned"):
+        mods.choice((name,))
+    if mods.type() is not TYPES["u32"]:
+        raise mods.unsupported("expected .u32")
+    mods.done()
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int)):
+        raise mods.unsupported("expected a constant number of registers")
+    wanted = number.value
+    if not 24 <= wanted <= 256 or wanted % 8:
+        raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
+    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+    words[layout.END_C], words[layout.END_PC] = int(asm.checked and "maxnreg" in asm.entry.directives), instruction.pc
+
+
+ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
+ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

@@ -1,0 +1,280 @@
+"""Running a launch once with native code, on as many threads as it is worth."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from warpsan.analysis.program import Program
+from warpsan.engine import layout
+from warpsan.engine.assembler import NotNative
+from warpsan.engine.communication import changes_maps, communicates, ctas_together
+from warpsan.engine.decoded import Decoded, decode
+from warpsan.engine.host import HostCall
+from warpsan.engine.library import library
+from warpsan.engine.recorders import recorded_pcs
+from warpsan.engine.state import State
+from warpsan.engine.touched import Touched, stretches
+from warpsan.engine.values import register_template
+from warpsan.errors import NotAlgebraic, StepLimit
+from warpsan.host.collector import without_collector
+from warpsan.host.cpus import usable_cpus
+from warpsan.host.memory import Space
+from warpsan.host.setup import Setup
+from warpsan.numerics.ring import Ring, ring_of
+from warpsan.profile.tally import Tally
+
+__all__ = ["NativeCode", "accesses_of", "run"]
+
+_MOST_THREADS = 16
+_TURNS = 8
+"""Stretches of clusters for each thread, so that all have something to do to the end."""
+_WORTH = 2e7
+"""Lane instructions for which a second thread pays, about."""
+
+_LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_Key = tuple[int, tuple[bool, ...], frozenset[int], str, str]
+_decoded: dict[_Key, tuple[weakref.ref[Program], Decoded | str]] = {}
+
+
+def run(
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    workers: int | None,
+    touched: list[Touched] | None = None,
+    printed: list[str] | None = None,
+) -> str:
+    """Run all CTAs of a launch in native code.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory. After a launch that did not run to its end its content means nothing.
+    tally : Tally
+        Counts are added here if the launch ran to its end.
+    workers : int, optional
+        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+    touched : list of Touched, optional
+        What the launch has accessed in global memory is appended here, if it ran to its end with checks.
+    printed : list of str, optional
+        What printf wrote is appended here, if the launch ran to its end.
+
+    Returns
+    -------
+    str
+        Why it must be run again; empty if it ran to its end, and no check has anything to report.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        Without checks, where a lane reached what is not modelled.
+    """
+    try:
+        return _run(setup, space, tally, workers, touched, printed)
+    except NotNative as why:
+        return f"NotNative: {why}"
+
+
+class NativeCode:
+    """A launch's program in machine code, ready to run.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory.
+    traced : bool
+        Whether it records events (:mod:`~warpsan.engine.trace`).
+
+    Raises
+    ------
+    NotNative
+        If there is anything in it that the native engine does not have.
+    """
+
+    def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
+        code = library()
+        code.prepare()
+        self.setup, self.space, self.decoded = setup, space, _decode(setup, traced=traced)
+        self._table = np.array(code.operations(self.decoded.operations), dtype=np.int64)
+        self._template = register_template(setup, space, self.decoded)
+        self._loop = _LOOP(code.loop())
+        ctas, together = np.concatenate(setup.chunks).astype(np.int64), ctas_together(setup)
+        self.clusters = -(-len(ctas) // together)
+        self._ctas = np.full(self.clusters * together, -1, np.int64)
+        self._ctas[: len(ctas)] = ctas
+
+    def state(self, words: Mapping[int, int] | None = None) -> State:
+        """What one thread works on; ``words`` as in :class:`~warpsan.engine.state.State`."""
+        return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
+
+    def run(self, state: State, begin: int, end: int) -> int:
+        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter.
+
+        Raises
+        ------
+        StepLimit
+            If the checks' clock is at its end.
+        """
+        status = int(self._loop(state.context.ctypes.data, begin, end))
+        if status == layout.LATE:
+            most = int(state.context[layout.TIME_LIMIT])
+            raise StepLimit(f"the checks follow at most {most} releases and asynchronous operations of a cluster")
+        return status
+
+
+def _run(
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    workers: int | None,
+    touched: list[Touched] | None,
+    printed: list[str] | None,
+) -> str:
+    code = NativeCode(setup, space)
+    decoded, clusters = code.decoded, code.clusters
+    first = code.state()
+    calls = any(not (isinstance(each, HostCall) and each.ends) for each in decoded.host_calls)
+    alone = bool(communicates(setup.entry) or calls or decoded.stale_calls or setup.watchers)
+    alone = alone or changes_maps(setup.entry)  # such uses are not among the accesses compared
+    threads = 1 if alone else min(_threads(setup, workers), clusters)
+    states = [first, *(code.state() for _ in range(threads - 1))]
+    ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
+    stretches = iter(list(itertools.pairwise(ends)))
+
+    def work(state: State) -> int:
+        """Take one stretch of clusters after the other."""
+        return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
+
+    if threads == 1:
+        statuses = [work(first)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            statuses = list(pool.map(work, states))
+    for state in states:
+        if state.host.error is not None:
+            raise state.host.error
+    if layout.NOT_ALGEBRAIC in statuses:
+        state = states[statuses.index(layout.NOT_ALGEBRAIC)]
+        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
+    if layout.REFUSED in statuses:
+        place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
+        if not setup.checks:
+            raise decoded.refused[place].again()
+    if any(statuses):
+        return layout.WHY[max(statuses) - layout.GIVE_UP]
+    if setup.checks and _conflict(states):
+        return "race"
+    steps = sum(int(state.context[layout.STEPS_TAKEN]) for state in states)
+    tally.steps += steps
+    for state in states:
+        tally.add(state.counted)
+    if printed is not None:
+        printed += [text for state in states for text in state.host.printed]
+    if touched is not None and setup.checks:
+        touched.append(accesses_of(states))
+    return ""
+
+
+def accesses_of(states: Sequence[State]) -> Touched:
+    """What the launch has accessed in global memory."""
+    granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
+    return Touched(
+        stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
+        stretches([state.writers for state in states], granule),
+        stretches([state.updaters for state in states], granule),
+    )
+
+
+def _threads(setup: Setup, workers: int | None) -> int:
+    """Threads that may share the clusters: as many as ``workers``, or one for each CPU if the launch is worth it."""
+    if workers is not None:
+        return min(workers, _MOST_THREADS)
+    loops = any(after <= number for number, block in enumerate(setup.program.blocks) for after in block.successors)
+    work = setup.geometry.ctas * setup.geometry.threads * len(setup.entry.instructions) * (8 if loops else 1)
+    return min(usable_cpus(), _MOST_THREADS) if work > _WORTH else 1
+
+
+def _conflict(states: list[State]) -> bool:
+    """Whether blocks of different threads touched the same place of global memory, one at least writing."""
+    if len(states) == 1:
+        return False
+    shift = int(states[0].context[layout.GLOBAL_SHIFT])
+    many = 1 << layout.READ_SHIFT - shift
+    pages = np.flatnonzero(np.any([state.pages for state in states], axis=0))
+    granules = 1 << layout.GLOBAL_PAGE_SHIFT - shift
+    written, read = [], []
+    for state in states:
+        wide = state.writers[: len(state.pages) * granules].reshape(len(state.pages), granules)[pages] != 0
+        written.append(wide)
+        chunks = state.readers[: len(state.pages) * granules // many].reshape(len(state.pages), granules // many)
+        read.append(chunks[pages] != 0)
+    for k, mine in enumerate(written):
+        touched = mine.reshape(len(pages), granules // many, many).any(axis=2)
+        for j, other in enumerate(written):
+            if j != k and ((mine & other).any() or (touched & read[j]).any()):
+                return True
+    return False
+
+
+def _key(setup: Setup, *, traced: bool = False) -> _Key:
+    """What a decoded program depends on."""
+    flags = (
+        *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
+        *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks, setup.reads == "stale"),
+    )
+    return id(setup.program), flags, recorded_pcs(setup), setup.module.target, setup.numerics
+
+
+def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
+    """A reference to the launch's program, which takes what was decoded with it when it goes."""
+    key = _key(setup, traced=traced)
+    return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
+
+
+@without_collector()
+def _decode(setup: Setup, *, traced: bool) -> Decoded:
+    """The launch's program, decoded once for each choice of checks, counters, numerics and events."""
+    key = _key(setup, traced=traced)
+    known = _decoded.get(key)
+    if known is None or known[0]() is not setup.program:
+        checked = bool(setup.checks)
+        try:
+            result: Decoded | str = decode(
+                *(setup.entry, setup.program),
+                checked=checked,
+                counted=setup.counters,
+                target=setup.module.target,
+                numerics=setup.numerics,
+                ring=_ring(setup),
+                tracking=setup.tracking,
+                looks=setup.looks,
+                traced=traced,
+                provenance="provenance" in setup.checks,
+                volatile_is_data=setup.volatile == "data",
+                version=float(setup.module.version),
+                variables=setup.symbols.addresses.keys(),
+                recorded=recorded_pcs(setup),
+                letter="strict" in setup.checks,
+                stale=setup.reads == "stale",
+            )
+        except NotNative as why:
+            result = str(why)
+        known = _forgotten(setup, traced=traced), result
+        _decoded[key] = known
+    if isinstance(known[1], str):
+        raise NotNative(known[1])
+    return known[1]
+
+
+def _ring(setup: Setup) -> Ring | None:
+    """The ring in which a launch computes."""
+    eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
+    return ring_of(setup.numerics, eight_bits=eight)

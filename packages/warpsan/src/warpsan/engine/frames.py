@@ -1,0 +1,108 @@
+"""What functions that call themselves put aside at a call: machine code (:mod:`~warpsan.engine.translate`).
+
+The rules are those of :mod:`warpsan.frames`. A warp has a stack for each circle of functions: at each depth a frame
+with a row of 32 elements for each register of theirs, and for each ``.param`` variable.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.layout import (
+    CURRENT,
+    CURRENT_LOCAL,
+    FRAME_BASE,
+    FRAME_BYTES,
+    FRAME_DEPTH,
+    FRAME_ITEMS,
+    FRAME_LOCAL,
+    FRAME_MOST,
+    FRAME_MOVING,
+    FRAME_ROWS,
+    FRAME_VARIABLES,
+    LISTS,
+    LOCAL_STRIDE,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_FAULTS,
+    STACK,
+    STACK_BYTES,
+    TOO_DEEP,
+)
+from warpsan.engine.words import copy, load8, load32, load64, store8, store32, store64
+
+__all__ = ["pop_frame", "push_frame"]
+
+
+def push_frame(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes call a function of a circle from within it: operand 0 is where the list of the frame begins. A status."""
+    frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
+    depths = registers + load32(frame + 4 * FRAME_DEPTH)
+    for lane in range(32):
+        if mask >> lane & 1:
+            depth = load32(depths + 4 * lane)
+            if depth + 1 >= load32(frame + 4 * FRAME_MOST):
+                scratch = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS
+                store64(scratch, lane)
+                store64(scratch + 8, depth + 1)
+                return TOO_DEEP
+            move_frame(context, registers, frame, lane, depth, 1)
+            store32(depths + 4 * lane, depth + 1)
+            move_variables(registers, frame, lane, load32(frame + 4 * FRAME_LOCAL))
+    return 0
+
+
+def pop_frame(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes return into a circle; as :func:`push_frame`."""
+    frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
+    depths = registers + load32(frame + 4 * FRAME_DEPTH)
+    for lane in range(32):
+        if mask >> lane & 1:
+            depth = load32(depths + 4 * lane) - 1
+            store32(depths + 4 * lane, depth)
+            move_frame(context, registers, frame, lane, depth, 0)
+            move_variables(registers, frame, lane, -load32(frame + 4 * FRAME_LOCAL))
+    return 0
+
+
+def move_frame(context: int, registers: int, frame: int, lane: int, depth: int, save: int) -> None:
+    """Save what a lane has to the frame at a depth, or restore it."""
+    place = load64(context + 8 * STACK) + load64(context + 8 * CURRENT) * load64(context + 8 * STACK_BYTES)
+    place += load32(frame + 4 * FRAME_BASE) + depth * load32(frame + 4 * FRAME_BYTES)
+    item = frame + 4 * FRAME_ITEMS
+    for _ in range(load32(frame + 4 * FRAME_ROWS)):
+        row, size = registers + load32(item), load32(item + 4)
+        item += 8
+        if size == 0:  # a predicate
+            if save:
+                store8(place + lane, load32(row) >> lane & 1)
+            else:
+                store32(row, load32(row) & ~(1 << lane) | load8(place + lane) << lane)
+            place += 32
+        else:
+            swap(place + size * lane, row + size * lane, size, save)
+            place += 32 * size
+    local = load64(context + 8 * CURRENT_LOCAL) + lane * load64(context + 8 * LOCAL_STRIDE)
+    for _ in range(load32(frame + 4 * FRAME_VARIABLES)):
+        address, size = load64(registers + load32(item) + 8 * lane), load32(item + 4)
+        item += 8
+        swap(place + size * lane, local + address, size, save)
+        place += 32 * size
+
+
+def swap(saved: int, used: int, size: int, save: int) -> None:
+    """Copy bytes to where they are kept, or back."""
+    if save:
+        copy(saved, used, size)
+    else:
+        copy(used, saved, size)
+
+
+def move_variables(registers: int, frame: int, lane: int, by: int) -> None:
+    """The addresses of a lane's local variables move to those of another depth."""
+    item = frame + 4 * FRAME_ITEMS + 8 * (load32(frame + 4 * FRAME_ROWS) + load32(frame + 4 * FRAME_VARIABLES))
+    for _ in range(load32(frame + 4 * FRAME_MOVING)):
+        row, size = registers + load32(item), load32(item + 4)
+        item += 8
+        if size == 8:
+            store64(row + 8 * lane, load64(row + 8 * lane) + by)
+        else:
+            store32(row + 4 * lane, load32(row + 4 * lane) + by)

@@ -1,0 +1,495 @@
+"""mbarriers: their phases, and the lanes that wait for them: machine code (:mod:`~warpsan.engine.translate`).
+
+The rules are those of :mod:`warpsan.replay.mbarriers`. That one is broken, or that an mbarrier is used by a warp
+that does not come after its initialisation, is a suspicion; behind some broken rules native code cannot go on, and the
+run ends.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import (
+    comes_before,
+    first_of_cluster,
+    join_vector,
+    observed_vector,
+    publish,
+    release_fenced,
+    release_to,
+    vector_of,
+    warps_of_cluster,
+)
+from warpsan.engine.flights import doubt, mark_mbarrier, touch_remote, unmark_mbarrier
+from warpsan.engine.initialised import initialised_by
+from warpsan.engine.lane_order import acquire_by_lanes, arrive_lanes
+from warpsan.engine.layout import (
+    ACTORS,
+    AT_MBARRIER,
+    CHECKED,
+    CLOCKS,
+    COUNTING,
+    CTA_COUNT,
+    CURRENT,
+    CURRENT_STATE,
+    END_D,
+    END_E,
+    EVERY_LANE,
+    FENCED_AT,
+    FIRST_PART,
+    FULL,
+    GRANULE_SHIFT,
+    ILLEGAL,
+    LIVE,
+    MB_BYTES,
+    MB_CTA,
+    MB_EXPECTED,
+    MB_OFFSET,
+    MB_PENDING,
+    MB_PHASE,
+    MB_TAG,
+    MB_VALID,
+    MBARRIER_RULE,
+    MBARRIER_VECTORS,
+    MBARRIER_WORDS,
+    MBARRIERS,
+    MOST_MBARRIERS,
+    OBSERVED_AT,
+    OPERANDS,
+    PART_FROM,
+    PART_INFO,
+    PART_MASK,
+    PART_MORE,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    RACE,
+    RANKS,
+    READY,
+    REGISTER_BYTES,
+    REGISTERS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SHARED,
+    SHARED_LIMIT,
+    SHARED_STRIDE,
+    SPENT,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.recorded import is_recorded, record_shared
+from warpsan.engine.stale_events import mbarrier_arrival, mbarrier_complete, mbarrier_leave
+from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.traffic import count_shared
+from warpsan.engine.watch import mark_written, write_shared
+from warpsan.engine.watch.releases import take_rows
+from warpsan.engine.words import fill, load32, load64, store32, store64
+from warpsan.host.memory import RANK_SHIFT
+
+__all__ = [
+    "acquire_observed",
+    "actor_of",
+    "arrive_at",
+    "arrive_in_order",
+    "begin_mbarrier",
+    "bytes_came",
+    "bytes_counted",
+    "count_arrivals",
+    "count_bytes",
+    "cta_alive",
+    "cta_of",
+    "end_mbarrier",
+    "is_far",
+    "mbarrier_at",
+    "mbarrier_instruction",
+    "offset_of",
+    "pass_on",
+    "settle",
+    "use_mbarrier",
+    "vectors_of",
+]
+
+_LOW = (1 << RANK_SHIFT) - 1
+_MOST = (1 << 20) - 1
+
+
+def cta_of(context: int, address: int) -> int:
+    """The CTA in whose shared memory an address of shared::cluster lies; -1 if there is none."""
+    rank, own = address >> RANK_SHIFT, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    if rank == 0:
+        return own
+    if rank < 0 or rank > load64(context + 8 * RANKS):
+        return -1
+    return first_of_cluster(context, own) + rank - 1
+
+
+def offset_of(address: int) -> int:
+    """The offset of an address of shared::cluster in its CTA."""
+    return address & _LOW
+
+
+def cta_alive(context: int, cta: int) -> int:
+    """Whether a CTA has threads that have not exited."""
+    warps = load64(context + 8 * WARP_COUNT)
+    for k in range(warps):
+        if load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * (warps * cta + k) + LIVE)) != 0:
+            return 1
+    return 0
+
+
+def mbarrier_at(context: int, cta: int, offset: int) -> int:
+    """The mbarrier at an offset of a CTA's shared memory; 0 if there is none."""
+    first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
+    for k in range(MOST_MBARRIERS):
+        entry = first + 8 * MBARRIER_WORDS * k
+        if load64(entry + 8 * MB_VALID) == 0:
+            return 0
+        if load64(entry + 8 * MB_OFFSET) == offset:
+            return entry
+    return 0
+
+
+# ---- the checks ------------------------------------------------------------------------------------------------------
+
+
+def actor_of(context: int, entry: int) -> int:
+    """The number of an mbarrier as an actor: of the copies that signal it."""
+    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    return 2 * warps_of_cluster(context) + place
+
+
+def vectors_of(context: int, entry: int, far: int) -> int:
+    """What threads of the CTA that has an mbarrier have passed on to it, or those of other CTAs (``far``): in this
+    phase, and behind that in all phases before."""
+    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * (2 * place + far)
+
+
+def is_far(context: int, warp: int, entry: int) -> int:
+    """Whether a warp is of another CTA than an mbarrier."""
+    return 0 if warp // load64(context + 8 * WARP_COUNT) == load64(entry + 8 * MB_CTA) else 1
+
+
+def use_mbarrier(context: int, entry: int) -> int:
+    """The current warp uses an mbarrier: it must come after its initialisation; a status."""
+    if load64(context + 8 * CHECKED) == 0:
+        return 0
+    warp = load64(context + 8 * CURRENT)
+    touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    if comes_before(context, warp, load64(entry + 8 * MB_TAG)):
+        return 0
+    granule = load64(entry + 8 * MB_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
+    return doubt(context, load64(entry + 8 * MB_CTA), granule, RACE)
+
+
+def initialise(context: int, entry: int) -> int:
+    """The current warp writes an mbarrier, which nobody but instructions for mbarriers may touch from now on; a
+    status."""
+    offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
+    state, warp = load64(context + 8 * CURRENT_STATE), load64(context + 8 * CURRENT)
+    home = load64(state + 8 * WARP_CTA)
+    store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+    store64(state + 8 * WARP_CTA, cta)  # as if the warp were of that CTA, for as long as the check takes
+    status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
+    store64(state + 8 * WARP_CTA, home)
+    touch_remote(context, warp, cta, warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
+    mark_mbarrier(context, cta, offset)
+    fill(vectors_of(context, entry, 0), 0, 32 * load64(context + 8 * ACTORS))
+    return status
+
+
+def mbarrier_instruction(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
+    """An instruction uses mbarriers: count and record an access of eight bytes by each lane of a mask."""
+    current_instruction(context, pc)
+    if (load64(context + 8 * COUNTING) | is_recorded(context, pc)) == 0:
+        return
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
+    record_shared(context, mask, 8, pc)
+    if load64(context + 8 * COUNTING) != 0:
+        count_shared(context, mask, 8, pc, 0)
+
+
+# ---- instructions ----------------------------------------------------------------------------------------------------
+
+
+def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + load32(record + 4 * OPERANDS) + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
+        count = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        cta, offset = cta_of(context, address), offset_of(address)
+        legal = cta >= 0 and offset & 7 == 0 and offset <= load64(context + 8 * SHARED_LIMIT) - 8
+        entry = mbarrier_at(context, cta, offset) if legal else 0
+        # Again: whether that is in the middle of a phase is a suspicion.
+        wrong = entry != 0 or count < 1 or count > _MOST
+        status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
+        if status != 0:
+            return status
+        if not legal:
+            continue
+        count = max(count, 1)
+        if entry != 0 and load64(context + 8 * CHECKED) != 0:
+            unmark_mbarrier(context, cta, offset)
+        if entry == 0:
+            entry = free_mbarrier(context, cta)
+            if entry == 0:
+                return FULL
+        store64(entry + 8 * MB_OFFSET, offset)
+        store64(entry + 8 * MB_VALID, 1)
+        store64(entry + 8 * MB_EXPECTED, count)
+        store64(entry + 8 * MB_PENDING, count)
+        store64(entry + 8 * MB_BYTES, 0)
+        store64(entry + 8 * MB_PHASE, 0)
+        store64(entry + 8 * MB_CTA, cta)
+        initialised_by(context, entry, lane)
+        place = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE) + offset
+        store64(place, count)
+        if load64(context + 8 * CHECKED) != 0:
+            status = initialise(context, entry)
+            if status != 0:
+                return status
+    return 0
+
+
+def free_mbarrier(context: int, cta: int) -> int:
+    """Room for another mbarrier of a CTA; 0 if there is none."""
+    first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
+    k = 0
+    while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
+        k += 1
+    return first + 8 * MBARRIER_WORDS * k if k < MOST_MBARRIERS - 1 else 0
+
+
+def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.arrive`` without a token.
+
+    Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
+    pc, its order (:func:`arrive_in_order`), the row of the state tokens (or -1), whether the lanes drop out, and
+    whether the phase must not end by these arrivals.
+    """
+    token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
+    left = mask
+    place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    mbarrier_instruction(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    while left != 0:
+        entry = 0
+        total = 0
+        for lane in range(32):
+            if left >> lane & 1 == 0:
+                continue
+            row = registers + load32(record + 4 * OPERANDS)
+            address = load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
+            many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+            cta = cta_of(context, address)
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            if mine == 0 or cta_alive(context, cta) == 0:
+                status = broken_rule(context, MBARRIER_RULE)
+                if status != 0:
+                    return status
+            if mine == 0:  # this lane is left out
+                left = left & ~(1 << lane)
+                continue
+            if entry == 0:
+                entry = mine
+            if mine != entry:
+                continue
+            left = left & ~(1 << lane)
+            if token >= 0:  # as if the lanes came one after the other
+                state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
+                store64(registers + token + 8 * lane, state)
+            if load32(record + 4 * (OPERANDS + 3)):
+                store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+                total += 1
+            else:
+                total += many
+        if entry == 0:
+            continue
+        pending, expected = load64(entry + 8 * MB_PENDING), load64(entry + 8 * MB_EXPECTED)
+        status = use_mbarrier(context, entry)
+        wrong = total > pending or load64(entry + 8 * MB_BYTES) > _MOST or (drops and total > expected)
+        ends = total == pending and load32(record + 4 * (OPERANDS + 8))
+        if status == 0 and (wrong or ends):
+            status = broken_rule(context, MBARRIER_RULE)
+        if status != 0:
+            return status
+        mbarrier_arrival(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 5)))
+        if load64(context + 8 * CHECKED) != 0:
+            arrive_in_order(context, entry, mask, load32(record + 4 * (OPERANDS + 5)))
+        if drops:
+            store64(entry + 8 * MB_EXPECTED, max(expected - total, 0))
+        count_arrivals(context, entry, total)
+    return 0
+
+
+def count_arrivals(context: int, entry: int, total: int) -> None:
+    """So many threads have arrived: phases that waited only for them end."""
+    total = total if total <= _MOST else load64(entry + 8 * MB_PENDING)
+    while total > 0:
+        here = min(total, load64(entry + 8 * MB_PENDING))
+        store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
+        total -= here
+        if settle(context, entry) == 0:
+            break  # more arrivals than the phase has room for
+
+
+def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
+    whether the phase is to wait for them (or they have come), and the pc."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane) & 0xFFFFFFFF
+        cta = cta_of(context, address)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        status = 0
+        if entry == 0 or cta_alive(context, cta) == 0:
+            status = broken_rule(context, MBARRIER_RULE)
+            if status == 0 and entry == 0:
+                continue
+        if status == 0:
+            status = use_mbarrier(context, entry)
+        if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
+            status = bytes_came(context, entry, many)
+        elif status == 0:
+            store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+            status = broken_rule(context, MBARRIER_RULE) if load64(entry + 8 * MB_BYTES) > _MOST else 0
+        if status != 0:
+            return status
+    return 0
+
+
+def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        cta, offset = cta_of(context, address), offset_of(address)
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
+        status = use_mbarrier(context, entry) if entry != 0 else broken_rule(context, MBARRIER_RULE)
+        if status != 0:
+            return status
+        if entry == 0:
+            continue
+        store64(entry + 8 * MB_OFFSET, -1)
+        if load64(context + 8 * CHECKED) != 0:
+            unmark_mbarrier(context, cta, offset)
+            state = load64(context + 8 * CURRENT_STATE)
+            home = load64(state + 8 * WARP_CTA)
+            store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+            store64(state + 8 * WARP_CTA, cta)
+            mark_written(context, 1, EVERY_LANE, 8)
+            store64(state + 8 * WARP_CTA, home)
+    return 0
+
+
+def bytes_came(context: int, entry: int, many: int) -> int:
+    """Bytes have come that an mbarrier counts; a status."""
+    store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) - many)
+    return bytes_counted(context, entry)
+
+
+def bytes_counted(context: int, entry: int) -> int:
+    """An mbarrier has counted all bytes that come at once; a status."""
+    left = load64(entry + 8 * MB_BYTES)
+    short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
+    store64(entry + 8 * MB_BYTES, 0 if short else left)
+    status = broken_rule(context, MBARRIER_RULE) if short or left < -_MOST else 0
+    settle(context, entry)
+    return status
+
+
+def settle(context: int, entry: int) -> int:
+    """A complete phase ends, and lanes that wait for it go on; whether there is one. When all have dropped out, the
+    phase that ends is the last."""
+    if (
+        load64(entry + 8 * MB_PENDING) != 0
+        or load64(entry + 8 * MB_BYTES) != 0
+        or load64(entry + 8 * MB_VALID) == SPENT
+    ):
+        return 0
+    if load64(entry + 8 * MB_EXPECTED) == 0:
+        store64(entry + 8 * MB_VALID, SPENT)
+    phase = load64(entry + 8 * MB_PHASE) + 1
+    store64(entry + 8 * MB_PHASE, phase)
+    store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
+    mbarrier_complete(context, entry)
+    checked = load64(context + 8 * CHECKED)
+    if checked:
+        for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
+            publish(context, vectors_of(context, entry, far))
+    warps = load64(context + 8 * WARP_COUNT)
+    for number in range(warps * load64(context + 8 * CTA_COUNT)):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+        for p in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * p)
+            if load64(part + 8 * PART_STATUS) != AT_MBARRIER or load64(part + 8 * PART_INFO) != entry:
+                continue
+            if phase > load64(part + 8 * PART_MORE):
+                store64(part + 8 * PART_STATUS, READY)
+                registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
+                block = load64(part + 8 * PART_FROM)
+                row = registers + load32(block + 4 * END_D)
+                store32(row, load32(row) | load64(part + 8 * PART_MASK))
+                mbarrier_leave(context, number, entry, load32(block + 4 * END_E))
+                if checked:
+                    pass_on(context, number, entry, load64(part + 8 * PART_MASK), load32(block + 4 * END_E))
+    return 1
+
+
+def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:
+    """Lanes of the current warp arrive at an mbarrier: what they did is passed on, or, by a relaxed arrival, what came
+    before the warp's last fence; if the scope has the CTA of the mbarrier in it.
+
+    The order is the level of the scope plus one, negative where it is relaxed.
+    """
+    warp = load64(context + 8 * CURRENT)
+    far = is_far(context, warp, entry)
+    if order > far:
+        arrive_lanes(context, warp, mask)
+        release_to(context, warp, vectors_of(context, entry, far))
+    elif -order > far and load64(context + 8 * FENCED_AT) != 0:
+        release_fenced(context, warp, vectors_of(context, entry, far), far)
+
+
+def pass_on(context: int, warp: int, entry: int, mask: int, order: int) -> None:
+    """Lanes of a warp have waited for a phase of an mbarrier: it comes after what was passed on in all that are over
+    and is in the scope; by a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
+    actors = load64(context + 8 * ACTORS)
+    for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
+        passed = vectors_of(context, entry, far) + 8 * actors
+        if order > far:
+            acquire_by_lanes(context, warp, passed, mask)
+        elif -order > far and load64(context + 8 * OBSERVED_AT) != 0:
+            join_vector(context, observed_vector(context, warp, far), passed)
+    if order > 0:
+        take_rows(context, warp, vector_of(context, warp), 0)
+
+
+def acquire_observed(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence that acquires: the current warp comes after what its relaxed waits have observed. The operand is whether
+    the fence's scope has the cluster in it."""
+    warp = load64(context + 8 * CURRENT)
+    for far in range(1 + load32(record + 4 * OPERANDS)):
+        observed = observed_vector(context, warp, far)
+        latest = 0
+        for other in range(load64(context + 8 * ACTORS)):
+            latest = max(latest, load64(observed + 8 * other))
+        if latest == 0:  # they have waited for nothing
+            continue
+        acquire_by_lanes(context, warp, observed, mask)
+        fill(observed, 0, 8 * load64(context + 8 * ACTORS))
+    take_rows(context, warp, vector_of(context, warp), 0)
+    return 0

@@ -1,0 +1,55 @@
+"""``mbarrier.test_wait``: whether phases of mbarriers are over: machine code
+(:mod:`~warpsan.engine.translate`)."""
+
+from __future__ import annotations
+
+from warpsan.engine.layout import CHECKED, CURRENT, MB_PHASE, MBARRIER_RULE, OPERANDS
+from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from warpsan.engine.stale_events import mbarrier_leave
+from warpsan.engine.suspects import broken_rule
+from warpsan.engine.words import load32, load64, store32
+
+__all__ = ["test_phase"]
+
+
+def test_phase(registers: int, record: int, mask: int, context: int) -> int:
+    """Operands are the address's row and offset, the row of the parities or state tokens, whether these are tokens,
+    its order (:func:`~.mbarriers.arrive_in_order`), the row of the result, and the pc."""
+    row, shift = registers + load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    asked, tokens = registers + load32(record + 4 * (OPERANDS + 2)), load32(record + 4 * (OPERANDS + 3))
+    result = registers + load32(record + 4 * (OPERANDS + 5))
+    place, pc = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 6))
+    mbarrier_instruction(context, registers, place, shift, mask, pc)
+    passed = 0
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(row + 8 * lane) + shift
+        cta = cta_of(context, address)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        if entry == 0:  # nothing to wait for
+            store32(result, load32(result) | 1 << lane)
+            status = broken_rule(context, MBARRIER_RULE)
+            if status != 0:
+                return status
+            continue
+        status = use_mbarrier(context, entry)
+        if status != 0:
+            return status
+        now = load64(entry + 8 * MB_PHASE)
+        if tokens:
+            phase = load64(asked + 8 * lane) >> 32 & 0xFFFFFFFF
+        else:  # the present phase, or the one before
+            phase = now if load32(asked + 4 * lane) & 1 == now & 1 else now - 1
+        status = broken_rule(context, MBARRIER_RULE) if phase < now - 1 else 0
+        if status != 0:
+            return status
+        if phase >= now:
+            store32(result, load32(result) & ~(1 << lane))
+            continue
+        store32(result, load32(result) | 1 << lane)
+        passed |= 1 << lane
+        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(record + 4 * (OPERANDS + 4)))
+        if load64(context + 8 * CHECKED) != 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry, passed, load32(record + 4 * (OPERANDS + 4)))
+    return 0

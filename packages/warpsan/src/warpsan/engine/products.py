@@ -1,0 +1,396 @@
+"""wgmma: warps that meet, products in flight and their waits: machine code (:mod:`~warpsan.engine.translate`).
+
+The rules are those of :mod:`warpsan.replay.warpgroups` and :mod:`~warpsan.replay.wgmma`. While products are
+in flight the sums are in hidden rows of the registers; the accumulators are poison in the late mode.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import completed, operation_time, set_floors, warps_of_cluster
+from warpsan.engine.flights import read_chunks, reads_complete
+from warpsan.engine.layout import (
+    AT_UNIT,
+    AT_WGMMA,
+    BUSY,
+    BUSY_SETS,
+    CHECKED,
+    CURRENT_RECORD,
+    CURRENT_STATE,
+    EARLY,
+    END_A,
+    END_PC,
+    END_WGMMA,
+    FENCED,
+    FIRST_PART,
+    FULL,
+    ILLEGAL,
+    L_A,
+    L_B,
+    L_COLUMNS,
+    L_FRAGMENTS,
+    L_HIDDEN,
+    L_LOAD_A,
+    L_LOAD_B,
+    L_MAJOR_A,
+    L_MAJOR_B,
+    L_MANY,
+    L_OTHERS,
+    L_OWN,
+    L_PRODUCT,
+    L_ROWS,
+    L_SCALE,
+    L_SET,
+    L_SET_A,
+    L_SIGN,
+    LISTS,
+    MOST_PRODUCTS,
+    OPERANDS,
+    PART_FROM,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    PR_A,
+    PR_B,
+    PR_FRAGMENT,
+    PR_GROUP,
+    PR_KEEP,
+    PR_LIST,
+    PR_TIME,
+    PRODUCT_COUNT,
+    PRODUCT_GROUPS,
+    PRODUCT_WORDS,
+    PRODUCTS,
+    READY,
+    REGISTER_BYTES,
+    REGISTERS,
+    SCRATCH,
+    SCRATCH_A,
+    SCRATCH_B,
+    SCRATCH_CHUNKS,
+    SCRATCH_POISON,
+    SCRATCH_RECORD,
+    SHARED,
+    SHARED_LIMIT,
+    SHARED_STRIDE,
+    TABLE,
+    TOUCHED_SETS,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_NUMBER,
+    WARP_WORDS,
+    WARPS,
+    WGMMA_RULE,
+)
+from warpsan.engine.suspects import broken_rule, current_instruction, suspect
+from warpsan.engine.words import call_operation, copy, fill, load32, load64, store32, store64
+
+__all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
+
+_EVERYONE = (1 << 32) - 1
+_ILLEGAL = 2
+
+
+def meet(context: int, state: int, block: int, part: int, end: int) -> int:
+    """A warp has come to a wgmma that its warpgroup executes together; a status."""
+    store64(part + 8 * PART_STATUS, AT_WGMMA)
+    store64(part + 8 * PART_FROM, block)
+    warps, warp = load64(context + 8 * WARP_COUNT), load64(state + 8 * WARP_NUMBER)
+    first = load64(state + 8 * WARP_CTA) * warps + warp - warp % 4
+    if warp - warp % 4 + 4 > warps:  # a part of a warpgroup waits forever
+        return 0
+    for k in range(4):
+        if waiting_part(context, first + k, block) == 0:
+            return 0
+    for k in range(4):
+        store64(waiting_part(context, first + k, block) + 8 * PART_STATUS, READY)
+    if end == END_WGMMA:
+        current_instruction(context, load32(block + 4 * END_PC))
+        return issue(context, first, load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_A))
+    return wait(context, first, load32(block + 4 * END_A))
+
+
+def waiting_part(context: int, number: int, block: int) -> int:
+    """The part of a warp that waits at this wgmma with all lanes; 0 if there is none."""
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        whole = load64(part + 8 * PART_MASK) == _EVERYONE
+        if whole and load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
+            return part
+    return 0
+
+
+def commit_products(registers: int, record: int, mask: int, context: int) -> int:
+    """``wgmma.commit_group``, by each warp for itself."""
+    place = load64(context + 8 * CURRENT_STATE) + 8 * PRODUCT_GROUPS
+    store64(place, load64(place) + 1)
+    return 0
+
+
+def fence_products(registers: int, record: int, mask: int, context: int) -> int:
+    """``wgmma.fence``, by each warp for itself: its registers may be given to products again."""
+    state = load64(context + 8 * CURRENT_STATE)
+    store64(state + 8 * FENCED, 1)
+    store64(state + 8 * TOUCHED_SETS, 0)
+    return 0
+
+
+def _bits(address: int) -> int:
+    """The bits of two words, the low one first."""
+    return load32(address) & 0xFFFFFFFF | load32(address + 4) << 32
+
+
+def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
+    """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may work on them."""
+    state, sets = load64(context + 8 * CURRENT_STATE), _bits(record + 4 * OPERANDS)
+    store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
+    if load64(state + 8 * BUSY_SETS) & sets:
+        store64(context + 8 * CURRENT_RECORD, record)
+        return suspect(context, AT_UNIT, 0, WGMMA_RULE)
+    return 0
+
+
+def issue(context: int, first: int, words: int) -> int:
+    """Put a product in flight; in the early mode its result is there at once. A status."""
+    size = load64(context + 8 * REGISTER_BYTES)
+    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
+    count = load64(leader + 8 * PRODUCT_COUNT)
+    if count == MOST_PRODUCTS:
+        return FULL
+    entry = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * (MOST_PRODUCTS * (first // 4) + count)
+    store64(leader + 8 * PRODUCT_COUNT, count + 1)
+    store64(entry + 8 * PR_LIST, words)
+    store64(entry + 8 * PR_GROUP, load64(leader + 8 * PRODUCT_GROUPS))
+    registers = load64(context + 8 * REGISTERS) + size * first
+    in_shared = load32(words + 4 * L_A) >= 0
+    store64(entry + 8 * PR_B, load64(registers + load32(words + 4 * L_B)))
+    if in_shared:
+        store64(entry + 8 * PR_A, load64(registers + load32(words + 4 * L_A)))
+    scale = load32(words + 4 * L_SCALE)
+    keep = load32(registers + (scale & ~3)) & 1
+    for k in range(4):
+        mine = registers + size * k
+        differ = 1 if load32(mine + (scale & ~3)) != (-1 if keep else 0) else 0
+        for lane in range(32):
+            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
+                differ = 1
+            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
+                differ = 1
+        status = broken_rule(context, WGMMA_RULE) if differ else 0  # the first lane's count
+        if status != 0:
+            return status
+        if in_shared == 0:
+            for j in range(4):
+                target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
+                copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
+        status = begin_sums(context, first + k, mine, words)
+        if status != 0:
+            return status
+    store64(entry + 8 * PR_KEEP, keep ^ (1 if scale & 2 else 0))
+    if load64(context + 8 * CHECKED) != 0:
+        status = announce(context, first, entry, words)
+        if status != 0:
+            return status
+    if load64(context + 8 * EARLY) != 0:
+        return land(context, first, entry)
+    return 0
+
+
+def announce(context: int, first: int, entry: int, words: int) -> int:
+    """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B; a
+    status.
+
+    All is marked as the first warp's: all four have waited for the product when one has.
+    """
+    twin = warps_of_cluster(context) + first
+    time = operation_time(context, twin)
+    store64(entry + 8 * PR_TIME, time)
+    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    if load32(words + 4 * L_A) >= 0:
+        status = place_legal(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        if status != 0:
+            return status
+        for k in range(4):
+            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
+            if status != 0:
+                return status
+    columns = load32(words + 4 * L_COLUMNS)
+    status = place_legal(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    if status != 0:
+        return status
+    return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
+
+
+def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+    """Where an operand's chunks lie, of which none may be illegal: as :func:`place_chunks`; a status."""
+    placed = place_chunks(context, cta, descriptor, rows, k_major, out)
+    if placed == _ILLEGAL:
+        return broken_rule(context, ILLEGAL)
+    return 0 if placed else broken_rule(context, WGMMA_RULE)
+
+
+def complete(context: int, first: int, entry: int, words: int) -> None:
+    """A warpgroup has waited for a product: it does not read its operands any more."""
+    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    if load32(words + 4 * L_A) >= 0:
+        place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        reads_complete(context, chunks, 128, cta)
+    columns = load32(words + 4 * L_COLUMNS)
+    place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    reads_complete(context, chunks, 2 * columns, cta)
+    for k in range(4):
+        completed(context, first + k, warps_of_cluster(context) + first, load64(entry + 8 * PR_TIME))
+
+
+def begin_sums(context: int, number: int, registers: int, words: int) -> int:
+    """One product more works on a warp's registers: the first takes the accumulators' values along. A status."""
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+    if load64(context + 8 * CHECKED) != 0:
+        touched = load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN)
+        if load64(state + 8 * FENCED) == 0 or touched or load64(state + 8 * BUSY_SETS) & _bits(words + 4 * L_OTHERS):
+            status = broken_rule(context, WGMMA_RULE)
+            if status != 0:
+                return status
+    hidden = registers + load32(words + 4 * L_HIDDEN)
+    if begin_use(state, load32(words + 4 * L_SET)) == 1:
+        for k in range(load32(words + 4 * L_MANY)):
+            row = registers + load32(words + 4 * (L_ROWS + k))
+            copy(hidden + 128 * k, row, 128)
+            if load64(context + 8 * EARLY) == 0:
+                fill(row, 0xFF, 128)
+    if load32(words + 4 * L_SET_A) >= 0:
+        begin_use(state, load32(words + 4 * L_SET_A))
+    return 0
+
+
+def begin_use(state: int, number: int) -> int:
+    """One product more works on a set of registers of a warp; how many do now."""
+    busy = load64(state + 8 * (BUSY + number)) + 1
+    store64(state + 8 * (BUSY + number), busy)
+    store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) | 1 << number)
+    return busy
+
+
+def end_use(state: int, number: int) -> int:
+    """One product less works on a set of registers of a warp; how many still do."""
+    busy = load64(state + 8 * (BUSY + number)) - 1
+    store64(state + 8 * (BUSY + number), busy)
+    if busy == 0:
+        store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) & ~(1 << number))
+    return busy
+
+
+def write_sums(registers: int, words: int) -> None:
+    """Give the accumulators their sums."""
+    hidden = registers + load32(words + 4 * L_HIDDEN)
+    for k in range(load32(words + 4 * L_MANY)):
+        copy(registers + load32(words + 4 * (L_ROWS + k)), hidden + 128 * k, 128)
+
+
+def wait(context: int, first: int, keep: int) -> int:
+    """Complete all products of a warpgroup but those of its last ``keep`` groups, in order; a status."""
+    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
+    count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
+    size = load64(context + 8 * REGISTER_BYTES)
+    base = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
+    left = 0
+    for k in range(count):
+        entry = base + 8 * PRODUCT_WORDS * k
+        if load64(entry + 8 * PR_GROUP) >= groups - keep:
+            if left != k:
+                copy(base + 8 * PRODUCT_WORDS * left, entry, 8 * PRODUCT_WORDS)
+            left += 1
+            continue
+        late = load64(context + 8 * EARLY) == 0
+        if late:
+            status = land(context, first, entry)
+            if status != 0:
+                return status
+        words = load64(entry + 8 * PR_LIST)
+        for warp in range(4):
+            state = leader + 8 * WARP_WORDS * warp
+            if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
+                write_sums(load64(context + 8 * REGISTERS) + size * (first + warp), words)
+            if load32(words + 4 * L_SET_A) >= 0:
+                end_use(state, load32(words + 4 * L_SET_A))
+        if load64(context + 8 * CHECKED) != 0:
+            complete(context, first, entry, words)
+    if left != count and load64(context + 8 * CHECKED) != 0:
+        for warp in range(4):
+            set_floors(context, first + warp)
+    store64(leader + 8 * PRODUCT_COUNT, left)
+    return 0
+
+
+def land(context: int, first: int, entry: int) -> int:
+    """Read the operands of a product and add it to the sums of four warps; a status."""
+    words, scratch = load64(entry + 8 * PR_LIST), load64(context + 8 * SCRATCH)
+    table, record = load64(context + 8 * TABLE), scratch + SCRATCH_RECORD
+    cta = first // load64(context + 8 * WARP_COUNT)
+    columns = load32(words + 4 * L_COLUMNS)
+    chunks = scratch + SCRATCH_CHUNKS
+    placed = place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    status = refused(context, placed)
+    if status != 0:
+        return status
+    store32(record + 4 * OPERANDS, columns // 8)
+    store32(record + 4 * (OPERANDS + 1), 0)
+    store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
+    call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_B)), 0, record, -1, context)
+    if load32(words + 4 * L_A) >= 0:
+        placed = place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        status = refused(context, placed)
+        if status != 0:
+            return status
+    for warp in range(4):
+        registers = load64(context + 8 * REGISTERS) + load64(context + 8 * REGISTER_BYTES) * (first + warp)
+        store32(record + 4 * OPERANDS, 2)
+        store32(record + 4 * (OPERANDS + 1), 2 * 16 * 8 * warp)
+        store32(record + 4 * (OPERANDS + 2), SCRATCH_A)
+        source = entry + 8 * PR_FRAGMENT + 512 * warp
+        call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_A)), source, record, -1, context)
+        store32(record + 4 * OPERANDS, columns // 8)
+        store32(record + 4 * (OPERANDS + 1), load32(words + 4 * L_HIDDEN))
+        store32(record + 4 * (OPERANDS + 2), load64(entry + 8 * PR_KEEP))
+        store32(record + 4 * (OPERANDS + 3), load32(words + 4 * L_SIGN))
+        call_operation(load64(table + 8 * load32(words + 4 * L_PRODUCT)), registers, record, -1, context)
+        if load64(context + 8 * EARLY) != 0:
+            write_sums(registers, words)
+    return 0
+
+
+def refused(context: int, placed: int) -> int:
+    """Whether a product cannot read chunks that were so placed; a status. With checks, that has been noted."""
+    if placed == 1 or load64(context + 8 * CHECKED) != 0:
+        return 0
+    return broken_rule(context, ILLEGAL if placed == _ILLEGAL else WGMMA_RULE)
+
+
+def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+    """Where an operand's chunks lie (:func:`warpsan.replay.matrix_descriptor.chunk_offsets`); 2 if one is
+    illegal, 0 if the descriptor is not modelled: what is there is taken from poison."""
+    modelled = descriptor >> 49 & 7 == 0
+    start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
+    stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3
+    width = 16 if mode == 0 else 256 >> mode
+    across = width // 16
+    limit = load64(context + 8 * SHARED_LIMIT) - 16
+    begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    poison, placed = load64(context + 8 * SCRATCH) + SCRATCH_POISON, 1 if modelled else 0
+    for outer in range(rows // 8):
+        for half in range(2):
+            for inner in range(8):
+                if k_major:
+                    place = inner * width + outer * stride + half * (16 if mode else leading)
+                elif mode:
+                    place = outer % across * 16 + outer // across * leading + inner * width + half * stride
+                else:
+                    place = outer * stride + inner * 16 + half * leading
+                address = start + place
+                address = address ^ (address >> 7 & across - 1) << 4
+                legal = address >= 0 and address <= limit
+                there = legal and modelled
+                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address if there else poison)
+                placed = placed if legal or not modelled else _ILLEGAL
+    return placed

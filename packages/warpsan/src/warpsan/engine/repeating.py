@@ -1,0 +1,310 @@
+"""A launch that is run once more with a record of what happens to suspicious places (:mod:`.trace`), which the checks
+report (:mod:`.replay`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from warpsan.analysis.polling import polling_loops
+from warpsan.checks.shadow import granule_of
+from warpsan.engine import layout
+from warpsan.engine.assembler import NotNative
+from warpsan.engine.communication import ctas_together, orders_blocks
+from warpsan.engine.engine import NativeCode
+from warpsan.engine.parts import lowest_ready, take
+from warpsan.engine.replay import replay
+from warpsan.engine.selection import Array
+from warpsan.engine.state import State
+from warpsan.engine.suspicions import Suspicions
+from warpsan.engine.words import load64
+from warpsan.errors import IllegalAccess, SimError
+from warpsan.host.memory import Space
+from warpsan.host.setup import Setup
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.opcodes import in_async_proxy
+from warpsan.report.endings import calls_nothing, index_beyond, too_deep, too_many_steps
+from warpsan.report.hazard_log import HazardLog
+from warpsan.report.hazards import Hazard
+
+__all__ = ["Repetition", "TooManyEvents", "address_of", "leave_part", "marks_of", "record"]
+
+_CHUNK = 16
+_PARTS = (4, 32)
+"""In how many parts the places are looked at, if there is no room for the events of all: first, and then."""
+_STRIPE = 64
+"""Granules one behind the other that are in one part."""
+
+
+class TooManyEvents(Exception):
+    """There is no room for the events of all places that are to be looked at."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A launch with suspicious places, ready to be run once more.
+
+    Attributes
+    ----------
+    setup : Setup
+        As it was run before.
+    order : dict of int to int
+        Words of the context that say in which order warps run.
+    code : NativeCode
+        That records events.
+    log : HazardLog
+        Hazards are recorded here.
+    suspicions : Suspicions
+    noted : set of (str, int)
+        Kind and instruction of hazards that are known already.
+    before : ndarray of uint8
+        Global memory as it was before the launch.
+    """
+
+    setup: Setup
+    order: Mapping[int, int]
+    code: NativeCode
+    log: HazardLog
+    suspicions: Suspicions
+    noted: set[tuple[str, int]]
+    before: Array
+    looked: list[tuple[dict[int, Array], Array]] = field(default_factory=list)
+    """What has been looked at, as :func:`record` has it: granules by space, and clusters."""
+
+    @property
+    def shown(self) -> list[Hazard]:
+        """The hazards that events have shown so far."""
+        return [each for each in self.log.hazards() if (each.kind, each.pc) not in self.noted]
+
+    @property
+    def parties(self) -> set[int]:
+        """Their instructions, and those of the accesses that they conflict with."""
+        return {each.pc for each in self.shown} | {each.other.pc for each in self.shown if each.other is not None}
+
+    @property
+    def explained(self) -> bool:
+        """Whether there is a hazard for each suspicion."""
+        kinds, suspicions = {each.kind for each in self.shown}, self.suspicions
+        if len(suspicions.arrivals(closely=True)) and "barrier" not in kinds:
+            return False
+        if suspicions.beside and not kinds & {"wgmma", "cluster"}:
+            return False
+        return bool(kinds) and suspicions.pcs <= self.parties
+
+    def in_parts(self) -> bool:
+        """Look at all suspicious places, one part of them after the other: whether the checks could report them.
+
+        Raises
+        ------
+        SimError
+            With which the launch ends.
+        """
+        for parts in _PARTS:
+            ends: SimError | None = None
+            try:
+                for part in range(parts):
+                    try:
+                        if not self.report(closely=True, part=part, parts=parts):
+                            return False
+                    except SimError as error:
+                        ends = error
+            except TooManyEvents:
+                continue
+            with self.log.attach_to_errors():
+                if ends is not None:
+                    raise ends
+            return True
+        return False
+
+    def report(self, *, closely: bool, part: int = 0, parts: int = 1) -> bool:
+        """Run the launch with a record of what happens to some of the suspicious places, or ``closely`` to all that
+        nothing explains so far, or to one part of these; the checks report that, unless they have seen it all. Whether
+        they could.
+
+        Raises
+        ------
+        TooManyEvents
+        SimError
+            With which the launch ends.
+        """
+        setup, suspicions, code = self.setup, self.suspicions, self.code
+        space = code.space
+        marks, clusters = self._watched(closely=closely)
+        if parts == 1:
+            if any(_within(marks, clusters, *before) for before in self.looked):
+                return True
+            self.looked.append(({number: mine.copy() for number, mine in marks.items()}, clusters.copy()))
+        space.data[:] = self.before
+        if parts > 1:
+            for mine in marks.values():
+                leave_part(mine, part, parts)
+        order = {**self.order, layout.FAULT_ENDS: int(suspicions.illegal is not None)}
+        state, status, events = record(setup, order, code, marks, clusters)
+        end = int(state.context[layout.TRACE_END])
+        if status != suspicions.status or state.host.error is not None:
+            return False
+        if end > layout.TRACE_WORDS:
+            if status != layout.STEPS:
+                raise TooManyEvents
+            end = _end_of(events)  # a loop: what happens in it has happened before
+        try:
+            with self.log.attach_to_errors():
+                replay(
+                    *(setup, space, self.log, events[:end]),
+                    {"shared": marks[layout.IN_SHARED], "global": marks[layout.IN_GLOBAL]},
+                    together=int(state.context[layout.ORDER]) == layout.TOGETHER,
+                    stuck=status == layout.STUCK,
+                    polling=_still_polling(setup, state) if status == layout.STUCK else None,
+                    ending=suspicions.illegal or _ending(code, state, status),
+                    failure=state.host.failure,
+                )
+        except NotNative:
+            return False
+        return not status  # else threads wait for what is no barrier
+
+    def _watched(self, *, closely: bool) -> tuple[dict[int, Array], Array]:
+        """Which granules of each space are watched; and for each cluster, as bits, whether those of its shared memory
+        are, and whether all of its events are wanted."""
+        suspicions, marks = self.suspicions, marks_of(self.setup, self.code.space)
+        clusters = np.zeros(self.code.clusters, np.uint8)
+        clusters[suspicions.arrivals(closely=closely)] = 2
+        clusters[suspicions.ruled(closely=closely)] = 2
+        if suspicions.status:
+            clusters[suspicions.last] = 2
+        if orders_blocks(self.setup.entry):  # what a cluster has passed on matters to all after it
+            clusters |= 2
+        for row in suspicions.watched(self.parties, closely=closely):
+            marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
+            if row[layout.SU_SPACE] == layout.IN_SHARED:
+                clusters[row[layout.SU_CLUSTER]] |= 1
+        if closely:
+            clusters |= suspicions.clusters
+            for number, more in suspicions.marks.items():
+                marks[number] |= more
+        if closely and suspicions.beside:  # any access may be the one
+            marks[layout.IN_SHARED][:] = 1
+            clusters[suspicions.ruled(closely=True)] |= 1
+        return marks, clusters
+
+
+def _within(marks: Mapping[int, Array], clusters: Array, more: Mapping[int, Array], others: Array) -> bool:
+    """Whether there are no marked granules and no wanted clusters but ``more`` and ``others``."""
+    return not (clusters & ~others).any() and not any((mine & ~more[number]).any() for number, mine in marks.items())
+
+
+def leave_part(marks: Array, part: int, parts: int) -> None:
+    """Leave one of so many parts of the marks of granules."""
+    marks[np.arange(len(marks)) // _STRIPE % parts != part] = 0
+
+
+def record(
+    setup: Setup, order: Mapping[int, int], code: NativeCode, marks: Mapping[int, Array], clusters: Array
+) -> tuple[State, int, Array]:
+    """Run a launch with a record of what happens to marked granules.
+
+    Parameters
+    ----------
+    setup : Setup
+    order : mapping of int to int
+        Words of the context that say in which order warps run.
+    code : NativeCode
+        That records events.
+    marks : mapping of int to ndarray of uint8
+        By space, which granules are watched.
+    clusters : ndarray of uint8
+        For each cluster as bits, whether those of its shared memory are, and whether all of its events are wanted.
+
+    Returns
+    -------
+    state : State
+    status : int
+    events : ndarray of int64
+        One behind the other, and zeros; there may have been no room for all.
+    """
+    shifts = {number: granule.bit_length() - 1 for number, granule in _granules(setup).items()}
+    if any(map(in_async_proxy, setup.entry.instructions)):  # which access whole chunks
+        for number, shift in shifts.items():
+            _widen(marks[number], _CHUNK >> shift)
+    events = np.zeros(layout.TRACE_WORDS, np.int64)
+    aside = np.zeros((ctas_together(setup), 1 + setup.geometry.warps * layout.EVENT_WORDS), np.int64)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    faults_of = np.zeros(len(code.decoded.records) + len(setup.entry.instructions), np.int32)
+    words = {
+        layout.FAULTS: address_of(faults),
+        layout.FAULTS_OF: address_of(faults_of),
+        layout.TRACE: address_of(events),
+        layout.ARRIVALS_ASIDE: address_of(aside),
+        layout.GRANULE_SHIFT: shifts[layout.IN_SHARED],
+        layout.GLOBAL_SHIFT: shifts[layout.IN_GLOBAL],
+        layout.WATCHED_SHARED: address_of(marks[layout.IN_SHARED]),
+        layout.WATCHED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
+        layout.WATCHED_CLUSTERS: address_of(clusters),
+    }
+    state = code.state({**order, **words})
+    return state, code.run(state, 0, code.clusters), events
+
+
+def _granules(setup: Setup) -> dict[int, int]:
+    """Bytes of a granule, by space."""
+    spaces = ((layout.IN_SHARED, "shared"), (layout.IN_GLOBAL, "global"))
+    return {number: granule_of(setup.entry, (name,)) for number, name in spaces}
+
+
+def marks_of(setup: Setup, space: Space) -> dict[int, Array]:
+    """A byte for each granule of a CTA's shared memory and of global memory, uint8: zeros."""
+    sizes = {layout.IN_SHARED: setup.symbols.shared_bytes, layout.IN_GLOBAL: len(space.data)}
+    return {number: np.zeros(sizes[number] // granule + 16, np.uint8) for number, granule in _granules(setup).items()}
+
+
+def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
+    """The exception with which a launch ends, other than by an instruction for that."""
+    setup, place = code.setup, int(state.context[layout.CURRENT_PC])
+    if status == layout.STEPS:
+        return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
+    if status == layout.REFUSED:
+        return code.decoded.refused[place].again()
+    if status == layout.TRAP and isinstance(state.host.failure, IllegalAccess):
+        return state.host.failure
+    if status not in (layout.INDEX, layout.TOO_DEEP):
+        return None
+    scratch = int(state.context[layout.SCRATCH]) + layout.SCRATCH_FAULTS
+    lane, number = load64(scratch), load64(scratch + 8)
+    if status == layout.TOO_DEEP:
+        return too_deep(setup.entry.instructions[code.decoded.places[place]], number, *state.host.where(lane))
+    branch = setup.program.blocks[place].end
+    assert branch is not None
+    ended = calls_nothing if branch.opcode == "call" else index_beyond
+    return ended(branch, number, *state.host.where(lane))
+
+
+def _end_of(events: Array) -> int:
+    """Behind the last of the events that have found room."""
+    end = 0
+    while end < len(events) and events[end + layout.EV_WORDS]:
+        end += int(events[end + layout.EV_WORDS])
+    return end
+
+
+def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] | None:
+    """Where nothing can run any more, the first warp that polls: its number among those that ran together, its lanes as
+    bits, and the instruction by which it waits."""
+    endless = polling_loops(setup.entry, setup.program).endless
+    for number in range(setup.geometry.warps * ctas_together(setup) if endless else 0):
+        warp = int(state.context[layout.WARPS]) + 8 * layout.WARP_WORDS * number
+        block = lowest_ready(warp)
+        if block in endless:
+            return number, take(warp, block), endless[block]
+    return None
+
+
+def address_of(array: Array) -> int:
+    """Where its data is in this process."""
+    return int(array.ctypes.data)
+
+
+def _widen(marks: Array, many: int) -> None:
+    """Watch all of each ``many`` granules, aligned, of which one is watched."""
+    whole = marks[: len(marks) // many * many].reshape(-1, many)
+    whole |= whole.max(axis=1, keepdims=True)

@@ -1,0 +1,386 @@
+"""Events that native code has recorded (:mod:`.trace`), given to the checks, which report the launch's hazards.
+
+A machine stands in for the CTAs that have left events (:mod:`.still`): it has the threads, the barriers, the units and
+the spaces that the checks ask for. In lockstep, accesses of several warps and CTAs by one instruction are one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from warpsan.analysis.collectives import LEAVES_OUT, MEMBER_MASK, NAMES_ABSENT, PARTIAL_WARP
+from warpsan.analysis.definedness import follows_load
+from warpsan.checks.global_history import GlobalHistory
+from warpsan.checks.memory import MemoryCheck
+from warpsan.checks.registers import report_unset
+from warpsan.checks.undefined_reads import UndefinedReads, report_unwritten, unwritten_global, unwritten_shared
+from warpsan.engine import layout
+from warpsan.engine.assembler import NotNative
+from warpsan.engine.communication import ctas_together
+from warpsan.engine.decoded import Decoded
+from warpsan.engine.event_order import EventOrder, in_turns
+from warpsan.engine.event_step import EventStep, TracedAccess, lanes_of
+from warpsan.engine.machine import Machine
+from warpsan.engine.observer import Access, Observer
+from warpsan.engine.selection import WARP, Array, Indices
+from warpsan.engine.steps import step_registers
+from warpsan.engine.still import StillFlow, still_machine
+from warpsan.errors import Deadlock, SimError
+from warpsan.host.memory import RANK_SHIFT, WORDS, Space
+from warpsan.host.setup import Setup, race_observers
+from warpsan.profile.tally import Tally
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.opcodes import updates_memory
+from warpsan.replay.access import illegal_access
+from warpsan.report.endings import polls_in_vain, trapped
+from warpsan.report.hazard_log import HazardLog
+from warpsan.report.progress import WorkProgress
+
+__all__ = ["replay", "replay_faults"]
+
+_SPACES = {layout.IN_SHARED: "shared", layout.IN_GLOBAL: "global", layout.IN_LOCAL: "local"}
+_FAULTS = {layout.MISALIGNED: "misaligned", layout.OUT_OF_BOUNDS: "out-of-bounds"}
+_MISSING = {
+    layout.PARTIAL_WARP: PARTIAL_WARP,
+    layout.NAMES_ABSENT: f"{MEMBER_MASK} {NAMES_ABSENT}",
+    layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
+}
+_BY_UNIT = (("", "as an operand"),)
+"""What an asynchronous unit uses undefined bytes of shared memory as."""
+_NOWHERE: Indices = np.empty(0, np.int64)
+
+
+def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
+    """Report illegal accesses, and uses of what is undefined, if there is a check of that.
+
+    Parameters
+    ----------
+    setup, space, log : as for every check
+    faults : ndarray of int64 [rows, words]
+        By the words of :mod:`~warpsan.engine.layout`.
+    decoded : Decoded
+        What they are by.
+
+    Raises
+    ------
+    IllegalAccess
+        Without that check, for the first illegal access.
+    """
+    recorded = "memory" in setup.checks
+    if not recorded:
+        faults = faults[np.isin(faults[:, layout.FA_KIND], list(_FAULTS))]
+    if not len(faults):
+        return
+    size = setup.geometry.cluster_size
+    machine = still_machine(setup, space, 2 * size)
+    check, undefined_reads = MemoryCheck(machine, log), UndefinedReads(machine, log)
+    causes: dict[int, int] = {}
+    """For the pc of an instruction that undefined bits come from, the linear index of the first such CTA."""
+    in_turn = sorted(faults, key=_fault_in_turn(setup))
+    first = (layout.UNWRITTEN_READ, layout.STORED_UNSET) if setup.tracking else ()
+    for row in [*(row for row in in_turn if row[layout.FA_KIND] in first), *in_turn]:
+        instruction = machine.entry.instructions[decoded.places[int(row[layout.FA_RECORD])]]
+        kind, linear = int(row[layout.FA_KIND]), int(row[layout.FA_LINEAR])
+        machine.cta_ids[:] = linear
+        slot = int(row[layout.FA_WARP]) % machine.warps * machine.n_cta
+        lanes = lanes_of(slot, int(row[layout.FA_MASK]))
+        if kind in (layout.NEVER_SET, layout.REACHED, layout.STORED_UNSET):
+            roles = decoded.uses.get(int(row[layout.FA_RECORD]), _BY_UNIT)
+            name, role = roles[int(row[layout.FA_SPACE])]
+            if kind == layout.STORED_UNSET and setup.tracking:
+                causes.setdefault(instruction.pc, linear)
+                undefined_reads.stored(instruction.pc, int(lanes[0]), name)
+                continue
+            if kind != layout.REACHED:
+                report_unset(machine, log, instruction, int(lanes[0]), name, role)
+                continue
+            pc = (int(row[layout.FA_ORIGIN]) & layout.FROM_GLOBAL - 1) - 1
+            machine.cta_ids[:size] = causes[pc]  # the cause is the first CTA's of the machine, the use another's
+            undefined_reads.matter(pc, instruction, int(lanes[0]) + WARP * size, role)
+            continue
+        offsets, width = row[layout.FA_OFFSETS :][:WARP][lanes % WARP].copy(), int(row[layout.FA_WIDTH])
+        if kind == layout.UNWRITTEN_READ:
+            in_global = int(row[layout.FA_SPACE]) == layout.IN_GLOBAL
+            if in_global:
+                unwritten = unwritten_global(space, width, int(offsets[0]))
+            else:
+                unwritten = unwritten_shared(width, int(offsets[0]) & (1 << RANK_SHIFT) - 1)
+            if setup.tracking and _is_followed(setup, instruction, in_global=in_global):
+                causes.setdefault(instruction.pc, linear)
+                undefined_reads.read(instruction.pc, int(lanes[0]), unwritten)
+            else:
+                report_unwritten(machine, log, instruction, int(lanes[0]), unwritten)
+            continue
+        if kind in _MISSING:
+            need = _MISSING[kind]
+            check.divergent(lanes, instruction, need.format(instruction.opcode, int(offsets[0]), width))
+            continue
+        where = machine.spaces[_SPACES[int(row[layout.FA_SPACE])]]
+        if not recorded:
+            place = where.name, instruction, int(lanes[0]), int(offsets[0])
+            raise illegal_access(machine, _FAULTS[kind], *place)
+        check.fault(_FAULTS[kind], Access(where, offsets, _NOWHERE, width, lanes, instruction))
+
+
+def _is_followed(setup: Setup, instruction: Instruction, *, in_global: bool) -> bool:
+    """Whether undefined bytes that an instruction reads are followed from there on."""
+    copies = in_global and instruction.opcode == "cp" and not updates_memory(instruction)
+    return copies or follows_load(instruction, looks=setup.looks)
+
+
+def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:
+    """The order in lockstep: by chunk, and in it by turn and record; out of lockstep there is one turn, and the order
+    stays."""
+    chunk_of = {int(cta): number for number, chunk in enumerate(setup.chunks) for cta in chunk}
+
+    def key(row: Array) -> tuple[int, ...]:
+        turn = int(row[layout.FA_TURN])
+        if turn == 0:
+            return (0,)
+        place = layout.FA_RECORD, layout.FA_SPACE, layout.FA_ORIGIN
+        return chunk_of[int(row[layout.FA_LINEAR])], turn, *(int(row[word]) for word in place)
+
+    return key
+
+
+def replay(
+    setup: Setup,
+    space: Space,
+    log: HazardLog,
+    events: Array,
+    watched: Mapping[str, Array],
+    *,
+    together: bool,
+    stuck: bool,
+    polling: tuple[int, int, Instruction] | None = None,
+    ending: SimError | None = None,
+    failure: SimError | None = None,
+    history: GlobalHistory | None = None,
+) -> None:
+    """Report what the checks of races, copies and barriers say of recorded events.
+
+    Parameters
+    ----------
+    setup, space, log : as for every check
+    events : ndarray of int64
+        One behind the other.
+    watched : mapping of str to ndarray of uint8
+        Of each granule of shared and of global memory, whether accesses to it are recorded.
+    together : bool
+        Whether warps ran in lockstep. Then the CTAs of each chunk of the launch are put in lockstep here, unless
+        several clusters took turns.
+    stuck : bool
+        Whether nothing could run any more in the end.
+    polling : tuple, optional
+        Then, a warp that polls: its number among those that ran together, its lanes as bits, and the instruction by
+        which it waits.
+    ending : SimError, optional
+        The exception with which the last cluster ends.
+    failure : SimError, optional
+        If the last event is a failed assertion, its exception.
+    history : GlobalHistory, optional
+        With the ``race`` check, where the accesses to global memory are kept; by default, in one of its own.
+
+    Raises
+    ------
+    Deadlock
+        If threads wait for what can never come.
+    IllegalAccess
+        Without the ``memory`` check, if an instruction of :mod:`.steps` makes one.
+    KernelTrap
+        If the last event is a trap.
+    SimError
+        That ``ending``.
+    """
+    by_cluster = _by_cluster(events)
+    size = ctas_together(setup)
+    side_by_side = together and size == setup.geometry.cluster_size
+    stretches = setup.chunks if side_by_side else [np.concatenate(setup.chunks)]
+    clusters = [
+        [chunk[first : first + size] for first in range(0, len(chunk), size) if int(chunk[first]) in by_cluster]
+        for chunk in stretches
+    ]
+    groups = clusters if side_by_side else [[ctas] for chunk in clusters for ctas in chunk]
+    if history is None and "race" in setup.checks:
+        history = GlobalHistory(setup.entry, len(space.data), setup.geometry.ctas)
+    machines: dict[int, _Replay] = {}
+    progress = WorkProgress("recorded events checked", sum(map(len, by_cluster.values())))
+    last = next(reversed(by_cluster), -1)
+    for group in filter(None, groups):
+        ctas, firsts = np.concatenate(group), [int(each[0]) for each in group]
+        if len(ctas) not in machines:
+            machines[len(ctas)] = _Replay(setup, space, log, history, len(ctas), watched, failure, progress)
+        machines[len(ctas)].run(
+            *(ctas, [by_cluster[first] for first in firsts]),
+            together=together,
+            stuck=stuck and last in firsts,
+            ending=ending if last in firsts else None,
+        )
+    if polling is not None:
+        raise machines[len(ctas)].polls_in_vain(*polling)
+
+
+def _by_cluster(events: Array) -> dict[int, list[Array]]:
+    """The events of each cluster, by the linear index of its first CTA."""
+    by_cluster: dict[int, list[Array]] = {}
+    words, place, mine = events.data, 0, list[Array]()
+    while place < len(events):
+        event = events[place : place + words[place + layout.EV_WORDS]]
+        if words[place + layout.EV_KIND] == layout.TRACE_CLUSTER:
+            mine = by_cluster.setdefault(words[place + layout.EV_PLACE], [])
+        else:
+            mine.append(event)
+        place += len(event)
+    return {first: in_turns(mine) for first, mine in by_cluster.items()}
+
+
+class _FaultCheck(Observer):
+    """Illegal accesses of the instructions of :mod:`.steps`, which are noted nowhere else."""
+
+    records_faults = True
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self._check = MemoryCheck(machine, log)
+
+    def fault(self, kind: str, access: Access) -> None:
+        """Record it."""
+        self._check.fault(kind, access)
+
+
+class _Replay:
+    """A machine on which events happen once more."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        space: Space,
+        log: HazardLog,
+        history: GlobalHistory | None,
+        ctas: int,
+        watched: Mapping[str, Array],
+        failure: SimError | None,
+        progress: WorkProgress,
+    ) -> None:
+        self.size, self.failure, self.progress = ctas_together(setup), failure, progress
+        self.machine = still_machine(setup, space, ctas, watched)
+        tally = Tally(setup.entry, setup.program, 0, ctas, self.machine.warps, traffic=False)
+        self.machine.observers += race_observers(setup, self.machine, log, history, tally)
+        if "memory" in setup.checks:
+            self.machine.observers.append(_FaultCheck(self.machine, log))
+        self.flow = StillFlow(self.machine)
+        self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
+        """Copies in flight, by number: the lanes of their step, and what each observer gave."""
+        self.maps: dict[int, int] = {}
+        """Which cluster has read a tensor map, by its place."""
+
+    def run(
+        self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, ending: SimError | None
+    ) -> None:
+        """Let everything happen to clusters."""
+        self.copies.clear()
+        self.maps.clear()
+        self.flow.reset(ctas)
+        machine = self.machine
+        machine.descriptors.clear()
+        for cluster, step in EventOrder(machine.entry, machine.program, events, together=together).steps():
+            self.progress.advance(len(step))
+            event = step[0][1]
+            if event[layout.EV_KIND] == layout.TRACE_ADVANCE:
+                self.flow.land(cluster, int(event[layout.EV_OPERATION]))
+            else:
+                self._happens(EventStep.of(machine, step, self.size), cluster)
+        if ending is not None:
+            raise ending
+        self.flow.finish(stuck=stuck)
+
+    def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
+        """The exception for a warp that waits, by its number among those that ran together."""
+        rank, warp = divmod(number, self.machine.warps)
+        lanes = lanes_of(warp * self.machine.n_cta + rank, mask)
+        return polls_in_vain(self.machine, instruction, lanes)
+
+    def _end(self, block: int) -> Instruction:
+        end = self.machine.program.blocks[block].end
+        assert end is not None
+        return end
+
+    def _happens(self, step: EventStep, cluster: int) -> None:
+        machine, event, sel = self.machine, step.first, step.sel
+        kind, place = int(event[layout.EV_KIND]), int(event[layout.EV_PLACE])
+        if kind == layout.TRACE_ACCESS:
+            self._access(step, machine.entry.instructions[place])
+        elif kind == layout.TRACE_ARRIVAL:
+            name, threads = int(event[layout.EV_NAME]), int(event[layout.EV_THREADS])
+            waits = bool(event[layout.EV_WAITS])
+            self.flow.barriers.arrive(sel, name, threads, self._end(place), waits=waits)
+        elif kind == layout.TRACE_STEP:
+            instruction = machine.entry.instructions[place]
+            many = len(step_registers(machine.entry, instruction))
+            values = step.each_lane(lambda event: event[layout.EV_ROWS :][: WARP * many].reshape(many, WARP).T).T
+            self.flow.execute(instruction, sel, step.lanes, values, cluster, int(event[layout.EV_OPERATION]))
+        elif kind == layout.TRACE_MAP:
+            self._read_maps(step.events, cluster)
+        elif kind == layout.TRACE_REGISTERS:
+            self.flow.use_registers(machine.entry.instructions[place], sel)
+        elif kind == layout.TRACE_FENCE:
+            for observer in machine.observers:
+                observer.tensor_map_fence(sel, machine.entry.instructions[place], None)
+        elif kind == layout.TRACE_EXIT:
+            self.flow.leave(sel)
+        elif kind == layout.TRACE_TRAP:
+            if self.failure is not None:
+                raise self.failure
+            raise trapped(machine, self._end(place), int(step.lanes[0]))
+        elif kind == layout.TRACE_LANDING:
+            self._land(int(event[layout.EV_COPY]), step.lanes)
+        else:
+            groups = step.each_lane(lambda event: event[layout.EV_GROUPS :][:WARP]).astype(np.uint32)
+            for observer in machine.observers:
+                observer.warp_sync(sel, None if (groups == 2**WARP - 1).all() else groups)
+
+    def _read_maps(self, events: Sequence[Array], cluster: int) -> None:
+        """A cluster reads tensor maps, which may have changed."""
+        for event in events:
+            place, held = int(event[layout.EV_MAP]), event[layout.EV_DESCRIPTOR :].tobytes()
+            known = self.machine.descriptors.get(place, held)
+            if known != held and self.maps[place] != cluster:
+                raise NotNative("a tensor map that clusters change, one after the other")
+            self.machine.descriptors[place], self.maps[place] = held, cluster
+
+    def _access(self, step: EventStep, instruction: Instruction) -> None:
+        space, width = self.machine.spaces[_SPACES[int(step.first[layout.EV_SPACE])]], int(step.first[layout.EV_WIDTH])
+        offset = step.each_lane(lambda event: event[layout.EV_OFFSETS :][:WARP])
+        changed = step.each_lane(lambda event: int(event[layout.EV_CHANGES]) >> np.arange(WARP) & 1).astype(np.bool_)
+        index = offset
+        if space.name == "shared":
+            rank, offset = offset >> RANK_SHIFT, offset & (1 << RANK_SHIFT) - 1
+            machine, cta = self.machine, self.machine.cta[step.sel]
+            home = np.where(rank == 0, cta, cta - cta % machine.cluster_size + rank - 1)
+            index = offset + home * machine.shared_stride
+        access = TracedAccess(space, offset, index, width, step.sel, instruction, changed)
+        does = int(step.first[layout.EV_DOES])
+        if does == layout.COPIES_TO_IT:
+            tickets = [observer.issue(access, writes=True) for observer in self.machine.observers]
+            self.copies.update((int(event[layout.EV_NUMBER]), (step.lanes, tickets)) for event in step.events)
+            return
+        words = None
+        if step.first[layout.EV_VALUED]:
+            raw = step.each_lane(lambda event: event[layout.EV_VALUES :][: 2 * WARP].view(np.uint8).reshape(WARP, 16))
+            words = np.ascontiguousarray(raw[:, :width]).view(WORDS[width])[:, 0]
+        for observer in self.machine.observers:
+            if does == layout.READS_IT:
+                observer.load(access)
+            elif does == layout.UPDATES_IT:
+                observer.atomic(access)
+            else:
+                observer.store(access, words)
+
+    def _land(self, number: int, lanes: Indices) -> None:
+        """Lanes have waited for a copy."""
+        issuers, tickets = self.copies[number]
+        rows = np.isin(issuers, lanes)
+        for observer, ticket in zip(self.machine.observers, tickets, strict=True):
+            if ticket is not None:
+                observer.complete(ticket[rows], issuers[rows])

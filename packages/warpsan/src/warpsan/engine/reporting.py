@@ -1,0 +1,227 @@
+"""Hazards reported by native code.
+
+A launch in which native code suspects a hazard is run again, on one thread, and goes on behind each suspicion: illegal
+accesses and suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in the same
+order, and records what happens to them (:mod:`.trace`); the checks are given those events, and report (:mod:`.replay`).
+So the rules, the texts and the conflicting accesses are those of :mod:`warpsan.checks`.
+
+Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
+run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other; the
+report has those of a chunk in lockstep (:mod:`.event_order`). Where threads poll, warps take turns instead.
+
+What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
+bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, all
+of its places are looked at, in another such run; one part after the other, if there is no room for all their events.
+The same runs are made of launches that end with an exception, and of those whose counters depend on the order in which
+lanes of a warp come from an mbarrier: then the order is that of these runs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+import numpy as np
+
+from warpsan.analysis.polling import polling_loops
+from warpsan.analysis.program import Program, build_program
+from warpsan.engine import layout
+from warpsan.engine.assembler import NotNative
+from warpsan.engine.communication import all_resident
+from warpsan.engine.engine import NativeCode, accesses_of
+from warpsan.engine.repeating import Repetition, TooManyEvents, address_of, marks_of
+from warpsan.engine.replay import replay_faults
+from warpsan.engine.suspicions import Suspicions
+from warpsan.engine.touched import Touched
+from warpsan.errors import IllegalAccess
+from warpsan.host.memory import Space
+from warpsan.host.setup import Setup
+from warpsan.profile.tally import Tally
+from warpsan.report.hazard_log import HazardLog
+
+__all__ = ["REPORTED", "Suspicions", "in_order", "note_suspicions", "report_suspicions"]
+
+_fine: dict[int, tuple[weakref.ref[Program], Program]] = {}
+
+
+def note_suspicions(
+    setup: Setup,
+    space: Space,
+    tally: Tally,
+    log: HazardLog,
+    why: str,
+    touched: list[Touched] | None = None,
+    printed: list[str] | None = None,
+) -> Suspicions | None:
+    """Run a launch that may have hazards to its end.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory, as it was before the launch.
+    tally : Tally
+        Counts are added here if the launch ran to its end.
+    log : HazardLog
+        Illegal accesses are recorded here.
+    why : str
+        Why the first run ended.
+    touched : list of Touched, optional
+    printed : list of str, optional
+        As in :func:`~warpsan.engine.engine.run`.
+
+    Returns
+    -------
+    Suspicions, optional
+        None if nothing can be reported.
+
+    Raises
+    ------
+    IllegalAccess
+        For an illegal access in a launch without checks.
+    """
+    if why not in REPORTED:
+        return None
+    fine, order = in_order(setup)
+    try:
+        code = NativeCode(fine, space)
+    except NotNative:
+        return None
+    records = len(code.decoded.records) + len(fine.entry.instructions)
+    suspects = np.zeros((layout.MOST_SUSPECTS, layout.SUSPECT_WORDS), np.int64)
+    arrivals = np.zeros(len(fine.program.blocks), np.int32)
+    counts, faults_of = np.zeros((2, records), np.int32)
+    faults = np.zeros((layout.MOST_FAULTS, layout.FAULT_WORDS), np.int64)
+    ends_illegally = bool(setup.checks) and "memory" not in setup.checks
+    words = order | {
+        layout.FAULTS: address_of(faults),
+        layout.FAULT_ENDS: int(ends_illegally),
+        layout.FAULTS_OF: address_of(faults_of),
+        layout.SUSPECTS: address_of(suspects),
+        layout.SUSPECTS_OF: address_of(counts),
+        layout.ARRIVALS_OF: address_of(arrivals),
+    }
+    marks, more = marks_of(fine, space), np.zeros(code.clusters, np.uint8)
+    words |= {
+        layout.MARKED_SHARED: address_of(marks[layout.IN_SHARED]),
+        layout.MARKED_GLOBAL: address_of(marks[layout.IN_GLOBAL]),
+        layout.MARKED_CLUSTERS: address_of(more),
+    }
+    state = code.state(words)
+    status = code.run(state, 0, code.clusters)
+    faults = faults[: int(state.context[layout.FAULT_COUNT])]
+    unwritten = bool(np.isin(faults[:, layout.FA_KIND], (layout.UNWRITTEN_READ, layout.STORED_UNSET)).any())
+    stuck = status == layout.STUCK and all_resident(setup) is None
+    ends = stuck or status in (layout.TRAP, layout.STEPS, layout.TOO_DEEP, layout.INDEX, layout.REFUSED)
+    ends = ends or (status == layout.ILLEGAL and ends_illegally)
+    if (status and not ends) or state.host.error is not None:
+        return None
+    if touched is not None:
+        touched.append(accesses_of([state]))
+    if printed is not None:
+        printed += state.host.printed
+    _add_counts(setup, fine, tally, state.counted, int(state.context[layout.STEPS_TAKEN]))
+    illegal = None
+    try:
+        replay_faults(setup, space, log, faults, code.decoded)
+    except IllegalAccess as error:
+        if not setup.checks:
+            raise
+        illegal = error  # it is raised with the hazards up to then
+    rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
+    if not {"race", "async"} & set(setup.checks):  # nobody asks for these
+        rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
+    in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
+    rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
+    last = int(state.context[layout.CLUSTER])
+    refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
+    return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
+
+
+def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
+    """Run a launch with suspicious places once more, and report its hazards.
+
+    Parameters
+    ----------
+    setup, space : as for :func:`note_suspicions`
+    log : HazardLog
+        Hazards are recorded here.
+    suspicions : Suspicions
+
+    Returns
+    -------
+    bool
+        Whether that is all there is to report.
+
+    Raises
+    ------
+    Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
+        If the launch ends so.
+    """
+    complete = _report(setup, space, log, suspicions)
+    if not complete and suspicions.refusal is not None:
+        with log.attach_to_errors():
+            raise suspicions.refusal
+    return complete
+
+
+def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) -> bool:
+    fine, order = in_order(replace(setup, tracking=False))
+    try:
+        code = NativeCode(replace(fine, checks=(), counters=False, watchers=()), space, traced=True)
+    except NotNative:
+        return False
+    noted = {(each.kind, each.pc) for each in log.hazards()}
+    launch = Repetition(fine, order, code, log, suspicions, noted, space.data.copy())
+    try:
+        if not launch.report(closely=False):
+            return False
+        # What is suspected may be more than what is wrong: of places that no hazard explains, all are looked at.
+        return launch.explained or launch.report(closely=True)
+    except TooManyEvents:
+        return launch.in_parts()
+
+
+def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
+    """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
+    if setup.schedule != "lockstep" or _polls(setup):
+        return setup, {}
+    key = id(setup.program)
+    known = _fine.get(key)
+    if known is None or known[0]() is not setup.program:
+        program = build_program(setup.entry, lockstep=True)
+        known = _fine[key] = weakref.ref(setup.program, lambda _: _fine.pop(key, None)), program
+    return replace(setup, program=known[1]), {layout.ORDER: layout.TOGETHER}
+
+
+def _polls(setup: Setup) -> bool:
+    """Whether threads may wait for others without a barrier."""
+    return bool(polling_loops(setup.entry, setup.program).blocks)
+
+
+def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: int) -> None:
+    """Add what the blocks of a launch have counted; a block has run as often as its first part."""
+    part = {block.first: number for number, block in enumerate(fine.program.blocks)}
+    parts = [part[block.first] for block in setup.program.blocks]
+    tally.lanes += counted.lanes[parts]
+    tally.warps += counted.warps[parts]
+    tally.unwaited += counted.unwaited
+    tally.steps += steps
+    if setup.counters:
+        tally.sectors += counted.sectors
+        tally.wavefronts += counted.wavefronts
+        tally.touched |= counted.touched
+        tally.issued += counted.issued
+        tally.by_warp += counted.by_warp[:, parts]
+
+
+REPORTED = {
+    layout.WHY[status - layout.GIVE_UP]
+    for status in (
+        *(layout.ILLEGAL, layout.UNSET, layout.DIVERGENT, layout.STUCK),
+        *(layout.RACE, layout.ASYNC, layout.UNDEFINED, layout.BARRIER_RULE, layout.TRAP, layout.STEPS),
+        *(layout.MBARRIER_RULE, layout.WGMMA_RULE, layout.CLUSTER_RULE, layout.REGISTER_RULE, layout.TENSOR_MAP),
+        *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
+    )
+}
+"""Reasons to end a run that may be a hazard which is reported here."""

@@ -1,0 +1,359 @@
+"""Floating-point instructions as the ring's: arithmetic, exponentials, comparison, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warpsan.engine.assembler import HANDLERS
+from warpsan.engine.lanes import Lanes
+from warpsan.engine.ring.assembler import RingAssembler, algebraic
+from warpsan.numerics.float_formats import ROUNDINGS
+from warpsan.ptx.forms import FP8_PAIRS
+from warpsan.ptx.ir import Immediate, Instruction, Operand, Register, Vector
+from warpsan.ptx.modifiers import Mods, find_handler
+from warpsan.ptx.types import TYPES, PtxType
+from warpsan.semantics.compare import combined, float_comparison
+from warpsan.semantics.floating import base_of, is_half
+
+__all__: list[str] = []
+
+Compute = Callable[..., Lanes]
+
+_IGNORED = frozenset((*ROUNDINGS, "rna", "ftz", "approx", "full", "NaN", "satfinite"))
+"""Modifiers that change how a number is rounded, and nothing in a ring."""
+
+
+def _float_type(instruction: Instruction) -> PtxType | None:
+    """The floating-point type of an instruction that has one type."""
+    types = [TYPES[name] for name in instruction.mods if name in TYPES]
+    return types[0] if types and types[0].is_float else None
+
+
+def _halved(asm: RingAssembler, compute: Compute, type_: PtxType) -> Compute:
+    """A computation on words of 32 bits as one on words of 16."""
+    base, words = base_of(type_), asm.words
+    return lambda *sources: words.narrowed(compute(*(words.widened(each, base) for each in sources)), base)
+
+
+def _lanewise(asm: RingAssembler, instruction: Instruction, name: str, compute: Compute, type_: PtxType) -> None:
+    """Append a computation of one result of the type of its sources."""
+    ordered = name in ("min", "max")
+    target, *sources = instruction.operands
+    if is_half(type_):
+        compute, held = _halved(asm, compute, type_), type_.name
+        name = asm.name(f"{name}.{held}", ordered=ordered)
+        rows = [asm.source(each, held) for each in sources]
+        place, finish = asm.target(target, held)
+        asm.lanewise(name, compute, [place], rows, [held], [held] * len(rows))
+        finish()
+        return
+    asm.compute(asm.name(name, ordered=ordered), compute, [(target, "b32")], [(each, "b32") for each in sources])
+
+
+@algebraic("add", "sub", "mul", "fma", "mad", "div", "min", "max", "neg", "abs", "copysign", "rcp", "ex2", "lg2")
+def _arithmetic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    type_, opcode, words = _float_type(instruction), instruction.opcode, asm.words
+    if type_ is None:
+        return _integers(asm, instruction)
+    left = set(mods.left) - _IGNORED - {type_.name}
+    if left or type_.name == "f64":
+        return asm.ends(instruction)
+    larger = opcode == "max"
+    operations: dict[str, Compute] = {
+        "add": words.add,
+        "sub": words.sub,
+        "mul": words.mul,
+        "fma": words.fma,
+        "mad": words.fma,
+        "div": words.div,
+        "min": lambda a, b: words.extremum(a, b, larger=larger),
+        "max": lambda a, b: words.extremum(a, b, larger=larger),
+        "neg": words.neg,
+        "abs": words.magnitude,
+        "copysign": words.copysign,
+        "rcp": words.rcp,
+        "ex2": words.ex2,
+        "lg2": words.lg2,
+    }
+    _lanewise(asm, instruction, opcode, operations[opcode], type_)
+    return True
+
+
+@algebraic("sqrt", "rsqrt", "sin", "cos", "tanh")
+def _of_constants(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    """What has no meaning in a ring, unless all its operands are constants: then the result is one."""
+    type_ = _float_type(instruction)
+    if type_ is None or type_.name != "f32":
+        return asm.ends(instruction)
+    _only_constants(asm, instruction, instruction.operands[1])
+    return False
+
+
+def _only_constants(asm: RingAssembler, instruction: Instruction, operand: Operand) -> None:
+    """Append a record that ends the run where an f32 operand is a code, but for 0."""
+    modulus, row = asm.ring.modulus, asm.source(operand, "b32")
+    asm.ends_unless(instruction, "constant", lambda x: (x >= modulus) | (x == 0), [row], ["u32"])
+
+
+# ---- comparison ------------------------------------------------------------------------------------------------------
+
+
+@algebraic("setp", "set")
+def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    """Codes are ordered by their number: which is larger means nothing, and which are equal does."""
+    type_ = [TYPES[name] for name in mods.left if name in TYPES][-1]
+    if not type_.is_float:
+        return False
+    if type_.name == "f64" or type_.lanes == 2 or instruction.opcode == "set":
+        return asm.ends(instruction)
+    mods.type()
+    name, compare, combination = float_comparison(mods, type_)
+    base, words = base_of(type_), asm.words
+    spaced = name.rstrip("u") not in ("eq", "ne")
+    first, second = asm.pair(instruction.operands[0])
+    targets = [(first, "pred"), *([(second, "pred")] if second is not None else [])]
+    held = type_.name if is_half(type_) else "b32"
+    rows = [asm.source(instruction.operands[k], held) for k in (1, 2)]
+    sources = [held, held]
+    if combination:
+        rows.append(asm.source(instruction.operands[3], "pred"))
+        sources.append("pred")
+
+    def function(x: Lanes, y: Lanes, *with_: Lanes) -> tuple[Lanes, ...]:
+        wide = (words.widened(each, base) if is_half(type_) else each for each in (x, y))
+        result = compare(*(words.ordered(each, spaced=spaced) for each in wide))
+        return tuple(combined(combination, each, *with_) for each in [result, ~result][: len(targets)])
+
+    places = [asm.target(operand, "pred") for operand, _ in targets]
+    name = asm.name(f"setp{len(targets)}.{name}.{combination}.{type_.name}", ordered=spaced)
+    asm.lanewise(name, function, [place for place, _ in places], rows, ["pred"] * len(targets), sources)
+    for _, finish in places:
+        finish()
+    return True
+
+
+@algebraic("testp", "slct")
+def _tests(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    types = [name for name in mods.left if name in TYPES]
+    if not types or not TYPES[types[-1]].is_float:
+        return False
+    if types[-1] != "f32":
+        return asm.ends(instruction)
+    _only_constants(asm, instruction, instruction.operands[1 if instruction.opcode == "testp" else 3])
+    return False
+
+
+# ---- conversion ------------------------------------------------------------------------------------------------------
+
+
+@algebraic("cvt")
+def _convert(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    """Every conversion keeps the code."""
+    words, operands = asm.words, instruction.operands
+    kinds = [name for name in mods.left if name in TYPES or name in FP8_PAIRS or name == "tf32"]
+    other = set(mods.left) - set(kinds) - _IGNORED
+    floats = [name for name in kinds if name not in TYPES or TYPES[name].is_float]
+    if not floats:
+        return _integers(asm, instruction)
+    if len(kinds) != 2 or other - set(_WHOLE):
+        return asm.ends(instruction)
+    target, source = kinds
+    if floats == [target]:  # of an integer: a constant
+        return _from_integer(asm, instruction, target)
+    if floats == [source] or other:  # to an integer
+        if source != "f32":
+            return asm.ends(instruction)
+        _only_constants(asm, instruction, operands[1])
+        return False
+    if "f64" in kinds:
+        if source == "f32":
+            _only_constants(asm, instruction, operands[1])
+        return False
+    if target in FP8_PAIRS or source in FP8_PAIRS:
+        return _eight_bits(asm, instruction, target, source)
+    if target in ("f16x2", "bf16x2"):
+        base = target.removesuffix("x2")
+
+        def packed(upper: Lanes, lower: Lanes) -> Lanes:
+            high, low = (words.narrowed(each, base).to("u32") for each in (upper, lower))
+            return (high << 16) | low
+
+        sources = [(each, "b32") for each in operands[1:]]
+        asm.compute(asm.name(f"narrowed.{target}"), packed, [(operands[0], "b32")], sources)
+        return True
+    wide, narrow = ("f32", "tf32"), ("f16", "bf16")
+    if source in wide and target in wide:
+        asm.compute("mov.b32", lambda x: x, [(operands[0], "b32")], [(operands[1], "b32")])
+    elif source in narrow and target in wide:
+        name = asm.name(f"widened.{source}")
+        row = asm.source(operands[1], source)
+        place, finish = asm.target(operands[0], "b32")
+        asm.lanewise(name, lambda x: words.widened(x, source), [place], [row], ["b32"], ["b16"])
+        finish()
+    elif source in wide and target in narrow:
+        name = asm.name(f"narrowed.{target}")
+        asm.compute(name, lambda x: words.narrowed(x, target), [(operands[0], "b16")], [(operands[1], "b32")])
+    else:
+        return asm.ends(instruction)
+    return True
+
+
+_WHOLE = ("rni", "rzi", "rmi", "rpi", "sat")
+
+
+def _from_integer(asm: RingAssembler, instruction: Instruction, target: str) -> bool:
+    """An integer is a constant, which 32 bits hold as floating point, and 16 as a code."""
+    if target in ("f32", "f64"):
+        return False
+    source = next(name for name in instruction.mods if name in TYPES and not TYPES[name].is_float)
+    words = asm.words
+    asm.compute(
+        asm.name(f"narrowed.{target}.{source}"),
+        lambda x: words.narrowed(x.to("f32").as_type("u32"), target),
+        [(instruction.operands[0], "b16")],
+        [(instruction.operands[1], source)],
+    )
+    return True
+
+
+def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, source: str) -> bool:
+    """``cvt`` with an 8-bit type on either side."""
+    words, operands = asm.words, instruction.operands
+    if asm.ring.modulus > 256:
+        raise asm.unsupported(f"the codes of {asm.ring.name} do not fit 8 bits")
+
+    def pair(high: Lanes, low: Lanes) -> Lanes:
+        return ((words.narrowed8(high) << 8) | words.narrowed8(low)).to("b16")
+
+    def split(both: Lanes) -> tuple[Lanes, Lanes]:
+        return tuple(words.widened((both >> shift).to("u16"), "f16") for shift in (16, 0))  # type: ignore[return-value]
+
+    if source == "f32":
+        sources = [(each, "b32") for each in operands[1:]]
+        asm.compute(asm.name("narrowed8"), pair, [(operands[0], "b16")], sources)
+    elif source == "f16x2":
+        row = asm.source(operands[1], "f16x2")
+        place, finish = asm.target(operands[0], "b16")
+        asm.lanewise(asm.name("narrowed8.f16x2"), lambda x: pair(*split(x)), [place], [row], ["b16"], ["b32"])
+        finish()
+    elif target == "f16x2":
+
+        def widened(both: Lanes) -> Lanes:
+            wide = both.to("u32")
+            high, low = (words.narrowed(words.widened8((wide >> k) & 0xFF), "f16").to("u32") for k in (8, 0))
+            return (high << 16) | low
+
+        asm.compute(asm.name("widened8"), widened, [(operands[0], "b32")], [(operands[1], "b16")])
+    else:
+        return asm.ends(instruction)
+    return True
+
+
+# ---- integers that hold codes ----------------------------------------------------------------------------------------
+
+_FIELDS = frozenset((0xFF, 0xFFFF, 0xFF00, 0xFFFF0000, 0xFF0000, 0xFF000000, 0xFF00FF, 0xFF00FF00))
+"""Masks that take whole codes out of a word."""
+
+
+@algebraic("shl", "shr", "and", "or", "xor", "not", "lop3", "shf", "popc", "clz", "brev", "szext", "mad24", "mul24")
+def _bits(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    return _integers(asm, instruction)
+
+
+def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
+    """Integer instructions on words that may be codes end the run where they change them; taking codes apart and
+    putting them together does not."""
+    computed = [
+        each for each in instruction.operands[1:] if isinstance(each, Register) and each.name in asm.flow.computed
+    ]
+    if _widens(asm, instruction):
+        return True
+    target = instruction.operands[0]
+    types = [TYPES[name] for name in instruction.mods if name in TYPES]
+    if not computed or _moves_codes(instruction) or not types or types[-1].bits != 32 or types[-1].kind == "pred":
+        return False
+    handler = find_handler(HANDLERS, instruction)
+    if handler is None or not isinstance(target, Register):
+        return False
+    rows = [asm.source(each, "b32") for each in computed]
+    for k, each in enumerate(computed):
+        if each == target:  # which is about to be overwritten
+            before = asm.temporary(32)
+            asm.lanewise("mov.b32", lambda x: x, [before], [rows[k]], ["b32"], ["b32"])
+            rows[k] = before
+    handler(asm, instruction, Mods(instruction))
+    rows.insert(0, asm.source(target, "b32"))
+
+    def unchanged(result: Lanes, *sources: Lanes) -> Lanes:
+        holds = result == 0
+        for each in sources:
+            value = asm.words.value(each)
+            holds = holds | (result == each) | (value.constant & ~value.large) | (each == 0)
+        return holds
+
+    asm.ends_unless(instruction, f"unchanged.{len(computed)}", unchanged, rows, ["u32"] * len(rows))
+    return True
+
+
+def _moves_codes(instruction: Instruction) -> bool:
+    """Whether an instruction takes whole codes out of a word, or puts them together."""
+    numbers = [each.value for each in instruction.operands[1:] if isinstance(each, Immediate)]
+    if instruction.opcode in ("shl", "shr"):
+        return bool(numbers) and numbers[-1] in (8, 16, 24)
+    if instruction.opcode == "and":
+        return bool(numbers) and int(numbers[-1]) & 0xFFFFFFFF in _FIELDS
+    return instruction.opcode in ("or", "cvt") and not numbers
+
+
+def _widens(asm: RingAssembler, instruction: Instruction) -> bool:
+    """bfloat16 to float32 by moving bits: ``shl 16``, or ``and 0xffff0000``, whose result is read as float32."""
+    if instruction.opcode not in ("shl", "and") or len(instruction.operands) != 3:
+        return False
+    target, source, number = instruction.operands
+    if not (isinstance(target, Register) and target.name in asm.flow.as_float and isinstance(number, Immediate)):
+        return False
+    shift = {("shl", 16): 0, ("and", 0xFFFF0000): 16}.get((instruction.opcode, int(number.value) & 0xFFFFFFFF))
+    if shift is None:
+        return False
+    words = asm.words
+    asm.compute(
+        asm.name(f"widened.bits.{shift}"),
+        lambda x: words.widened((x >> shift).to("u16"), "bf16"),
+        [(target, "b32")],
+        [(source, "b32")],
+    )
+    return True
+
+
+@algebraic("mov")
+def _move(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    """``mov.b32 d, {0, h}``, whose result is read as float32: bfloat16 to float32."""
+    target, *origins = instruction.operands
+    origin = origins[0] if len(origins) == 1 else None
+    if (
+        not isinstance(origin, Vector)
+        or not isinstance(target, Register)
+        or target.name not in asm.flow.as_float
+        or len(origin.items) != 2
+    ):
+        return False
+    zero, half = origin.items
+    literal = asm.flow.literals.get(zero.name) if isinstance(zero, Register) else zero
+    if not isinstance(literal, Immediate) or literal.value != 0:
+        return False
+    words = asm.words
+    row = asm.source(half, "b16")
+    place, finish = asm.target(target, "b32")
+    name = asm.name("widened.bf16")
+    asm.lanewise(name, lambda x: words.widened(x, "bf16"), [place], [row], ["b32"], ["b16"])
+    finish()
+    return True
+
+
+@algebraic("atom", "red", "cp.reduce", "redux")
+def _atomic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
+    """Sums in memory are the ring's; those of float64, and maxima, are not."""
+    types = [TYPES[name] for name in mods.left if name in TYPES and TYPES[name].is_float]
+    if types and (instruction.opcode == "redux" or types[0].name == "f64" or "add" not in mods.left):
+        return asm.ends(instruction)
+    return False

@@ -1,0 +1,160 @@
+"""A launch in native code, to its report: the first run, and those that its hazards need (:mod:`.reporting`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from warpsan.analysis.definedness import loads_shared
+from warpsan.analysis.derived import derived
+from warpsan.engine.communication import all_resident
+from warpsan.engine.engine import run
+from warpsan.engine.layout import NOTHING_CAN_RUN, UNWRITTEN
+from warpsan.engine.reporting import note_suspicions, report_suspicions
+from warpsan.engine.touched import Touched
+from warpsan.errors import Deadlock, IllegalAccess, KernelTrap, SimError, StepLimit
+from warpsan.host.arena import Arena, Before
+from warpsan.host.memory import Space
+from warpsan.host.setup import Setup
+from warpsan.numerics.choices import is_ring
+from warpsan.profile.tally import Tally
+from warpsan.ptx.ir import Entry
+from warpsan.report.hazard_log import HazardLog
+
+__all__ = ["Execution", "run_launch"]
+
+_ENDS = {"illegal access": IllegalAccess, NOTHING_CAN_RUN: Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
+"""Exceptions of a launch in a ring, by the reason with which native code ends."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A launch that has been run once.
+
+    Attributes
+    ----------
+    setup : Setup
+        As it was run.
+    space : Space
+        Global memory.
+    log : HazardLog
+    tally : Tally
+    printed : list of str
+        What printf wrote.
+    touched : list of Touched
+        What it has accessed in global memory, if that was wanted.
+    """
+
+    setup: Setup
+    space: Space
+    log: HazardLog
+    tally: Tally
+    printed: list[str] = field(default_factory=list)
+    touched: list[Touched] = field(default_factory=list)
+
+
+def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, *, places: bool) -> Execution:
+    """Run all CTAs of a launch.
+
+    Parameters
+    ----------
+    setup : Setup
+    arena : Arena
+        Global memory.
+    before : tuple
+        As it is before the launch (:meth:`Arena.snapshot`).
+    workers : int, optional
+        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+    places : bool
+        Whether what it accesses in global memory is wanted, with the ``race`` check.
+
+    Returns
+    -------
+    Execution
+
+    Raises
+    ------
+    SimError
+        With which the launch ends, with the hazards up to then; or if its hazards are too many to be looked at.
+    """
+    wanted = places and "race" in setup.checks
+    if is_ring(setup.numerics):
+        execution = _execution(setup, arena)
+        reason = _run_once(setup, execution, workers, wanted=False)
+        if reason:
+            raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r}: {reason}")
+        return execution
+    follows = _follows(setup)
+    execution = _execution(setup, arena)
+    why = _run_once(setup, execution, workers, wanted=wanted)
+    if not why:
+        return execution
+    arena.restore(before)  # what it has done so far is thrown away
+    together = all_resident(setup) if why == NOTHING_CAN_RUN else None
+    if together is not None:
+        setup, execution = together, _execution(setup, arena)
+        why = _run_once(setup, execution, workers, wanted=wanted)
+        if not why:
+            return execution
+        arena.restore(before)
+    unwritten = follows and why == UNWRITTEN
+    if unwritten:
+        execution = _execution(setup, arena)
+        if not _run_once(replace(setup, tracking=True), execution, workers, wanted=wanted):
+            return execution  # what was undefined did not matter
+        arena.restore(before)
+    for tracking in (unwritten, not unwritten) if follows else (False,):
+        reported, other = _report(replace(setup, tracking=tracking), arena, before, why, wanted=wanted)
+        if reported is not None:
+            return reported
+        arena.restore(before)
+        if not other:
+            break
+    raise SimError(f"the launch cannot be run to its report: {why}")
+
+
+def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: bool) -> tuple[Execution | None, bool]:
+    """Run a launch with hazards, and report them; None if that is not possible, and whether it may be with the other
+    choice of ``setup.tracking``.
+
+    Undefined bytes of memory are followed if and only if any are read, and the launch runs to its end.
+    """
+    execution = _execution(setup, arena)
+    suspicions = note_suspicions(
+        *(setup, execution.space, execution.tally, execution.log, why),
+        *(execution.touched if wanted else None, execution.printed),
+    )
+    if suspicions is None:
+        return None, False
+    if _follows(setup) and setup.tracking != (suspicions.unwritten and not suspicions.status):
+        return None, True
+    if suspicions.complete:
+        return execution, False
+    arena.restore(before)
+    again = replace(execution, space=arena.space())
+    complete = report_suspicions(setup, again.space, again.log, suspicions)
+    again.space.undefined = execution.space.undefined
+    return again if complete else None, False
+
+
+def _run_once(setup: Setup, execution: Execution, workers: int | None, *, wanted: bool) -> str:
+    """Run a launch on as many threads; why it must be run again, or empty."""
+    touched = execution.touched if wanted else None
+    return run(setup, execution.space, execution.tally, workers, touched, execution.printed)
+
+
+def _execution(setup: Setup, arena: Arena) -> Execution:
+    """What a run works on, and what it fills in."""
+    space, geometry = arena.marked_space(), setup.geometry
+    size = len(space.data)
+    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
+    return Execution(setup, space, HazardLog(), tally)
+
+
+def _follows(setup: Setup) -> bool:
+    """Whether undefined bytes that a launch reads are followed."""
+    return "memory" in setup.checks and (setup.looks or _loads_shared(setup.entry))
+
+
+@derived
+def _loads_shared(entry: Entry) -> bool:
+    return any(map(loads_shared, entry.instructions))

@@ -1,0 +1,23 @@
+"""All that is translated from Python to machine code, which is compiled as one: the loop, and what operations call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+__all__ = ["runtime_functions"]
+
+_MODULES = (
+    *("clocks", "copies", "exact_sums", "flights", "frames", "groups", "initialised", "mbarriers", "phases"),
+    *("products", "scheduler", "suspects", "trace", "traffic", "transfers", "updates", "watch"),
+    *("watch.cluster_memory", "watch.undefined_bytes", "watch.undefined_global", "watch.undefined_products"),
+)
+
+
+def runtime_functions() -> list[Callable[..., Any]]:
+    """The functions that have symbols: those that the modules offer to others."""
+    modules = [import_module(f"warpsan.engine.{name}") for name in _MODULES]
+    functions = {getattr(module, name) for module in modules for name in module.__all__}
+    return sorted(filter(inspect.isfunction, functions), key=lambda each: (each.__module__, each.__name__))

@@ -1,0 +1,57 @@
+"""Instructions that order threads or issue asynchronous operations, which a replay of events executes once more.
+
+A launch that is run again to report its hazards (:mod:`.trace`) records when such an instruction is executed, by which
+lanes, and what its registers hold. :mod:`.replay` gives that to the instruction's own handler
+(:mod:`warpsan.replay`), on a machine that moves no data: its mbarriers, copies and products in flight have the
+rules, and the checks watch them. So the rules are there once.
+"""
+
+from __future__ import annotations
+
+from warpsan.ptx.ir import Address, Entry, Instruction, Negated, Operand, Register, TensorAddress
+
+__all__ = ["is_step", "issues", "step_registers"]
+
+
+def is_step(entry: Entry, instruction: Instruction) -> bool:
+    """Whether it orders threads, other than by a barrier of the block, or issues asynchronous operations."""
+    opcode, mods = instruction.opcode, instruction.mods
+    if opcode == "cp":
+        if "bulk" in mods:
+            return "prefetch" not in mods
+        return any(each.opcode == "cp" and "mbarrier" in each.mods for each in entry.instructions)
+    if opcode in ("st", "red"):
+        return "async" in mods
+    if opcode == "barrier":
+        return "cluster" in mods
+    if opcode == "mbarrier":
+        return mods[:1] != ("pending_count",)
+    if opcode == "griddepcontrol":
+        return "wait" in mods
+    return opcode in ("fence", "membar", "setmaxnreg", "wgmma")
+
+
+def issues(instruction: Instruction) -> bool:
+    """Whether what it issues lands by itself, when nothing else can run."""
+    opcode, mods = instruction.opcode, set(instruction.mods)
+    if opcode in ("st", "red"):
+        return "async" in mods
+    return opcode == "cp" and ("mbarrier" in mods or ("bulk" in mods and not mods & {"commit_group", "wait_group"}))
+
+
+def step_registers(entry: Entry, instruction: Instruction) -> tuple[str, ...]:
+    """The registers that decide what it does: all that it names but for data, which is moved or computed with."""
+    names = (name for operand in instruction.operands for name in _names(operand))
+    return tuple(dict.fromkeys(name for name in names if name in entry.registers))
+
+
+def _names(operand: Operand) -> list[str]:
+    if isinstance(operand, Register):
+        return [operand.name]
+    if isinstance(operand, Negated):
+        return _names(operand.register)
+    if isinstance(operand, Address):
+        return [operand.base.name] if isinstance(operand.base, Register) else []
+    if isinstance(operand, TensorAddress):
+        return [name for each in (operand.map, *operand.coordinates) for name in _names(each)]
+    return []

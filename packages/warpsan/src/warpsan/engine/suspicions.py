@@ -1,0 +1,104 @@
+"""Where a launch may have hazards: what native code has noted (:mod:`.suspects`), as Python reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpsan.engine import layout
+from warpsan.engine.selection import Array
+from warpsan.errors import IllegalAccess, UnsupportedInstruction
+
+__all__ = ["Suspicions"]
+
+_CLUSTERS_OF_ARRIVALS = 8
+"""Of the clusters in which a rule of barriers may be broken, those whose events are all recorded at first."""
+_GRANULES_OF_PLACE = 48
+"""Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
+
+
+@dataclass(frozen=True)
+class Suspicions:
+    """Where a launch may have hazards besides illegal accesses.
+
+    Attributes
+    ----------
+    rows : ndarray of int64 [n, words]
+        By the words of :mod:`~warpsan.engine.layout`.
+    places : dict of int to int
+        By the number of a record, the pc of its instruction.
+    status : int
+        0, or with which the run has ended: a trap, or nothing could run any more.
+    last : int
+        The last cluster that ran.
+    unwritten : bool
+        Whether bytes of shared memory were read that are not defined.
+    marks : dict of int to ndarray of uint8
+        By space, which granules are suspicious besides, where an instruction has too many for rows.
+    clusters : ndarray of uint8
+        For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
+    illegal : IllegalAccess, optional
+        The exception of the illegal access with which the run has ended, where no check records it.
+    refusal : UnsupportedInstruction, optional
+        The exception of the instruction with which the run has ended, if that is not modelled.
+    """
+
+    rows: Array
+    places: dict[int, int]
+    status: int
+    last: int
+    unwritten: bool
+    marks: dict[int, Array]
+    clusters: Array
+    illegal: IllegalAccess | None = None
+    refusal: UnsupportedInstruction | None = None
+
+    @property
+    def pcs(self) -> set[int]:
+        """The instructions whose accesses are suspicious."""
+        accesses = self.rows[~np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_ARRIVAL, layout.AT_UNIT))]
+        return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing to report besides what has been noted."""
+        return not len(self.rows) and not self.status
+
+    @property
+    def beside(self) -> bool:
+        """Whether an instruction may break a rule beside one that is noted."""
+        return bool((self.rows[:, layout.SU_SPACE] == layout.AT_UNIT).any())
+
+    def ruled(self, *, closely: bool) -> Array:
+        """Clusters in which instructions may break other rules: of each instruction the first, or ``closely`` all."""
+        rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
+        if not closely:
+            rules = rules[np.unique(rules[:, layout.SU_RECORD], return_index=True)[1]]
+        more = np.flatnonzero(self.clusters & 2) if closely else ()
+        return np.union1d(rules[:, layout.SU_CLUSTER], more).astype(np.int64)
+
+    def arrivals(self, *, closely: bool) -> Array:
+        """Clusters in which a rule of barriers may be broken: some, or ``closely`` all."""
+        arrivals = self.rows[self.rows[:, layout.SU_SPACE] == layout.AT_ARRIVAL]
+        clusters: Array = np.unique(arrivals[:, layout.SU_CLUSTER])
+        return clusters if closely else clusters[:_CLUSTERS_OF_ARRIVALS]
+
+    def watched(self, reported: Collection[int], *, closely: bool) -> Iterator[Array]:
+        """Rows of the places to watch, of instructions that are not ``reported``: of each instruction and space some,
+        in the first cluster that has any; ``closely``, all of them."""
+        rows = self.rows
+        for record in np.unique(rows[:, layout.SU_RECORD]):
+            if record >= 0 and self.places[int(record)] in reported:
+                continue
+            for space in (layout.IN_SHARED, layout.IN_GLOBAL):
+                mine = rows[(rows[:, layout.SU_RECORD] == record) & (rows[:, layout.SU_SPACE] == space)]
+                if closely:
+                    yield from mine
+                    continue
+                if space == layout.IN_SHARED:
+                    mine = mine[mine[:, layout.SU_CLUSTER] == mine[:1, layout.SU_CLUSTER]]
+                _, firsts = np.unique(mine[:, layout.SU_GRANULE], return_index=True)
+                some = np.linspace(0, len(firsts) - 1, min(len(firsts), _GRANULES_OF_PLACE)).astype(int)
+                yield from mine[firsts[some]]

@@ -1,0 +1,35 @@
+"""Which stretches of global memory a launch has accessed: what the native engine leaves for the races of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpsan.engine.selection import Array, Indices
+
+__all__ = ["Touched", "stretches"]
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Stretches of global memory, byte indices from and to, in the order of their addresses: int64 [n, 2].
+
+    A read may be wider here than it was: what is kept of reads is kept by 16 bytes.
+    """
+
+    reads: Indices
+    writes: Indices
+    updates: Indices
+
+
+def stretches(shadows: Iterable[Array], granule: int) -> Indices:
+    """The stretches in which any of these shadows, a word for every ``granule`` bytes, is not zero: int64 [n, 2]."""
+    places = np.unique(np.concatenate([np.flatnonzero(shadow) for shadow in shadows]))
+    if not len(places):
+        return np.empty((0, 2), np.int64)
+    breaks = np.flatnonzero(np.diff(places) != 1)
+    first = places[np.concatenate([[0], breaks + 1])]
+    last = places[np.concatenate([breaks, [len(places) - 1]])]
+    return np.stack([first, last + 1], axis=1).astype(np.int64) * granule

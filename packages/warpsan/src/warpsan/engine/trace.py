@@ -1,0 +1,422 @@
+"""Events of a launch that is run again to report its hazards: machine code (:mod:`~warpsan.engine.translate`).
+
+Recorded are accesses to watched places, and everything that orders threads: arrivals at barriers, warps that meet,
+copies that land, exits, instructions of :mod:`.steps` with what their registers hold, and strong accesses, from the
+first of which on their places are watched, too. Of an access to a watched place all lanes of its warp are recorded. The
+events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are wanted.
+Phases of barriers that order nothing new are no more than counted (:mod:`.empty_phases`).
+:mod:`~warpsan.engine.replay` gives them to the checks.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.empty_phases import (
+    arrivals_aside,
+    begin_phases,
+    is_whole,
+    room_for_event,
+    write_all_arrivals,
+    write_arrivals,
+)
+from warpsan.engine.layout import (
+    ACCESS_WORDS,
+    ARRIVALS_ASIDE,
+    BUSY_SETS,
+    CLUSTER,
+    COPIES_TO_IT,
+    COPY_COUNT,
+    CTA_COUNT,
+    CURRENT,
+    CURRENT_STATE,
+    END_ARRIVE,
+    EV_CHANGES,
+    EV_COPY,
+    EV_DESCRIPTOR,
+    EV_DOES,
+    EV_GROUPS,
+    EV_KIND,
+    EV_MAP,
+    EV_MASK,
+    EV_NAME,
+    EV_NUMBER,
+    EV_OFFSETS,
+    EV_OPERATION,
+    EV_PLACE,
+    EV_ROWS,
+    EV_SPACE,
+    EV_THREADS,
+    EV_TURN,
+    EV_VALUED,
+    EV_VALUES,
+    EV_WAITS,
+    EV_WARP,
+    EV_WIDTH,
+    EV_WORDS,
+    EVENT_WORDS,
+    GLOBAL,
+    GLOBAL_SHIFT,
+    GRANULE_SHIFT,
+    IN_SHARED,
+    LAST_EVENT,
+    LAST_PHASE,
+    LISTS,
+    MATRIX_ROWS,
+    NO_PHASE,
+    OPERANDS,
+    ORDER,
+    ORDERING_PLACE,
+    ORDERS_IT,
+    READS_IT,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SHARED,
+    SHARED_STRIDE,
+    SUSPICIOUS_PLACE,
+    TOGETHER,
+    TOUCHED_SETS,
+    TRACE,
+    TRACE_ACCESS,
+    TRACE_ADVANCE,
+    TRACE_ARRIVAL,
+    TRACE_BEGAN,
+    TRACE_CLUSTER,
+    TRACE_END,
+    TRACE_EXIT,
+    TRACE_FENCE,
+    TRACE_LANDING,
+    TRACE_MAP,
+    TRACE_MEETING,
+    TRACE_REGISTERS,
+    TRACE_STEP,
+    TRACE_TRAP,
+    TRACED_ACCESSES,
+    TRACED_COPY,
+    TRACED_WRITE,
+    TRANSFER_SERIAL,
+    TRANSPOSED_ROWS,
+    TURN,
+    TURN_BEGAN,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_LINEAR,
+    WARP_WORDS,
+    WARPS,
+    WATCHED_CLUSTERS,
+    WATCHED_GLOBAL,
+    WATCHED_SHARED,
+)
+from warpsan.engine.mbarriers import cta_of, offset_of
+from warpsan.engine.words import copy, load8, load32, load64, store8, store64
+from warpsan.host.tensor_map import DESCRIPTOR_BYTES
+
+__all__ = [
+    "begin_trace",
+    "end_trace",
+    "next_serial",
+    "trace_access",
+    "trace_advance",
+    "trace_arrival",
+    "trace_exit",
+    "trace_fence",
+    "trace_global",
+    "trace_landing",
+    "trace_map",
+    "trace_meeting",
+    "trace_registers",
+    "trace_step",
+    "trace_trap",
+]
+
+
+def begin_trace(context: int, cluster: int) -> None:
+    """A cluster begins."""
+    store64(context + 8 * CLUSTER, cluster)
+    store64(context + 8 * TURN_BEGAN, load64(context + 8 * TURN))
+    if load64(context + 8 * TRACE) == 0:
+        return
+    store64(context + 8 * TRACE_BEGAN, load64(context + 8 * TRACE_END))
+    store64(context + 8 * TRACED_ACCESSES, load8(load64(context + 8 * WATCHED_CLUSTERS) + cluster))
+    linear = load64(load64(context + 8 * WARPS) + 8 * WARP_LINEAR)
+    begin_phases(context)
+    event_at(room_for_event(context, EVENT_WORDS), context, TRACE_CLUSTER, EVENT_WORDS, 0, linear)
+
+
+def end_trace(context: int) -> None:
+    """A cluster has run to its end: without an access to a watched place, what it did says nothing."""
+    if load64(context + 8 * TRACE) != 0 and load64(context + 8 * TRACED_ACCESSES) == 0:
+        store64(context + 8 * TRACE_END, load64(context + 8 * TRACE_BEGAN))
+
+
+def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
+    """The address of an event of the current warp, behind the arrivals of its CTA; 0 without a place for it."""
+    state = load64(context + 8 * CURRENT_STATE)
+    write_arrivals(context, load64(state + 8 * WARP_CTA))
+    event = event_at(room_for_event(context, words), context, kind, words, mask, place)
+    if event != 0:
+        store64(state + 8 * LAST_EVENT, (event - load64(context + 8 * TRACE)) // 8 + 1)
+    store64(state + 8 * LAST_PHASE, NO_PHASE)
+    return event
+
+
+def event_at(event: int, context: int, kind: int, words: int, mask: int, place: int) -> int:
+    """The same address, if it is one, with what all events have."""
+    if event != 0:
+        store64(event + 8 * EV_KIND, kind)
+        store64(event + 8 * EV_WORDS, words)
+        store64(event + 8 * EV_WARP, load64(context + 8 * CURRENT))
+        store64(event + 8 * EV_MASK, mask)
+        store64(event + 8 * EV_PLACE, place)
+        store64(event + 8 * EV_TURN, load64(context + 8 * TURN))
+        store64(event + 8 * EV_NAME, 0)
+        store64(event + 8 * EV_THREADS, 0)
+    return event
+
+
+def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
+    """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be put aside."""
+    if load64(context + 8 * TRACE) == 0:
+        return
+    state = load64(context + 8 * CURRENT_STATE)
+    rows, event = arrivals_aside(context, load64(state + 8 * WARP_CTA)), 0
+    if load64(context + 8 * ARRIVALS_ASIDE) == 0 or is_whole(context, state, mask) == 0:
+        aside = 0
+    many = load64(rows) if aside else 0
+    if aside and (many == 0 or is_alike(rows + 8, block, name, threads)):
+        store64(rows, many + 1)
+        event = event_at(rows + 8 * (1 + EVENT_WORDS * many), context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    else:
+        event = new_event(context, TRACE_ARRIVAL, EVENT_WORDS, mask, block)
+    if event != 0:
+        store64(event + 8 * EV_NAME, name)
+        store64(event + 8 * EV_THREADS, threads)
+        store64(event + 8 * EV_WAITS, end != END_ARRIVE)
+
+
+def is_alike(event: int, block: int, name: int, threads: int) -> int:
+    """Whether an arrival is one at this barrier by the end of the same block."""
+    same = load64(event + 8 * EV_PLACE) == block and load64(event + 8 * EV_NAME) == name
+    return same and load64(event + 8 * EV_THREADS) == threads
+
+
+def trace_exit(context: int, mask: int) -> None:
+    """Lanes exit."""
+    if load64(context + 8 * TRACE) != 0:
+        new_event(context, TRACE_EXIT, EVENT_WORDS, mask, 0)
+
+
+def trace_trap(context: int, mask: int, block: int) -> None:
+    """Lanes end the launch, by the end of a block."""
+    if load64(context + 8 * TRACE) != 0:
+        new_event(context, TRACE_TRAP, EVENT_WORDS, mask, block)
+
+
+def trace_landing(context: int, mask: int, number: int) -> None:
+    """Lanes have waited for their part of what an instruction copies, whose access is an event."""
+    event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
+    if event != 0:
+        store64(event + 8 * EV_COPY, number)
+
+
+def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes have met; operands are the pc and the row of the member masks. That orders nothing more behind a phase of a
+    barrier that the warp has left."""
+    state = load64(context + 8 * CURRENT_STATE)
+    phase = load64(state + 8 * LAST_PHASE)
+    event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
+    row = registers + load32(record + 4 * (OPERANDS + 1))
+    for lane in range(32 if event != 0 else 0):
+        store64(event + 8 * (EV_GROUPS + lane), load32(row + 4 * lane) & mask)
+    store64(state + 8 * LAST_PHASE, phase)
+    return 0
+
+
+def next_serial(context: int) -> int:
+    """The number of what an instruction issues now: in lockstep, that of the turn in which all warps execute it."""
+    if load64(context + 8 * ORDER) == TOGETHER:
+        return load64(context + 8 * TURN)
+    return load64(context + 8 * TRANSFER_SERIAL) + 1
+
+
+def trace_step(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes execute an instruction (:mod:`.steps`); operands are the pc, where in the lists its registers are, as rows
+    and bits, how many there are, and whether it issues what lands by itself."""
+    many = load32(record + 4 * (OPERANDS + 2))
+    event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, load32(record + 4 * OPERANDS))
+    if event == 0:
+        return 0
+    issues = load32(record + 4 * (OPERANDS + 3))
+    store64(event + 8 * EV_OPERATION, next_serial(context) if issues else -1)
+    pairs = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 1))
+    for k in range(many):
+        row, bits = registers + load32(pairs + 8 * k), load32(pairs + 8 * k + 4)
+        for lane in range(32):
+            value = load32(row) >> lane & 1 if bits == 1 else 0
+            for part in range(bits >> 3):
+                value |= load8(row + (bits >> 3) * lane + part) << 8 * part
+            store64(event + 8 * (EV_ROWS + 32 * k + lane), value)
+    return 0
+
+
+def trace_map(record: int, mask: int, context: int) -> int:
+    """Lanes read the tensor maps at the places in the scratch; operand 2 is the pc."""
+    places, before = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, -1
+    for lane in range(32):
+        place = load64(places + 8 * lane)
+        if mask >> lane & 1 and place != before:
+            pc = load32(record + 4 * (OPERANDS + 2))
+            event = new_event(context, TRACE_MAP, EV_DESCRIPTOR + DESCRIPTOR_BYTES // 8, 1 << lane, pc)
+            if event != 0:
+                store64(event + 8 * EV_MAP, place)
+                copy(event + 8 * EV_DESCRIPTOR, load64(context + 8 * GLOBAL) + place, DESCRIPTOR_BYTES)
+            before = place
+    return 0
+
+
+def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes have copied a tensor map by an instruction that is a fence, too; operand 0 is the pc."""
+    new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
+    return 0
+
+
+def trace_advance(context: int, serial: int) -> None:
+    """Nothing else can run: operations that one instruction has issued land."""
+    if load64(context + 8 * TRACE) == 0:
+        return
+    write_all_arrivals(context)
+    for number in range(load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)):
+        store64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LAST_PHASE), NO_PHASE)
+    event = event_at(room_for_event(context, EVENT_WORDS), context, TRACE_ADVANCE, EVENT_WORDS, 0, 0)
+    if event != 0:
+        store64(event + 8 * EV_OPERATION, serial)
+
+
+def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. That matters if products in
+    flight work on them, and if it is the first time since the last fence."""
+    state = load64(context + 8 * CURRENT_STATE)
+    sets = load32(record + 4 * OPERANDS) & 0xFFFFFFFF | load32(record + 4 * (OPERANDS + 1)) << 32
+    touched = load64(state + 8 * TOUCHED_SETS)
+    if load64(state + 8 * BUSY_SETS) & sets or touched & sets != sets:
+        new_event(context, TRACE_REGISTERS, EVENT_WORDS, mask, load32(record + 4 * (OPERANDS + 2)))
+        store64(state + 8 * TOUCHED_SETS, touched | sets)
+    return 0
+
+
+def trace_global(context: int, begin: int, end: int) -> None:
+    """A bulk copy accesses a stretch of global memory: if any of it is watched, the events of the cluster matter."""
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    for k in range(begin >> shift, (end - 1 >> shift) + 1):
+        if load8(load64(context + 8 * WATCHED_GLOBAL) + k) & SUSPICIOUS_PLACE:
+            store64(context + 8 * TRACED_ACCESSES, 1)
+
+
+# ---- accesses --------------------------------------------------------------------------------------------------------
+
+
+def watched(context: int, mask: int, space: int, width: int, orders: int) -> int:
+    """Why any of the places in the scratch is watched: of all reasons the bits. With ``orders`` they are watched from
+    now on."""
+    shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
+    reasons, here = 0, SUSPICIOUS_PLACE | ORDERING_PLACE
+    if space == IN_SHARED:
+        shift, marks = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * WATCHED_SHARED)
+        if load8(load64(context + 8 * WATCHED_CLUSTERS) + load64(context + 8 * CLUSTER)) & 1 == 0:
+            here = ORDERING_PLACE
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if mask >> lane & 1:
+            place = load64(places + 8 * lane)
+            granule = (offset_of(place) if space == IN_SHARED else place) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                if orders:
+                    store8(marks + k, load8(marks + k) | ORDERING_PLACE)
+                reasons |= load8(marks + k) & here
+    return reasons
+
+
+def polls_again(context: int, mask: int, pc: int) -> int:
+    """Whether a strong read of the places in the scratch is the warp's last event already, and nothing has been written
+    or updated since: nothing has changed for the warp."""
+    begin = load64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT) - 1
+    if begin < 0 or begin < load64(context + 8 * TRACED_WRITE):
+        return 0
+    event = load64(context + 8 * TRACE) + 8 * begin
+    if load64(event + 8 * EV_KIND) != TRACE_ACCESS or load64(event + 8 * EV_PLACE) != pc:
+        return 0
+    if load64(event + 8 * EV_MASK) != mask:
+        return 0
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        if mask >> lane & 1 and load64(event + 8 * (EV_OFFSETS + lane)) != load64(places + 8 * lane):
+            return 0
+    return 1
+
+
+def memory_at(context: int, space: int, place: int) -> int:
+    """Where a place is in this process; in shared memory it may have the rank of its CTA."""
+    if space != IN_SHARED:
+        return load64(context + 8 * GLOBAL) + place
+    stretch = load64(context + 8 * SHARED) + cta_of(context, place) * load64(context + 8 * SHARED_STRIDE)
+    return stretch + offset_of(place)
+
+
+def put_value(registers: int, record: int, value: int, lane: int, element: int, many: int) -> None:
+    """Copy what a lane writes."""
+    if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
+        row, line = registers + load32(record + 4 * (OPERANDS + 4 + (lane >> 3))), lane & 7
+        if element == MATRIX_ROWS:
+            copy(value, row + 16 * line, 16)
+        for k in range(8 if element == TRANSPOSED_ROWS else 0):
+            copy(value + 2 * k, row + 2 * (8 * k + line), 2)
+        return
+    for k in range(many):
+        row = registers + load32(record + 4 * (OPERANDS + 4 + k))
+        copy(value + element * k, row + element * lane, element)
+
+
+def trace_access(
+    registers: int,
+    record: int,
+    mask: int,
+    context: int,
+    space: int,
+    width: int,
+    does: int,
+    element: int,
+    many: int,
+) -> int:
+    """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
+    written, ``many`` elements of so many bytes for each lane. A status."""
+    reasons = 0 if mask == 0 else watched(context, mask, space, width, does & ORDERS_IT)
+    if reasons == 0:
+        return 0
+    pc = load32(record + 4 * (OPERANDS + 3))
+    if does == READS_IT | ORDERS_IT and polls_again(context, mask, pc):
+        return 0
+    event = new_event(context, TRACE_ACCESS, ACCESS_WORDS if many > 0 else EV_VALUES, mask, pc)
+    if event == 0:
+        return 0
+    if does & ~ORDERS_IT != READS_IT:
+        store64(context + 8 * TRACED_WRITE, (event - load64(context + 8 * TRACE)) // 8)
+    if reasons & SUSPICIOUS_PLACE:
+        store64(context + 8 * TRACED_ACCESSES, 1)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    store64(event + 8 * EV_NUMBER, load64(context + 8 * COPY_COUNT) + 1)
+    if does == COPIES_TO_IT:
+        store64(context + 8 * TRACED_COPY, load64(context + 8 * COPY_COUNT) + 1)
+    store64(event + 8 * EV_SPACE, space)
+    store64(event + 8 * EV_DOES, does & ~ORDERS_IT)
+    store64(event + 8 * EV_WIDTH, width)
+    store64(event + 8 * EV_VALUED, many > 0)
+    copy(event + 8 * EV_OFFSETS, places, 8 * 32)
+    changes = 0
+    for lane in range(32 if many > 0 else 0):
+        if mask >> lane & 1:
+            value = event + 8 * EV_VALUES + 16 * lane
+            put_value(registers, record, value, lane, element, many)
+            before = memory_at(context, space, load64(places + 8 * lane))
+            for j in range(width):
+                if load8(value + j) != load8(before + j):
+                    changes |= 1 << lane
+    store64(event + 8 * EV_CHANGES, changes)
+    return 0

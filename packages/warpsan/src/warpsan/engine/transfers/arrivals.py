@@ -1,0 +1,165 @@
+"""``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier when their copies so far have landed: machine code.
+
+The rules are those of :mod:`warpsan.replay.async_copy`. For the checks the copies are operations that the
+mbarrier signals: who waits for its phase comes after them, and after nothing else that their lanes did.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import operation_time
+from warpsan.engine.copies import drop_landed, land_copy
+from warpsan.engine.flights import copy_came, mark_copy
+from warpsan.engine.layout import (
+    ARRIVALS,
+    ASYNC,
+    AT_UNIT,
+    CHECKED,
+    COPIES,
+    COPIES_FLYING,
+    COPY_COUNT,
+    COPY_MASK,
+    COPY_NUMBER,
+    COPY_TARGET,
+    COPY_WIDTH,
+    COPY_WORDS,
+    CURRENT,
+    CURRENT_STATE,
+    EARLY,
+    LANDED,
+    MANY_COPIES,
+    MB_PENDING,
+    MBARRIER_RULE,
+    MOST_COPIES,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SHARED,
+    SHARED_STRIDE,
+    TR_DATA,
+    TR_KIND,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_PC,
+    TR_WARP,
+    TRACE,
+    TRANSFER_SERIAL,
+    WARP_CTA,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.mbarriers import (
+    actor_of,
+    count_arrivals,
+    cta_of,
+    is_far,
+    mbarrier_at,
+    mbarrier_instruction,
+    offset_of,
+    use_mbarrier,
+    vectors_of,
+)
+from warpsan.engine.suspects import broken_rule, current_instruction, suspect
+from warpsan.engine.trace import next_serial
+from warpsan.engine.transfers.entries import lane_address, new_entry
+from warpsan.engine.watch.shared_memory import mark_flying
+from warpsan.engine.watch.undefined_global import undefine_copies
+from warpsan.engine.words import load32, load64, popcount, store64
+
+__all__ = ["arrive_behind_copies", "land_arrivals"]
+
+
+def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
+    """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether what
+    comes of the copies may break a rule; a status."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
+    store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
+    doubtful = load32(record + 4 * (OPERANDS + 4)) != 0 and load64(context + 8 * TRACE) == 0
+    status = suspect(context, AT_UNIT, 0, ASYNC) if doubtful else 0
+    if status != 0:
+        return status
+    left = mask
+    while left != 0:
+        mbarrier = 0
+        lanes = 0
+        for lane in range(32):
+            if left >> lane & 1 == 0:
+                continue
+            address = lane_address(registers, record, 0, lane)
+            cta = cta_of(context, address)
+            mine = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+            status = broken_rule(context, MBARRIER_RULE) if mine == 0 else 0
+            if status != 0:
+                return status
+            if mine == 0:  # this lane is left out
+                left = left & ~(1 << lane)
+                continue
+            mbarrier = mbarrier if mbarrier else mine
+            lanes |= 1 << lane if mine == mbarrier else 0
+        if mbarrier == 0:
+            continue
+        left = left & ~lanes
+        status = use_mbarrier(context, mbarrier)
+        if status != 0:
+            return status
+        if load32(record + 4 * (OPERANDS + 2)) == 0:
+            store64(mbarrier + 8 * MB_PENDING, load64(mbarrier + 8 * MB_PENDING) + popcount(lanes))
+        entry = new_entry(context, ARRIVALS, 0, 0, load64(context + 8 * COPY_COUNT), 0)
+        if entry < 64:
+            return entry
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        store64(entry + 8 * TR_DATA, lanes)
+        store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 3)))
+        status = land_arrivals(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+        if status != 0:
+            return status
+    return 0
+
+
+def land_arrivals(context: int, entry: int) -> int:
+    """The copies of some lanes land, and the lanes arrive; a status."""
+    warp, lanes, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_DATA), load64(entry + 8 * TR_MBARRIER)
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
+    store64(context + 8 * CURRENT, warp)
+    store64(context + 8 * CURRENT_STATE, state)
+    store64(entry + 8 * TR_KIND, LANDED)
+    store64(entry + 8 * TR_MBARRIER, 0)  # it counts no bytes
+    flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
+    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
+    for k in range(flying):
+        one = first + 8 * COPY_WORDS * k
+        here = load64(one + 8 * COPY_MASK)
+        due = here & lanes if load64(one + 8 * COPY_NUMBER) <= load64(entry + 8 * TR_OFFSET) else 0
+        for lane in range(32):
+            if due >> lane & 1 and late:
+                land_copy(one, lane, load64(one + 8 * COPY_WIDTH))
+        if due != 0 and load64(context + 8 * CHECKED) != 0:
+            signalled(context, one, due, mbarrier)
+        store64(one + 8 * COPY_MASK, here & ~due)
+    drop_landed(state, first, MANY_COPIES)
+    many = popcount(lanes)
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    status = broken_rule(context, MBARRIER_RULE) if many > load64(mbarrier + 8 * MB_PENDING) else 0
+    count_arrivals(context, mbarrier, many)
+    return status
+
+
+def signalled(context: int, one: int, due: int, mbarrier: int) -> None:
+    """Lanes' copies have landed, as an operation of an mbarrier."""
+    cta, width = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA), load64(one + 8 * COPY_WIDTH)
+    shared = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        store64(places + 8 * lane, load64(one + 8 * (COPY_TARGET + lane)) - shared)
+    mark_flying(context, due, width, 0)
+    actor = actor_of(context, mbarrier)
+    time = operation_time(context, actor)
+    for lane in range(32):
+        if due >> lane & 1:
+            offset = load64(places + 8 * lane)
+            mark_copy(context, cta, offset, width, time << 16 | actor)
+            copy_came(context, cta, offset, width)
+    undefine_copies(context, one, cta, due)
+    far = is_far(context, load64(context + 8 * CURRENT), mbarrier)
+    place = vectors_of(context, mbarrier, far) + 8 * actor
+    store64(place, max(load64(place), time))

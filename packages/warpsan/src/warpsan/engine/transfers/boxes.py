@@ -1,0 +1,264 @@
+"""The boxes and stretches of global memory that bulk copies read and write: machine code.
+
+The rules are those of :mod:`warpsan.host.tensor_map`.
+"""
+
+from __future__ import annotations
+
+from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.layout import (
+    CHECKED,
+    CONTINUES,
+    COPY_OF_SECTOR,
+    COUNTED_COPIES,
+    COUNTING,
+    CURRENT,
+    CURRENT_CTA,
+    CURRENT_LIVE,
+    GLOBAL,
+    GLOBAL_SHIFT,
+    GLOBAL_UNDEFINED,
+    IN_GLOBAL,
+    LIVE,
+    LOADS,
+    MAP_AXES,
+    MAP_BEGIN,
+    MAP_BYTES,
+    MAP_COUNTS,
+    MAP_DIMS,
+    MAP_FILL,
+    MAP_ITEM,
+    MAP_STEPS,
+    MAP_STRIDES,
+    MAP_SWIZZLE,
+    RACE,
+    SCOPE_SHIFT,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SECTORS,
+    TABLE,
+    TOUCHED,
+    TOUCHED_BYTES,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_COORDINATES,
+    TR_CTA,
+    TR_KIND,
+    TR_LANE,
+    TR_LINEAR,
+    TR_MAP,
+    TR_OFFSET,
+    TR_PC,
+    TR_SOURCE,
+    TR_WARP,
+    TRACE,
+    WARP_WORDS,
+    WARPS,
+    WITHIN,
+)
+from warpsan.engine.recorded import is_recorded, record_line
+from warpsan.engine.suspects import current_instruction, suspect
+from warpsan.engine.trace import trace_global
+from warpsan.engine.transfers.entries import origin_place, shared_place
+from warpsan.engine.watch import read_pieces, update_pieces, write_pieces, written_nearby
+from warpsan.engine.watch.undefined_global import bring_undefined, copy_undefined, define_global, update_undefined
+from warpsan.engine.words import call_operation, copy, fill, load32, load64, store32, store64
+from warpsan.profile.tally import SECTOR
+
+__all__ = ["global_lines", "move_box", "put"]
+
+
+def global_lines(context: int, entry: int, kind: int) -> int:
+    """What the checks, the counters and the recorders make of the lines of a box in global memory, which the warp that
+    issued the copy reads (1) or writes (2), or combines with others (3); a status."""
+    checked, counting = load64(context + 8 * CHECKED) | load64(context + 8 * TRACE), load64(context + 8 * COUNTING)
+    if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
+        return 0
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    warp = load64(entry + 8 * TR_WARP)
+    store64(context + 8 * CURRENT, warp)
+    store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
+    store64(context + 8 * CURRENT_LIVE, load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + LIVE)))
+    tensor = load64(entry + 8 * TR_MAP)
+    if tensor == 0:
+        begin = load64(entry + 8 * TR_COORDINATES)
+        end = begin + load64(entry + 8 * TR_BYTES)
+        record_line(context, entry, begin, end)
+        count_sectors(context, begin, end, kind)
+        add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
+        return touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+    axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
+    lines = load64(tensor + 8 * MAP_BYTES) // (load64(tensor + 8 * MAP_COUNTS) * item)
+    across = load64(entry + 8 * TR_COORDINATES)
+    low = max(across, 0)
+    high = min(across + load64(tensor + 8 * MAP_COUNTS), load64(tensor + 8 * MAP_DIMS))
+    store64(context + 8 * COUNTED_COPIES, load64(context + 8 * COUNTED_COPIES) + 1)
+    sectors = 0
+    total = 0
+    for line in range(lines if low < high else 0):
+        outer = line_begin(tensor, entry, axes, line)
+        if outer < 0:
+            continue
+        outer += load64(tensor + 8 * MAP_BEGIN)
+        begin, end = outer + low * item, outer + high * item
+        status = touch_line(context, begin, end, kind, load64(entry + 8 * TR_LANE)) if checked else 0
+        if status != 0:
+            return status
+        total += end - begin
+        sectors += new_sectors(context, begin, end) if counting else 0
+        record_line(context, entry, begin, end)
+        count_sectors(context, begin, end, kind)
+    add_sectors(context, entry, sectors, total)
+    return 0
+
+
+def new_sectors(context: int, begin: int, end: int) -> int:
+    """How many sectors of a stretch of global memory the copy that is counted has not touched before."""
+    copies, copy = load64(context + 8 * COPY_OF_SECTOR), load64(context + 8 * COUNTED_COPIES)
+    count = 0
+    for sector in range(begin // SECTOR, (end - 1) // SECTOR + 1):
+        if load32(copies + 4 * sector) != copy:
+            store32(copies + 4 * sector, copy)
+            count += 1
+    return count
+
+
+def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
+    """The sectors of a stretch of global memory are read (1) or written (2) at all, or both (3)."""
+    if load64(context + 8 * COUNTING) != 0:
+        many = (end - 1) // SECTOR - begin // SECTOR + 1
+        touched = load64(context + 8 * TOUCHED) + begin // SECTOR
+        if kind & 1:
+            fill(touched, 1, many)
+        if kind & 2:
+            fill(touched + load64(context + 8 * TOUCHED_BYTES), 1, many)
+
+
+def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
+    """A copy took so many sectors, for that many bytes; fewer, if lines of its box overlap."""
+    if load64(context + 8 * COUNTING) != 0:
+        place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
+        store64(place, load64(place) + sectors)
+        store64(place + 8, load64(place + 8) + min(sectors, (total + SECTOR - 1) // SECTOR))
+
+
+def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
+    """Where a line of a box begins, but for its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
+    rest = line
+    source = 0
+    for axis in range(1, axes):
+        count = load64(tensor + 8 * (MAP_COUNTS + axis))
+        step = load64(tensor + 8 * (MAP_STEPS + axis))
+        place = load64(entry + 8 * (TR_COORDINATES + axis)) + step * (rest % count)
+        rest = rest // count
+        if place < 0 or place >= load64(tensor + 8 * (MAP_DIMS + axis)):
+            return -1
+        source += place * load64(tensor + 8 * (MAP_STRIDES + axis))
+    return source
+
+
+def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
+    """The issuer, a lane of the current warp, reads (1) or writes (2) a stretch of global memory, or updates it
+    atomically (3); a status."""
+    if load64(context + 8 * TRACE) != 0:
+        trace_global(context, begin, end)
+        return 0
+    looks = load64(context + 8 * GLOBAL_UNDEFINED)
+    if kind == 1 and written_nearby(context, begin, end):  # is there a fence between the proxies?
+        status = suspect(context, IN_GLOBAL, begin >> load64(context + 8 * GLOBAL_SHIFT), RACE)
+        if status != 0:
+            return status
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    width = min(16, (begin | end) & -(begin | end))
+    at = begin
+    while at < end:
+        many = min(32, (end - at) // width)
+        for number in range(many):
+            store64(places + 8 * number, at + width * number)
+        at += width * many
+        mask = (1 << many) - 1
+        if kind == 1:
+            status = read_pieces(context, mask, 1 << issuer, width, issuer)
+        elif kind == 3:
+            status = update_pieces(context, mask, width, CONTINUES | SAME_GPU << SCOPE_SHIFT, issuer)
+        else:
+            status = write_pieces(context, mask, 1 << issuer, width, issuer)
+        if status == 0 and looks != 0:
+            status = look_at_pieces(context, mask, width, kind)
+        if status != 0:
+            return status
+    return 0
+
+
+def look_at_pieces(context: int, mask: int, width: int, kind: int) -> int:
+    """Look for bytes that nobody has written among pieces that a copy reads (1) or updates (3); what it writes (2) is
+    defined. A status."""
+    if kind == 1:
+        return copy_undefined(context, mask, width)
+    return update_undefined(context, mask, width) if kind == 3 else define_global(context, mask, width)
+
+
+def move_box(context: int, entry: int) -> None:
+    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle. Plain
+    bytes are one line."""
+    tensor = load64(entry + 8 * TR_MAP)
+    loads = load64(entry + 8 * TR_KIND) == LOADS
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        copy(shared_place(context, entry), origin_place(context, entry), load64(entry + 8 * TR_BYTES))
+        return
+    if tensor == 0:
+        origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
+        far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)
+        if loads:
+            bring(context, entry, origin, far, load64(entry + 8 * TR_BYTES))
+        else:
+            put(context, entry, far, origin, load64(entry + 8 * TR_BYTES))
+        return
+    axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
+    inner = load64(tensor + 8 * MAP_COUNTS) * item
+    lines = load64(tensor + 8 * MAP_BYTES) // inner
+    offset = load64(entry + 8 * TR_OFFSET)
+    begin = shared_place(context, entry) - offset
+    if load64(entry + 8 * TR_SOURCE) != 0:
+        begin = load64(entry + 8 * TR_SOURCE) - offset
+    base = load64(context + 8 * GLOBAL) + load64(tensor + 8 * MAP_BEGIN)
+    across = load64(entry + 8 * TR_COORDINATES)
+    limit = load64(tensor + 8 * MAP_DIMS)
+    for line in range(lines):
+        outer = line_begin(tensor, entry, axes, line)
+        exists = outer >= 0
+        source = base + across * item + outer
+        for chunk in range(inner // 16):
+            spot = offset + line * inner + 16 * chunk
+            target = (spot ^ (spot >> 7 & swizzle) << 4) + begin
+            first = across + 16 * chunk // item
+            if exists and first >= 0 and first + 16 // item <= limit:
+                if loads:
+                    bring(context, entry, target, source + 16 * chunk, 16)
+                else:
+                    put(context, entry, source + 16 * chunk, target, 16)
+                continue
+            for k in range(16 // item):
+                inside = exists and first + k >= 0 and first + k < limit
+                if loads and not inside:
+                    copy(target + item * k, tensor + 8 * MAP_FILL, item)
+                elif loads:
+                    bring(context, entry, target + item * k, source + 16 * chunk + item * k, item)
+                elif inside:
+                    put(context, entry, source + 16 * chunk + item * k, target + item * k, item)
+
+
+def bring(context: int, entry: int, target: int, source: int, size: int) -> None:
+    """A copy writes bytes of global memory to shared memory."""
+    copy(target, source, size)
+    bring_undefined(context, load64(entry + 8 * TR_CTA), target, source, size, load64(entry + 8 * TR_PC))
+
+
+def put(context: int, entry: int, target: int, source: int, size: int) -> None:
+    """A copy writes bytes, or combines them with what is there."""
+    combine = load64(entry + 8 * TR_COMBINE)
+    if combine == 0:
+        copy(target, source, size)
+        return
+    function = load64(load64(context + 8 * TABLE) + 8 * ((combine & 0xFFFF) - 1))
+    call_operation(function, target, source, size // (combine >> 16), context)

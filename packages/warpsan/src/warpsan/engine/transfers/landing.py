@@ -1,0 +1,376 @@
+"""When bulk copies land, their groups and waits: machine code.
+
+The rules are those of :mod:`warpsan.replay.bulk_copies`. Copies land when nothing else can run, the oldest first;
+stores no later than when their lane waits for them. If a lane waits only for the reading (``.read``), the data is kept
+until then, or until there is no more room for that.
+"""
+
+from __future__ import annotations
+
+from warpsan.checks.orders import SAME_CLUSTER
+from warpsan.engine.clocks import completed, operation_time, release_to, warps_of_cluster
+from warpsan.engine.copies import count_unwaited
+from warpsan.engine.flights import copy_came, others_know, read_range, reads_range_complete
+from warpsan.engine.layout import (
+    ARRIVALS,
+    ASYNC,
+    BACKWARD,
+    BULK_GROUPS,
+    CAPTURED,
+    CAPTURED_BYTES,
+    CAPTURED_END,
+    CHECKED,
+    COUNTING,
+    CURRENT,
+    CURRENT_STATE,
+    DRAWN,
+    EARLY,
+    EVERY_LANE,
+    LANDED,
+    MB_BYTES,
+    OPERANDS,
+    ORDER,
+    SCRATCH,
+    SCRATCH_PLACES,
+    STORES,
+    TR_BYTES,
+    TR_COMBINE,
+    TR_CTA,
+    TR_DATA,
+    TR_GROUP,
+    TR_KIND,
+    TR_LANE,
+    TR_MAP,
+    TR_MBARRIER,
+    TR_OFFSET,
+    TR_ORIGIN,
+    TR_ORIGIN_CTA,
+    TR_PC,
+    TR_READ_TIME,
+    TR_SERIAL,
+    TR_SOURCE,
+    TR_STATE,
+    TR_TIME,
+    TR_WARP,
+    TRANSFER_COUNT,
+    TRANSFER_FIRST,
+    TRANSFER_ROOM,
+    TRANSFER_WORDS,
+    TRANSFERS,
+    WAITED_FOR,
+    WARP_WORDS,
+    WARPS,
+    WITHIN,
+    WORDS,
+    WRITTEN_OUT,
+)
+from warpsan.engine.mbarriers import actor_of, bytes_came, bytes_counted, cta_alive, is_far, vectors_of
+from warpsan.engine.recorded import record_lines, record_update
+from warpsan.engine.reset import draw
+from warpsan.engine.stale_events import mbarrier_arrival
+from warpsan.engine.suspects import broken_rule, current_instruction
+from warpsan.engine.trace import trace_advance
+from warpsan.engine.traffic import count_stretch
+from warpsan.engine.transfers.arrivals import land_arrivals
+from warpsan.engine.transfers.boxes import global_lines, move_box, put
+from warpsan.engine.transfers.entries import origin_place, shared_place
+from warpsan.engine.watch.cluster_memory import UPDATES, watch_cluster
+from warpsan.engine.words import copy, fill, load32, load64, store32, store64
+from warpsan.host.memory import RANK_SHIFT
+
+__all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
+
+_NEARLY = 1024
+"""Places for copies that are left when stores write what they have read."""
+
+
+def begin_transfer(context: int, entry: int) -> int:
+    """A copy to shared memory begins: it lands at once in the early mode, else its destination is poison; a status."""
+    if load64(context + 8 * EARLY) != 0:
+        return land(context, entry)
+    if load64(entry + 8 * TR_COMBINE) != 0:
+        return 0
+    fill(shared_place(context, entry), 0xFF, load64(entry + 8 * TR_BYTES))
+    return 0
+
+
+def begin_store(context: int, entry: int, lane: int) -> int:
+    """A store joins the current bulk group of its lane, and reads shared memory from now on; a status."""
+    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
+    if load64(context + 8 * CHECKED) != 0:
+        warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
+        twin = warps_of_cluster(context) + warp
+        time = operation_time(context, twin)
+        store64(entry + 8 * TR_TIME, time)
+        offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
+        status = read_range(context, cta, offset, size, warp, twin, time, load64(entry + 8 * TR_MAP) == 0)
+        if status != 0:
+            return status
+    return write_out(context, entry) if load64(context + 8 * EARLY) != 0 else 0
+
+
+def write_out(context: int, entry: int) -> int:
+    """A store writes global memory; a status."""
+    status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
+    record_lines(context, load64(entry + 8 * TR_PC))
+    if status != 0:
+        return status
+    move_box(context, entry)
+    store64(entry + 8 * TR_STATE, load64(entry + 8 * TR_STATE) | WRITTEN_OUT)
+    return 0
+
+
+def capture(context: int, entry: int) -> int:
+    """A store reads its box, and writes it later; a status."""
+    end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
+    nearly = load64(context + 8 * TRANSFER_COUNT) > load64(context + 8 * TRANSFER_ROOM) - _NEARLY
+    if nearly or end + size > load64(context + 8 * CAPTURED_BYTES):
+        status = write_captured(context)
+        if status != 0:
+            return status
+        end = 0
+    store64(context + 8 * CAPTURED_END, end + size)
+    target = load64(context + 8 * CAPTURED) + end
+    copy(target, shared_place(context, entry), size)
+    store64(entry + 8 * TR_SOURCE, target)
+    return 0
+
+
+def write_captured(context: int) -> int:
+    """There is no room for more that stores have read: all of these write it now, as they may at any time; a status."""
+    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    base = load64(context + 8 * TRANSFERS)
+    for k in range(first, count):
+        captured = base + 8 * TRANSFER_WORDS * k
+        if in_flight(captured) and load64(captured + 8 * TR_SOURCE) != 0:
+            status = land_all(context, load64(captured + 8 * TR_SERIAL))
+            if status != 0:
+                return status
+    return 0
+
+
+def commit_transfers(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.commit_group``: close the current bulk group of each lane."""
+    state = load64(context + 8 * CURRENT_STATE)
+    groups = state + 8 * BULK_GROUPS
+    for lane in range(32):
+        if mask >> lane & 1:
+            store32(groups + 4 * lane, load32(groups + 4 * lane) + 1)
+    return 0
+
+
+def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, as many as
+    operand 0 says; or only their reading, by operand 1. A status."""
+    keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    warp, current = load64(context + 8 * CURRENT), load64(context + 8 * CURRENT_STATE)
+    groups = current + 8 * BULK_GROUPS
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_KIND) != STORES or load64(entry + 8 * TR_WARP) != warp:
+            continue
+        lane, state = load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_STATE)
+        if mask >> lane & 1 == 0 or load64(entry + 8 * TR_GROUP) >= load32(groups + 4 * lane) - keep:
+            continue
+        status = 0
+        if state & WRITTEN_OUT == 0 and reads_only == 0:
+            status = write_out(context, entry)
+        elif state & (WRITTEN_OUT | WAITED_FOR) == 0:
+            status = capture(context, entry)
+        if status != 0:
+            return status
+        waited_for(context, entry)
+    return 0
+
+
+def waited_for(context: int, entry: int) -> None:
+    """The lane of a store has waited for its reading, or for all of it."""
+    state = load64(entry + 8 * TR_STATE)
+    if state & WAITED_FOR == 0 and load64(context + 8 * CHECKED) != 0:
+        offset, size, warp = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), load64(entry + 8 * TR_WARP)
+        reads_range_complete(context, load64(entry + 8 * TR_CTA), offset, size)
+        completed(context, warp, warps_of_cluster(context) + warp, load64(entry + 8 * TR_TIME))
+    store64(entry + 8 * TR_STATE, state | WAITED_FOR)
+    if state & WRITTEN_OUT:
+        store64(entry + 8 * TR_KIND, LANDED)
+
+
+def in_flight(entry: int) -> int:
+    """Whether a copy has still to land."""
+    return load64(entry + 8 * TR_KIND) != LANDED and load64(entry + 8 * TR_STATE) & WRITTEN_OUT == 0
+
+
+def land_next(context: int) -> int:
+    """Nothing else can run: the copies of one instruction land. A status; -1 if there are none."""
+    first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    base = load64(context + 8 * TRANSFERS)
+    while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
+        first += 1
+    store64(context + 8 * TRANSFER_FIRST, first)
+    newest = load64(context + 8 * ORDER) == BACKWARD
+    if load64(context + 8 * ORDER) == DRAWN:
+        newest = draw(context, 2) == 1
+    serial = -1
+    for k in range(count - first):
+        entry = base + 8 * TRANSFER_WORDS * (count - 1 - k if newest else first + k)
+        if in_flight(entry):
+            serial = load64(entry + 8 * TR_SERIAL)
+            break
+    if serial < 0:
+        return -1
+    status = land_all(context, serial)
+    return status if status != 0 else signal_all(context, serial)
+
+
+def begin_of(context: int, serial: int) -> int:
+    """The number of the first copy of one instruction: copies are in the order of their instructions."""
+    low, high = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
+    while low < high:
+        middle = low + high >> 1
+        if load64(load64(context + 8 * TRANSFERS) + 8 * (TRANSFER_WORDS * middle + TR_SERIAL)) < serial:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def land_all(context: int, serial: int) -> int:
+    """The copies of one instruction that are in flight land; a status."""
+    trace_advance(context, serial)
+    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_SERIAL) != serial:
+            break
+        if in_flight(entry):
+            status = land(context, entry)
+            if status != 0:
+                return status
+    return 0
+
+
+def land(context: int, entry: int) -> int:
+    """A copy lands, and if that is in shared memory its mbarrier counts its bytes; a status."""
+    if load64(entry + 8 * TR_KIND) == ARRIVALS:
+        return land_arrivals(context, entry)
+    if load64(entry + 8 * TR_KIND) == STORES:
+        status = write_out(context, entry)
+        if load64(entry + 8 * TR_STATE) & WAITED_FOR:
+            store64(entry + 8 * TR_KIND, LANDED)
+        return status
+    if cta_alive(context, load64(entry + 8 * TR_CTA)) == 0:
+        status = breaks_rule(context, entry)
+        if status != 0:
+            return status
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        status = origin_read(context, entry)
+        if status != 0:
+            return status
+    if load64(entry + 8 * TR_COMBINE) != 0:
+        return combine_words(context, entry)
+    if load64(entry + 8 * TR_KIND) == WORDS:
+        copy(shared_place(context, entry), entry + 8 * TR_DATA, load64(entry + 8 * TR_BYTES))
+    else:
+        move_box(context, entry)
+    store64(entry + 8 * TR_KIND, LANDED)
+    if load64(context + 8 * CHECKED) != 0:
+        mbarrier = load64(entry + 8 * TR_MBARRIER)
+        cta, offset = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET)
+        copy_came(context, cta, offset, load64(entry + 8 * TR_BYTES))
+        far = is_far(context, load64(entry + 8 * TR_WARP), mbarrier)
+        place = vectors_of(context, mbarrier, far) + 8 * actor_of(context, mbarrier)
+        store64(place, max(load64(place), load64(entry + 8 * TR_TIME)))
+    return signal(context, entry)
+
+
+def signal(context: int, entry: int) -> int:
+    """The mbarrier of a copy that has landed counts its bytes; a status. Where copies are late, its phase ends when all
+    copies of the instruction have landed (:func:`signal_all`)."""
+    mbarrier, many = load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES)
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    if load64(context + 8 * EARLY) != 0:
+        return bytes_came(context, mbarrier, many)
+    store64(mbarrier + 8 * MB_BYTES, load64(mbarrier + 8 * MB_BYTES) - many)
+    return 0
+
+
+def signal_all(context: int, serial: int) -> int:
+    """All copies of one instruction have landed: phases that waited only for their bytes end; a status."""
+    for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        if load64(entry + 8 * TR_SERIAL) != serial:
+            break
+        if load64(entry + 8 * TR_MBARRIER) == 0:
+            continue
+        current_instruction(context, load64(entry + 8 * TR_PC))
+        status = bytes_counted(context, load64(entry + 8 * TR_MBARRIER))
+        if status != 0:
+            return status
+    return 0
+
+
+def origin_read(context: int, entry: int) -> int:
+    """A copy within the cluster has read its source; those who wait for its mbarrier come after that. A status."""
+    cta = load64(entry + 8 * TR_ORIGIN_CTA)
+    if cta_alive(context, cta) == 0:
+        status = breaks_rule(context, entry)
+        if status != 0:
+            return status
+    if load64(context + 8 * CHECKED) != 0:
+        reads_range_complete(context, cta, load64(entry + 8 * TR_ORIGIN), load64(entry + 8 * TR_BYTES))
+        twin, mbarrier = warps_of_cluster(context) + load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_MBARRIER)
+        place = vectors_of(context, mbarrier, is_far(context, load64(entry + 8 * TR_WARP), mbarrier)) + 8 * twin
+        store64(place, max(load64(place), load64(entry + 8 * TR_READ_TIME)))
+    return 0
+
+
+def combine_words(context: int, entry: int) -> int:
+    """An asynchronous reduction updates shared memory on behalf of its lane, and passes that on to its mbarrier; a
+    status."""
+    source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
+    if load64(entry + 8 * TR_KIND) == WITHIN:
+        record_update(context, entry)
+        if load64(context + 8 * COUNTING) != 0:
+            count_stretch(context, load64(entry + 8 * TR_PC), load64(entry + 8 * TR_BYTES))
+    warp, lane, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_LANE), load64(entry + 8 * TR_MBARRIER)
+    cta, offset, size = load64(entry + 8 * TR_CTA), load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
+    store64(entry + 8 * TR_KIND, LANDED)
+    if load64(context + 8 * CHECKED) != 0:
+        store64(context + 8 * CURRENT, warp)
+        store64(context + 8 * CURRENT_STATE, load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp)
+        current_instruction(context, load64(entry + 8 * TR_PC))
+        place = load64(context + 8 * SCRATCH) + SCRATCH_PLACES + 8 * lane
+        width = min(size, 16)
+        for k in range(size // width):
+            store64(place, cta + 1 << RANK_SHIFT | offset + width * k)
+            status = watch_cluster(context, 1 << lane, EVERY_LANE, width, UPDATES)
+            if status != 0:
+                return status
+        release_to(context, warp, vectors_of(context, mbarrier, is_far(context, warp, mbarrier)))
+    mbarrier_arrival(context, warp, mbarrier, SAME_CLUSTER + 1)
+    put(context, entry, shared_place(context, entry), source, size)
+    return signal(context, entry)
+
+
+def breaks_rule(context: int, entry: int) -> int:
+    """A copy is in flight when a block exits whose shared memory it uses; a status."""
+    current_instruction(context, load64(entry + 8 * TR_PC))
+    return broken_rule(context, ASYNC)
+
+
+def drained(context: int) -> int:
+    """All threads have exited: what is in flight lands, copies that nobody waited for are counted, and such stores are
+    wrong; a status."""
+    status = 0
+    while status == 0:
+        status = land_next(context)
+    if status > 0:
+        return status
+    if load64(context + 8 * CHECKED) != 0:
+        count_unwaited(context)  # those that arrive at an mbarrier have landed by now
+    for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
+        entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
+        status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0
+        if status != 0:
+            return status
+    return others_know(context)

@@ -1,0 +1,300 @@
+"""How blocks of asynchronous kernels end: waits for mbarriers, cluster barriers and registers: machine code
+(:mod:`~warpsan.engine.translate`).
+
+The rules are those of :mod:`warpsan.replay.mbarrier`, :mod:`~warpsan.replay.cluster` and
+:mod:`~warpsan.replay.setmaxnreg`.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.clocks import acquire, publish, release_fenced, release_to, vector_of
+from warpsan.engine.layout import (
+    ACTORS,
+    APART,
+    AT_CLUSTER,
+    AT_MBARRIER,
+    BLOCK_WORDS,
+    BLOCKS,
+    CHECKED,
+    CLUSTER_ARRIVALS,
+    CLUSTER_ARRIVED,
+    CLUSTER_PHASE,
+    CLUSTER_RULE,
+    CLUSTER_VECTORS,
+    CLUSTER_WAITS,
+    COUNTING,
+    CURRENT,
+    CURRENT_RECORD,
+    CURRENT_STATE,
+    EARLY,
+    END,
+    END_A,
+    END_B,
+    END_C,
+    END_D,
+    END_E,
+    END_EXIT,
+    END_PC,
+    END_TOKEN,
+    FAULTS,
+    FIRST_PART,
+    FOR_REGISTERS,
+    HELD_REGISTERS,
+    LIVE,
+    MB_PHASE,
+    MBARRIER_RULE,
+    PARKED,
+    PART_BLOCK,
+    PART_FROM,
+    PART_INFO,
+    PART_MASK,
+    PART_MORE,
+    PART_STATUS,
+    PART_WORDS,
+    PARTIAL_WARP,
+    PARTS,
+    PASSED,
+    RANKS,
+    READY,
+    REGISTER_LIMIT,
+    REGISTER_RULE,
+    SIZE,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.mbarriers import cta_of, mbarrier_at, mbarrier_instruction, offset_of, pass_on, use_mbarrier
+from warpsan.engine.parts import add_part
+from warpsan.engine.stale_events import cluster_arrival, cluster_complete, cluster_leave, mbarrier_leave
+from warpsan.engine.suspects import broken_rule, current_instruction, first_lane, note_fault
+from warpsan.engine.watch.releases import take_rows
+from warpsan.engine.words import load32, load64, popcount, store32, store64
+
+__all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phases", "wait_in_cluster"]
+
+
+def wait_for_phases(context: int, state: int, registers: int, block: int, at: int, taken: int) -> int:
+    """Lanes wait for phases of mbarriers, those for the same one together; a status."""
+    place, left = registers + load32(block + 4 * END_A), taken
+    while left != 0:
+        first, same = first_lane(left), 0
+        for lane in range(first, 32):
+            alike = load64(place + 8 * lane) == load64(place + 8 * first)
+            if left >> lane & 1 and alike and wanted(registers, block, lane) == wanted(registers, block, first):
+                same |= 1 << lane
+        left &= ~same
+        status = wait_for_phase(context, registers, block, add_part(state, at + 1, same, READY))
+        if status != 0:
+            return status
+    return 0
+
+
+def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
+    """Lanes wait for the phase of one mbarrier with one parity; a status."""
+    mask = load64(part + 8 * PART_MASK)
+    place, result = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
+    first = first_lane(mask)
+    address = load64(place + 8 * first) + load32(block + 4 * END_B)
+    cta = cta_of(context, address)
+    entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+    current_instruction(context, load32(block + 4 * END_PC))
+    if entry == 0:  # nothing to wait for
+        store32(result, load32(result) | mask)
+        return broken_rule(context, MBARRIER_RULE)
+    status = use_mbarrier(context, entry)
+    if status != 0:
+        return status
+    apart = others_go_on(context, mask) if load64(context + 8 * COUNTING) != 0 else 0
+    if (apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0)) and load64(context + 8 * FAULTS) == 0:
+        return APART
+    row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
+    mbarrier_instruction(context, registers, row, offset, mask, load32(block + 4 * END_PC))
+    passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
+    now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
+    if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
+        asked = now if asked == (now & 1) else now - 1
+    status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
+    if status != 0:
+        return status
+    if asked < now:
+        store32(result, load32(result) | mask)
+        if apart:
+            store64(passed, load64(passed) | mask)
+        mbarrier_leave(context, load64(context + 8 * CURRENT), entry, load32(block + 4 * END_E))
+        if load64(context + 8 * CHECKED) != 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry, mask, load32(block + 4 * END_E))
+        return 0
+    store32(result, load32(result) & ~mask)
+    store64(passed, load64(passed) & ~mask)
+    store64(part + 8 * PART_STATUS, AT_MBARRIER)
+    store64(part + 8 * PART_INFO, entry)
+    store64(part + 8 * PART_MORE, asked)
+    store64(part + 8 * PART_FROM, block)
+    return 0
+
+
+def wanted(registers: int, block: int, lane: int) -> int:
+    """What a lane waits for: a parity, or the phase of its state token."""
+    row = registers + load32(block + 4 * END_C)
+    if load32(block + 4 * END_TOKEN):
+        return load64(row + 8 * lane) >> 32 & 0xFFFFFFFF
+    return load32(row + 4 * lane) & 1
+
+
+def others_go_on(context: int, mask: int) -> int:
+    """What other lanes of the warp do while those of a mask wait: 0 if they wait for these, 1 if they exit, else 2.
+
+    Unless they wait for them, it depends on the order of the warps whether these lanes reach later code together with
+    them, and so how often the warp runs it. Where they exit that is seen by their coming together (``PASSED``): a wait
+    for a copy, or for those who wait for one, is long in the late mode, in any order.
+    """
+    apart = 0
+    state = load64(context + 8 * CURRENT_STATE)
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        if load64(part + 8 * PART_MASK) & mask == 0 and load64(part + 8 * PART_STATUS) != PARKED:
+            block = load64(context + 8 * BLOCKS) + 4 * BLOCK_WORDS * load64(part + 8 * PART_BLOCK)
+            if load32(block + 4 * END) != END_EXIT or load32(block + 4 * SIZE) != 1:
+                return 2
+            apart = 1
+    return apart
+
+
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+
+def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
+    """Lanes arrive at the barrier of their cluster; a status."""
+    again = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            place = state + 8 * CLUSTER_ARRIVALS + 4 * lane
+            arrivals = load32(place)
+            again += arrivals > load32(state + 8 * CLUSTER_WAITS + 4 * lane)
+            store32(place, arrivals + 1)
+    current_instruction(context, load32(block + 4 * END_PC))
+    status = broken_rule(context, CLUSTER_RULE) if again else 0
+    if status != 0:
+        return status
+    cluster, relaxed = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), load32(block + 4 * END_A)
+    cluster_arrival(context, load64(context + 8 * CURRENT), cluster, relaxed)
+    if load64(context + 8 * CHECKED) != 0:
+        vector = vectors_of_cluster(context, cluster)
+        if relaxed:
+            release_fenced(context, load64(context + 8 * CURRENT), vector, 1)
+        else:
+            release_to(context, load64(context + 8 * CURRENT), vector)
+    place = load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster
+    store64(place, load64(place) + popcount(mask))
+    cluster_phase(context, state)
+    return 0
+
+
+def wait_in_cluster(context: int, state: int, block: int, at: int, taken: int) -> int:
+    """Lanes wait for the phase in which they arrived, those for the same one together; a status."""
+    current_instruction(context, load32(block + 4 * END_PC))
+    cluster, left = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), taken
+    while left != 0:
+        arrivals, same, never = load32(state + 8 * CLUSTER_ARRIVALS + 4 * first_lane(left)), 0, 0
+        for lane in range(32):
+            waits = state + 8 * CLUSTER_WAITS + 4 * lane
+            if left >> lane & 1 and load32(state + 8 * CLUSTER_ARRIVALS + 4 * lane) == arrivals:
+                never += arrivals <= load32(waits)
+                store32(waits, arrivals)
+                same |= 1 << lane
+        left &= ~same
+        status = broken_rule(context, CLUSTER_RULE) if never else 0
+        if status != 0:
+            return status
+        part = add_part(state, at + 1, same, READY)
+        if load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) < arrivals:
+            store64(part + 8 * PART_STATUS, AT_CLUSTER)
+            store64(part + 8 * PART_MORE, arrivals)
+        else:
+            leave_cluster_barrier(context, load64(context + 8 * CURRENT))
+    return 0
+
+
+def leave_cluster_barrier(context: int, warp: int) -> None:
+    """A warp comes after what was passed on in all phases that are over."""
+    cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
+    cluster_leave(context, warp, cluster)
+    if load64(context + 8 * CHECKED) != 0:
+        acquire(context, warp, vectors_of_cluster(context, cluster) + 8 * load64(context + 8 * ACTORS))
+        take_rows(context, warp, vector_of(context, warp), 0)
+
+
+def vectors_of_cluster(context: int, cluster: int) -> int:
+    """What was passed on to the barrier of a cluster: in this phase, and behind that in all phases before."""
+    return load64(context + 8 * CLUSTER_VECTORS) + 16 * load64(context + 8 * ACTORS) * cluster
+
+
+def cluster_phase(context: int, state: int) -> None:
+    """If all threads of a warp's cluster have arrived that have not exited, the phase ends, and those who wait for that
+    go on."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * RANKS)
+    cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
+    alive = 0
+    for number in range(warps * cluster, warps * (cluster + 1)):
+        alive += popcount(load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LIVE)))
+    arrived = load64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster)
+    if arrived == 0 or arrived < alive:
+        return
+    phase = load64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster) + 1
+    store64(load64(context + 8 * CLUSTER_PHASE) + 8 * cluster, phase)
+    store64(load64(context + 8 * CLUSTER_ARRIVED) + 8 * cluster, 0)
+    cluster_complete(context, cluster)
+    if load64(context + 8 * CHECKED) != 0:
+        publish(context, vectors_of_cluster(context, cluster))
+    for number in range(warps * cluster, warps * (cluster + 1)):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+        for k in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * k)
+            if load64(part + 8 * PART_STATUS) == AT_CLUSTER and load64(part + 8 * PART_MORE) <= phase:
+                store64(part + 8 * PART_STATUS, READY)
+                leave_cluster_barrier(context, number)
+
+
+# ---- registers -------------------------------------------------------------------------------------------------------
+
+
+def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
+    """A whole warp releases registers or requests more, and waits for them; a status. If a lane is missing, that is
+    noted, and nothing else happens."""
+    mask = load64(part + 8 * PART_MASK)
+    if mask != (1 << 32) - 1:
+        current_instruction(context, load32(block + 4 * END_PC))
+        return note_fault(context, load64(context + 8 * CURRENT_RECORD), mask, PARTIAL_WARP, 0)
+    wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
+    if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
+        if load32(block + 4 * END_C) == 0:  # it changes nothing
+            return 0
+        current_instruction(context, load32(block + 4 * END_PC))
+        return broken_rule(context, REGISTER_RULE)
+    store64(part + 8 * PART_STATUS, FOR_REGISTERS)
+    store64(part + 8 * PART_MORE, wanted)
+    cta, warps = load64(state + 8 * WARP_CTA), load64(context + 8 * WARP_COUNT)
+    for turn in range(2):  # releases go first
+        for k in range(warps):
+            other = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+            for p in range(load64(other + 8 * PARTS)):
+                waiting = other + 8 * (FIRST_PART + PART_WORDS * p)
+                if load64(waiting + 8 * PART_STATUS) != FOR_REGISTERS:
+                    continue
+                more = load64(waiting + 8 * PART_MORE) - load64(other + 8 * HELD_REGISTERS)
+                if more <= 0 or (
+                    turn == 1 and held_by(context, cta) + 32 * more <= load64(context + 8 * REGISTER_LIMIT)
+                ):
+                    store64(other + 8 * HELD_REGISTERS, load64(waiting + 8 * PART_MORE))
+                    store64(waiting + 8 * PART_STATUS, READY)
+    return 0
+
+
+def held_by(context: int, cta: int) -> int:
+    """Registers that the threads of a CTA hold."""
+    warps = load64(context + 8 * WARP_COUNT)
+    total = 0
+    for k in range(warps):
+        total += 32 * load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * (warps * cta + k) + HELD_REGISTERS))
+    return total

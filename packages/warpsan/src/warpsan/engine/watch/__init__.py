@@ -1,0 +1,54 @@
+"""The checks of accesses to shared and global memory: machine code (:mod:`~warpsan.engine.translate`).
+
+One warp acts at a time, so happens-before needs no more than this (FastTrack, Flanagan and Freund 2009): a time that
+grows with every release; for each granule of memory, the warp and the time of its last write, and when each warp last
+read it; for each warp, up to which time every warp's accesses come before its own. A page of shared memory sums up what
+is known of its granules, so that most accesses need no look at them.
+
+Nothing is reported here. What might be a hazard ends the native run or is noted (:mod:`~..suspects`), and the checks of
+:mod:`warpsan.checks` decide: so what is suspected may be more than what is wrong, but never less.
+"""
+
+from warpsan.engine.watch.global_memory import (
+    read_constant,
+    read_global,
+    read_pieces,
+    read_strong,
+    update_pieces,
+    write_global,
+    write_pieces,
+    write_strong,
+    written_nearby,
+)
+from warpsan.engine.watch.prerequisites import wait_for_grids
+from warpsan.engine.watch.releases import fence_memory
+from warpsan.engine.watch.shared_memory import (
+    copies_landed,
+    copy_begins,
+    mark_written,
+    read_followed,
+    read_shared,
+    update_shared,
+    write_shared,
+)
+
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "fence_memory",
+    "mark_written",
+    "read_constant",
+    "read_followed",
+    "read_global",
+    "read_pieces",
+    "read_shared",
+    "read_strong",
+    "update_pieces",
+    "update_shared",
+    "wait_for_grids",
+    "write_global",
+    "write_pieces",
+    "write_shared",
+    "write_strong",
+    "written_nearby",
+]

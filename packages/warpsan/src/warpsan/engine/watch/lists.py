@@ -1,0 +1,83 @@
+"""Lists in the pool of what is released through global memory, and the words about a warp's row: machine code.
+
+Records and elements lie in one pool, which a thread's clusters share. Where there is no room left, the launch ends
+with that reason.
+"""
+
+from __future__ import annotations
+
+from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.layout import (
+    NODE_BEFORE,
+    NODE_ITEM,
+    NODE_REACH,
+    NODE_SCOPE,
+    NODE_WORDS,
+    POOL,
+    POOL_END,
+    POOL_WORDS,
+    RELEASE_USED,
+    ROW_STATES,
+    ROW_WORDS,
+)
+from warpsan.engine.words import load64, store64
+
+__all__ = ["add_items", "has_item", "new_node", "row_state", "take_room", "use_items"]
+
+
+def row_state(context: int, warp: int) -> int:
+    """The words about a warp's row."""
+    return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
+
+
+def take_room(context: int, words: int) -> int:
+    """The address of so many words; 0 if there is no room."""
+    end = load64(context + 8 * POOL_END)
+    if end + words > load64(context + 8 * POOL_WORDS):
+        return 0
+    store64(context + 8 * POOL_END, end + words)
+    return load64(context + 8 * POOL) + 8 * end
+
+
+def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
+    """A list that begins with an item; 0 if there is no room."""
+    node = take_room(context, NODE_WORDS)
+    if node != 0:
+        store64(node + 8 * NODE_ITEM, item)
+        store64(node + 8 * NODE_BEFORE, before)
+        store64(node + 8 * NODE_SCOPE, scope)
+        store64(node + 8 * NODE_REACH, reach)
+    return node
+
+
+def has_item(node: int, item: int) -> int:
+    """Whether a list has an item."""
+    while node != 0:
+        if load64(node + 8 * NODE_ITEM) == item:
+            return 1
+        node = load64(node + 8 * NODE_BEFORE)
+    return 0
+
+
+def add_items(context: int, place: int, items: int, releases: int) -> int:
+    """Add the items of a list to the list at a place, as far as there is room; whether any was new."""
+    added = 0
+    while items != 0:
+        item = load64(items + 8 * NODE_ITEM)
+        if has_item(load64(place), item) == 0:
+            node = new_node(context, item, load64(place), SAME_GPU, SAME_GPU)
+            if node == 0:
+                return added
+            store64(place, node)
+            added = 1
+            if releases:
+                store64(item + 8 * RELEASE_USED, 1)
+        items = load64(items + 8 * NODE_BEFORE)
+    return added
+
+
+def use_items(releases: int) -> None:
+    """A list of releases has a further user: they stay as they are."""
+    while releases != 0:
+        store64(load64(releases + 8 * NODE_ITEM) + 8 * RELEASE_USED, 1)
+        releases = load64(releases + 8 * NODE_BEFORE)

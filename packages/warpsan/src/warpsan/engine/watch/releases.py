@@ -1,0 +1,375 @@
+"""Releases and acquires through global memory: machine code.
+
+The rules are those of :mod:`warpsan.checks.scopes`, but that a release sequence ends at an operation that is not
+morally strong with all before it. Inside a cluster the vectors of :mod:`~warpsan.engine.clocks` hold what comes
+before. Besides, each warp of the cluster has a row: up to which time the accesses of every warp of the grid come before
+its own.
+
+A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
+writes, are a list from the last one back: a strong write begins it anew, a read-modify-write continues it, a weak write
+ends it. A warp that acquires from a place joins all of them. At a barrier, warps take over the rows of those who have
+arrived there.
+"""
+
+from __future__ import annotations
+
+from warpsan.checks.orders import SAME_GPU
+from warpsan.engine.clocks import begin_time, set_floors, vector_of, warps_of_cluster
+from warpsan.engine.lane_order import arrive_lanes, leave_lanes
+from warpsan.engine.layout import (
+    ACQUIRES,
+    ACTORS,
+    CHAINS,
+    CLOCKS,
+    CTA_COUNT,
+    CURRENT,
+    FULL,
+    GRID_ROWS,
+    GRID_WARPS,
+    NODE_BEFORE,
+    NODE_ITEM,
+    NODE_REACH,
+    NODE_SCOPE,
+    OF_FENCES,
+    OPERANDS,
+    RELEASE_LINEAR,
+    RELEASE_ROW,
+    RELEASE_TIME,
+    RELEASE_USED,
+    RELEASE_WARP,
+    RELEASES,
+    ROW_FENCED,
+    ROW_FENCES,
+    ROW_FENCES_AT,
+    ROW_JOINED,
+    ROW_MERGED,
+    ROW_NEAR,
+    ROW_OBSERVED,
+    ROW_PAIRS,
+    ROW_REACH,
+    ROW_SEEN,
+    ROW_SNAPSHOT,
+    ROW_VERSION,
+    ROW_WORDS,
+    SCOPE_SHIFT,
+    WARP_COUNT,
+    WARP_LINEAR,
+    WARP_WORDS,
+    WARPS,
+)
+from warpsan.engine.watch.fence_order import observe_fences, of_others, take_fences
+from warpsan.engine.watch.lists import has_item, new_node, row_state, take_room, use_items
+from warpsan.engine.watch.scopes import relation_together
+from warpsan.engine.words import copy, fill, load32, load64, store64
+
+__all__ = [
+    "begin_rows",
+    "continue_chain",
+    "fence_memory",
+    "linear_of",
+    "morally_strong",
+    "observe",
+    "release_for",
+    "row_of",
+    "take_rows",
+]
+
+
+AT_ANY_TIME = (1 << 62) - 1
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def linear_of(context: int, warp: int) -> int:
+    """The linear index in the grid of the CTA of a warp of the cluster."""
+    return load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * warp + WARP_LINEAR))
+
+
+def row_of(context: int, warp: int) -> int:
+    """A warp's row."""
+    return load64(context + 8 * GRID_ROWS) + 8 * load64(context + 8 * GRID_WARPS) * warp
+
+
+def begin_rows(context: int) -> None:
+    """A cluster begins: nothing of other clusters comes before it."""
+    if load64(context + 8 * GRID_ROWS) == 0:
+        return
+    warps = warps_of_cluster(context)
+    for warp in range(warps):
+        state = row_state(context, warp)
+        if load64(state + 8 * ROW_VERSION) != 0:
+            fill(row_of(context, warp), 0, 8 * load64(context + 8 * GRID_WARPS))
+        fill(state, 0, 8 * ROW_WORDS)
+    fill(load64(context + 8 * ROW_PAIRS), 0, 16 * warps * warps)
+
+
+def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
+    """From ``place`` on, so many times of a warp's row become later ones; whether any did."""
+    row = row_of(context, warp) + 8 * place
+    grown = 0
+    for k in range(many):
+        time = load64(times + 8 * k)
+        if load64(row + 8 * k) < time:
+            store64(row + 8 * k, time)
+            grown = 1
+    if grown:
+        state = row_state(context, warp)
+        store64(state + 8 * ROW_VERSION, load64(state + 8 * ROW_VERSION) + 1)
+        store64(state + 8 * ROW_SNAPSHOT, 0)
+    return grown
+
+
+def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
+    """A warp has waited at a barrier: it takes over the rows of warps that come before it by a vector.
+
+    A row is as its warp has it at present, and so it is taken only if all that is in it comes before: what that warp
+    joined, and what it has taken over itself, earlier or at this very barrier. Warps that meet give the vector of their
+    barrier and the time of their meeting; others their own, and 0.
+    """
+    if load64(context + 8 * GRID_ROWS) == 0:
+        return
+    warps = warps_of_cluster(context)
+    pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * warp
+    take_fences(context, warp, vector, meeting)
+    for other in range(warps):
+        state = row_state(context, other)
+        version, known = load64(state + 8 * ROW_VERSION), load64(vector + 8 * other)
+        if other == warp or version == load64(pairs + 8 * other) or load64(state + 8 * ROW_JOINED) > known:
+            continue
+        merged = load64(state + 8 * ROW_MERGED)
+        if merged > known and merged != meeting:
+            continue
+        if grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row_of(context, other)):
+            now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+            store64(row_state(context, warp) + 8 * ROW_MERGED, meeting if meeting else now)
+        store64(pairs + 8 * other, version)
+
+
+# ---- releases --------------------------------------------------------------------------------------------------------
+
+
+def vector_in(context: int, release: int) -> int:
+    """Where the vector of a release is."""
+    return release + 8 * (RELEASE_LINEAR + load64(context + 8 * CTA_COUNT))
+
+
+def new_release(context: int, warp: int, place: int) -> int:
+    """A record of what comes before a warp now, its own accesses included, in ``place`` if that is not 0; 0 if there is
+    no room. From now on the warp's accesses have a later time."""
+    actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
+    release = place if place != 0 else take_room(context, RELEASE_LINEAR + ctas + actors)
+    state, wide = row_state(context, warp), load64(context + 8 * GRID_WARPS)
+    snapshot = load64(state + 8 * ROW_SNAPSHOT)
+    if snapshot == 0 and load64(state + 8 * ROW_VERSION) != 0:
+        snapshot = take_room(context, wide)
+        if snapshot == 0:
+            return 0
+        copy(snapshot, row_of(context, warp), 8 * wide)
+        store64(state + 8 * ROW_SNAPSHOT, snapshot)
+    if release == 0:
+        return 0
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    store64(release + 8 * RELEASE_TIME, now)
+    store64(release + 8 * RELEASE_WARP, warp)
+    store64(release + 8 * RELEASE_ROW, snapshot)
+    store64(release + 8 * RELEASE_USED, 0)
+    warps = load64(context + 8 * WARP_COUNT)
+    for cta in range(ctas):
+        store64(release + 8 * (RELEASE_LINEAR + cta), linear_of(context, warps * cta))
+    copy(vector_in(context, release), vector_of(context, warp), 8 * actors)
+    store64(vector_in(context, release) + 8 * warp, now)
+    begin_time(context, warp)
+    return release
+
+
+def release_for(context: int, warp: int, releases: int) -> int:
+    """What a strong write of a warp releases: what comes before it now, or what came before the warp's last fence.
+
+    Returns the record, 0 if there is none, or a status below 64.
+    """
+    if releases:
+        release = new_release(context, warp, 0)
+        return release if release != 0 else FULL
+    release = load64(row_state(context, warp) + 8 * ROW_FENCED)
+    if release != 0:
+        store64(release + 8 * RELEASE_USED, 1)
+    return release
+
+
+def continue_chain(context: int, warp: int, granule: int, release: int, before: int, does: int) -> int:
+    """A strong write of a granule by a warp, with what it releases (or 0), behind the list of those before it; a
+    status."""
+    scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
+    near = 0 if does & RELEASES else load64(state + 8 * ROW_NEAR)
+    node = before
+    if scope >= SAME_GPU and of_others(context, warp):
+        use_items(load64(state + 8 * ROW_FENCES))
+        node = new_node(context, load64(state + 8 * ROW_FENCES), node, scope, OF_FENCES)
+        if node == 0:
+            return FULL
+    if release != 0:
+        node = new_node(context, release, node, scope, SAME_GPU)
+        if node == 0:
+            return FULL
+    if near != 0:
+        store64(near + 8 * RELEASE_USED, 1)
+        node = new_node(context, near, node, scope, load64(state + 8 * ROW_REACH))
+        if node == 0:
+            return FULL
+    store64(load64(context + 8 * CHAINS) + 8 * granule, node)
+    return 0
+
+
+def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
+    """The list of releases before a read-modify-write of a warp with a scope; 0 where that or one of theirs does not
+    include the other thread."""
+    node = chain
+    while node != 0:
+        near = SAME_GPU  # whose fences they are is not kept
+        if load64(node + 8 * NODE_REACH) != OF_FENCES:
+            near = relation(context, warp, load64(node + 8 * NODE_ITEM))
+        if near > min(scope, load64(node + 8 * NODE_SCOPE)):
+            return 0
+        node = load64(node + 8 * NODE_BEFORE)
+    return chain
+
+
+def relation(context: int, warp: int, release: int) -> int:
+    """How the thread of a release is related to a warp's."""
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
+        return SAME_GPU
+    return relation_together(context, other // warps, warp // warps)
+
+
+# ---- acquires --------------------------------------------------------------------------------------------------------
+
+
+def covered(context: int, warp: int, release: int) -> int:
+    """Whether a release comes before a warp already."""
+    other, time = load64(release + 8 * RELEASE_WARP), load64(release + 8 * RELEASE_TIME)
+    warps = load64(context + 8 * WARP_COUNT)
+    linear = load64(release + 8 * (RELEASE_LINEAR + other // warps))
+    if linear == linear_of(context, other):
+        return 1 if other == warp or load64(vector_of(context, warp) + 8 * other) >= time else 0
+    return 1 if load64(row_of(context, warp) + 8 * (warps * linear + other % warps)) >= time else 0
+
+
+def join_lanes(context: int, warp: int, release: int) -> None:
+    """The lanes of a warp come after what others of them have released before a release, by whichever warp that is."""
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    linear, row = load64(release + 8 * (RELEASE_LINEAR + other // warps)), load64(release + 8 * RELEASE_ROW)
+    until = 0
+    if linear == linear_of(context, other):
+        until = AT_ANY_TIME if other == warp else load64(vector_in(context, release) + 8 * warp)
+    if row != 0:
+        until = max(until, load64(row + 8 * (warps * linear_of(context, warp) + warp % warps)))
+    if until != 0:
+        leave_lanes(context, warp, until)
+
+
+def join(context: int, warp: int, release: int) -> None:
+    """A warp comes after a release."""
+    join_lanes(context, warp, release)
+    if covered(context, warp, release):
+        return
+    other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
+    vector, grown = vector_in(context, release), 0
+    if load64(release + 8 * (RELEASE_LINEAR + other // warps)) == linear_of(context, other):
+        mine = vector_of(context, warp)
+        for actor in range(load64(context + 8 * ACTORS)):
+            if actor != warp:
+                store64(mine + 8 * actor, max(load64(mine + 8 * actor), load64(vector + 8 * actor)))
+        set_floors(context, warp)
+    else:
+        for cta in range(load64(context + 8 * CTA_COUNT)):
+            place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
+            if place < 0:  # there was none
+                continue
+            grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
+    row = load64(release + 8 * RELEASE_ROW)
+    if row != 0:
+        grown |= grow_row(context, warp, 0, load64(context + 8 * GRID_WARPS), row)
+    if grown:
+        now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        store64(row_state(context, warp) + 8 * ROW_JOINED, now)
+
+
+def join_all(context: int, warp: int, node: int, scope: int) -> None:
+    """A warp comes after all releases of a list whose scopes, and the warp's, include the other thread; the last one
+    first: that often comes after the others."""
+    while node != 0:
+        release = load64(node + 8 * NODE_ITEM)
+        reach = min(scope, min(load64(node + 8 * NODE_SCOPE), load64(node + 8 * NODE_REACH)))
+        if reach >= SAME_GPU or (reach != OF_FENCES and relation(context, warp, release) <= reach):
+            join(context, warp, release)
+        node = load64(node + 8 * NODE_BEFORE)
+
+
+def observe(context: int, warp: int, granule: int, does: int) -> int:
+    """A warp reads a granule strongly: it comes after its releases now, or at its next fence; a status."""
+    chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
+    if chain == 0:
+        return 0
+    if scope >= SAME_GPU:
+        observe_fences(context, warp, chain)
+    if does & ACQUIRES:
+        join_all(context, warp, chain, scope)
+        return 0
+    state = row_state(context, warp)
+    seen = load64(state + 8 * ROW_SEEN)
+    if seen != 0 and load64(seen + 8 * NODE_ITEM) == chain and load64(seen + 8 * NODE_SCOPE) >= scope:
+        return 0
+    node = new_node(context, chain, seen, scope, SAME_GPU)
+    store64(state + 8 * ROW_SEEN, node)
+    return 0 if node != 0 else FULL
+
+
+def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``. A
+    status."""
+    warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
+    state = row_state(context, warp)
+    sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
+    if load32(record + 4 * OPERANDS):
+        seen = load64(state + 8 * ROW_SEEN)
+        while seen != 0:
+            join_all(context, warp, load64(seen + 8 * NODE_ITEM), min(scope, load64(seen + 8 * NODE_SCOPE)))
+            seen = load64(seen + 8 * NODE_BEFORE)
+        if scope >= SAME_GPU:  # a wider fence has nothing to add
+            store64(state + 8 * ROW_SEEN, 0)
+    if sequential:
+        come_after_fences(context, warp)
+    if load32(record + 4 * (OPERANDS + 1)):
+        arrive_lanes(context, warp, mask)
+        word = ROW_FENCED if scope >= SAME_GPU else ROW_NEAR
+        last = load64(state + 8 * word)
+        fences = load64(state + 8 * ROW_FENCES)
+        if last != 0 and load64(last + 8 * RELEASE_USED) != 0:
+            last = 0
+        if last != 0 and sequential == 0 and has_item(fences, last):
+            last = 0
+        release = new_release(context, warp, last)
+        if release == 0:
+            return FULL
+        store64(state + 8 * ROW_NEAR, 0)
+        store64(state + 8 * word, release)
+        store64(state + 8 * ROW_REACH, scope)
+        if sequential:
+            if fences == 0 or last == 0 or of_others(context, warp):
+                fences = new_node(context, release, 0, SAME_GPU, SAME_GPU)
+            store64(state + 8 * ROW_FENCES, fences)
+            store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+            if fences == 0:
+                return FULL
+    return 0
+
+
+def come_after_fences(context: int, warp: int) -> None:
+    """A warp executes a ``fence.sc``: those that come before what it has observed precede it in Fence-SC order."""
+    state = row_state(context, warp)
+    observed = load64(state + 8 * ROW_OBSERVED)
+    while observed != 0:
+        join_all(context, warp, load64(observed + 8 * NODE_ITEM), SAME_GPU)
+        observed = load64(observed + 8 * NODE_BEFORE)
+    store64(state + 8 * ROW_OBSERVED, 0)

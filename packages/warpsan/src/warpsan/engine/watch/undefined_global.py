@@ -1,0 +1,185 @@
+"""Bytes of global memory that nobody has written: machine code.
+
+Each has a mark, a byte that is 1 until the byte is written (:mod:`warpsan.host.undefined_memory`). A read of such bytes
+ends the run, or is noted; where undefined bytes are followed, what a load or a copy to shared memory brings is
+undefined from there on (:mod:`.undefined_bytes`). The places of lanes are in the scratch.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.layout import (
+    COPY_INSTRUCTION,
+    COPY_SIZE,
+    COPY_SOURCE,
+    COPY_TARGET,
+    CURRENT_RECORD,
+    FAULTS,
+    FROM_GLOBAL,
+    GLOBAL,
+    GLOBAL_UNDEFINED,
+    LISTS,
+    OPERANDS,
+    ORIGINS,
+    SCRATCH,
+    SCRATCH_FAULTS,
+    SCRATCH_PLACES,
+    SCRATCH_WIDTHS,
+    SHARED,
+    SHARED_STRIDE,
+)
+from warpsan.engine.suspects import first_lane, note_undefined
+from warpsan.engine.watch.undefined_bytes import ITEM_WORDS, put_origin, store_lane, undefine
+from warpsan.engine.words import fill, load8, load32, load64, store64
+
+__all__ = [
+    "bring_undefined",
+    "copy_undefined",
+    "define_global",
+    "read_undefined",
+    "shadows_from_global",
+    "sized_copy_undefined",
+    "undefine_copies",
+    "update_undefined",
+]
+
+
+def any_undefined(marks: int, offset: int, size: int) -> int:
+    """Whether any byte of a stretch is undefined."""
+    if size == 16:
+        return load64(marks + offset) | load64(marks + offset + 8)
+    if size == 8:
+        return load64(marks + offset)
+    if size == 4:
+        return load32(marks + offset)
+    bad = 0
+    for k in range(size):
+        bad |= load8(marks + offset + k)
+    return bad
+
+
+def undefined_bits_of(marks: int, offset: int, size: int) -> int:
+    """All ones in each of up to eight bytes that is undefined."""
+    bits = 0
+    for k in range(size):
+        if load8(marks + offset + k):
+            bits |= 0xFF << 8 * k
+    return bits
+
+
+def lanes_undefined(context: int, mask: int, width: int) -> int:
+    """Of some lanes those with an undefined byte at their places."""
+    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
+    bad = 0
+    for lane in range(32):
+        if mask >> lane & 1 and any_undefined(marks, load64(places + 8 * lane), width) != 0:
+            bad |= 1 << lane
+    return bad
+
+
+def note_read(context: int, record: int, bad: int, width: int) -> int:
+    """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the first
+    undefined bytes of the lanes, and the width how many the first lane reads."""
+    scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
+    many = 0
+    for lane in range(32):
+        if bad >> lane & 1:
+            offset = load64(scratch + SCRATCH_PLACES + 8 * lane)
+            first = width
+            for k in range(width):
+                if load8(marks + offset + k):
+                    first = min(first, k)
+                    many += lane == first_lane(bad)
+            store64(scratch + SCRATCH_FAULTS + 8 * lane, offset + first)
+    return note_undefined(context, record, bad, many, scratch + SCRATCH_FAULTS)
+
+
+def read_undefined(context: int, mask: int, width: int) -> int:
+    """Lanes read; what they read matters at once, or nothing is followed yet. A status."""
+    bad = lanes_undefined(context, mask, width)
+    return note_read(context, load64(context + 8 * CURRENT_RECORD), bad, width) if bad != 0 else 0
+
+
+def copy_undefined(context: int, mask: int, width: int) -> int:
+    """Lanes issue copies of so many bytes to shared memory, in which undefined bytes are followed. A status."""
+    if load64(context + 8 * ORIGINS) != 0 and load64(context + 8 * FAULTS) == 0:
+        return 0
+    return read_undefined(context, mask, width)
+
+
+def sized_copy_undefined(context: int, mask: int) -> int:
+    """The same of copies whose numbers of bytes are in the scratch, one of each lane. A status."""
+    scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
+    for lane in range(32):
+        if mask >> lane & 1:
+            width = load64(scratch + SCRATCH_WIDTHS + 8 * lane)
+            if any_undefined(marks, load64(scratch + SCRATCH_PLACES + 8 * lane), width) != 0:
+                status = copy_undefined(context, 1 << lane, width)
+                if status != 0:
+                    return status
+    return 0
+
+
+def define_global(context: int, mask: int, width: int) -> int:
+    """Lanes write. A status."""
+    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if any_undefined(marks, offset, width) != 0:
+                fill(marks + offset, 0, width)
+    return 0
+
+
+def update_undefined(context: int, mask: int, width: int) -> int:
+    """Lanes update what is there, which counts as written from then on. A status."""
+    status = read_undefined(context, mask, width)
+    return status if status != 0 else define_global(context, mask, width)
+
+
+# ---- loads and copies whose undefined bytes are followed -------------------------------------------------------------
+
+
+def shadows_from_global(registers: int, record: int, mask: int, context: int) -> int:
+    """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. A status."""
+    places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
+    size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
+    items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
+    reader, bad = load32(record + 4 * (OPERANDS + 6)) | FROM_GLOBAL, 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            clean = any_undefined(marks, offset, size * many) == 0
+            if clean == 0:
+                bad |= 1 << lane
+            for k in range(many):
+                item = items + 4 * ITEM_WORDS * k
+                if load32(item) >= 0:
+                    bits = 0 if clean else undefined_bits_of(marks, offset + size * k, size)
+                    store_lane(registers + load32(item), lane, load32(item + 8), bits)
+                    store_lane(registers + load32(item + 4), lane, 4, 0 if clean else reader)
+    return note_read(context, record, bad, size * many) if bad != 0 and load64(context + 8 * FAULTS) != 0 else 0
+
+
+def bring_undefined(context: int, cta: int, target: int, source: int, size: int, pc: int) -> None:
+    """The instruction at a pc has copied bytes from global to shared memory, both as addresses of this process: they
+    are as undefined there, where that is followed."""
+    marks = load64(context + 8 * GLOBAL_UNDEFINED)
+    if marks == 0 or load64(context + 8 * ORIGINS) == 0:
+        return
+    at = target - load64(context + 8 * SHARED) - load64(context + 8 * SHARED_STRIDE) * cta
+    begin = source - load64(context + 8 * GLOBAL)
+    for word in range((size + 3) // 4):
+        k, many = 4 * word, min(4, size - 4 * word)
+        bits = undefined_bits_of(marks, begin + k, many)
+        if bits != 0:
+            undefine(context, cta, at + k, many, bits)
+            put_origin(context, cta, at + k, many, pc + 1 | FROM_GLOBAL)
+
+
+def undefine_copies(context: int, entry: int, cta: int, due: int) -> None:
+    """The copies of some lanes of an entry of cp.async have landed: as :func:`bring_undefined`."""
+    for lane in range(32 if load64(context + 8 * GLOBAL_UNDEFINED) != 0 else 0):
+        if due >> lane & 1:
+            target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
+            size, pc = load64(entry + 8 * (COPY_SIZE + lane)), load64(entry + 8 * COPY_INSTRUCTION)
+            bring_undefined(context, cta, target, source, size, pc)

@@ -1,0 +1,57 @@
+"""The sizes of a launch: grid, block, cluster and dynamic shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpsan.engine.selection import WARP
+
+__all__ = ["Dim3", "Geometry"]
+
+Dim3 = tuple[int, int, int]
+"""x, y and z, as CUDA writes them."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Grid, block and cluster of a launch, and its dynamic shared memory in bytes."""
+
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3
+    dynamic_smem: int
+    explicit_cluster: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of one CTA."""
+        return -(-self.threads // WARP)
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of one cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    def block_at(self, linear: int) -> Dim3:
+        """The index of the block with that linear index."""
+        return _at(linear, self.grid)
+
+    def thread_at(self, linear: int) -> Dim3:
+        """The index in its block of the thread with that linear index."""
+        return _at(linear, self.block)
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def _at(linear: int, dims: Dim3) -> Dim3:
+    """Coordinates of a linear index, x fastest."""
+    x, y, _ = dims
+    return linear % x, linear // x % y, linear // (x * y)

@@ -1,0 +1,155 @@
+"""Memory spaces: byte buffers with aligned word views, bounds, and the windows of the generic address space.
+
+An address in a register is an offset into its space for shared and local memory (as PTX has it) and an absolute
+address for global memory. Inside the simulator every access is an index into one byte array per space: shared
+memory has one stretch a CTA, local memory one a lane, global memory one a buffer with guard zones between, so that
+running off the end of a buffer never lands in its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpsan.engine.selection import Array, Indices, Mask
+
+__all__ = [
+    "FUNCTION_BASE",
+    "GLOBAL_BASE",
+    "LOCAL_BASE",
+    "POISON",
+    "RANK_SHIFT",
+    "SHARED_BASE",
+    "WINDOW_BITS",
+    "WORDS",
+    "Extent",
+    "Space",
+    "generic_base",
+]
+
+GLOBAL_BASE = 0x7F00_0000_0000
+SHARED_BASE = 0x7B00_0000_0000
+LOCAL_BASE = 0x7900_0000_0000
+FUNCTION_BASE = 0x7700_0000_0000
+"""Where functions have their addresses."""
+WINDOW_BITS = 40
+"""Addresses that agree above this bit lie in the same window of the generic address space."""
+RANK_SHIFT = 24
+"""From this bit on, a shared::cluster address holds the rank of a CTA plus one; 0 is the CTA that uses it."""
+
+POISON = 0xFF
+"""Byte that fills uninitialised memory and registers: NaN in every float type, -1 in every integer type."""
+
+WORDS: dict[int, np.dtype[np.generic]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),  # never computed with: NumPy's only native 16-byte element that gathers fast
+}
+"""The element of a view by the width of an access in bytes."""
+_NEAR = 1 << 30
+_SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A named stretch of a space, in byte indices: a buffer of global memory.
+
+    ``shape`` and ``itemsize`` are those of the array in it, where the launch names that.
+    """
+
+    name: str
+    begin: int
+    end: int
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
+
+
+class Space:
+    """One memory space as bytes, with a view for each access width.
+
+    Parameters
+    ----------
+    name : str
+        ``global``, ``shared`` or ``local``.
+    size : int
+        Bytes in all.
+    limit : int
+        Bytes that one CTA (shared) or lane (local) may address; for global memory, the whole arena.
+    extents : sequence of Extent
+        Where accesses are allowed, sorted; for shared and local memory the limit decides.
+    data : ndarray of uint8, optional
+        Memory that is there already: a multiple of 16 bytes, aligned to 16.
+    """
+
+    def __init__(
+        self, name: str, size: int, limit: int, extents: Sequence[Extent] = (), data: Array | None = None
+    ) -> None:
+        self.name = name
+        self.limit = limit
+        self.undefined: Array | None = None
+        """Of global memory, where that is looked for: for each byte 1 as long as nobody has written it, uint8."""
+        self.data: Array = _fresh(size) if data is None else data
+        self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
+        self.set_extents(extents)
+
+    def set_extents(self, extents: Sequence[Extent]) -> None:
+        """Allow accesses in these stretches, sorted, and nowhere else."""
+        self.extents = tuple(extents)
+        self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
+        self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
+
+    def load(self, index: Indices, width: int) -> Array:
+        """The words of ``width`` bytes at byte indices ``index``, which are in bounds and aligned."""
+        return self.views[width].take(index >> _SHIFTS[width])
+
+    def store(self, index: Indices, width: int, values: Array) -> None:
+        """Write words; where two lanes name one address, the last lane wins, as hardware may decide."""
+        self.views[width][index >> _SHIFTS[width]] = values
+
+    def fill(self, index: Indices, width: int, byte: int = POISON) -> None:
+        """Set ``width`` bytes at each index to ``byte``."""
+        word = np.frombuffer(bytes([byte]) * width, dtype=WORDS[width])[0]
+        self.views[width][index >> _SHIFTS[width]] = word
+
+    def out_of_bounds(self, offset: Indices, width: int) -> Mask | None:
+        """Which accesses leave every allowed stretch; None if none does. ``offset`` is relative to the CTA or lane."""
+        low, high = int(offset.min()), int(offset.max()) + width
+        if not self.extents:
+            if low >= 0 and high <= self.limit:
+                return None
+            return (offset < 0) | (offset > self.limit - width)
+        if self.holds(low, high - low):
+            return None
+        place = np.searchsorted(self._begins, offset, side="right") - 1
+        bad: Mask = (place < 0) | (offset + width > self._ends[place])
+        return bad if bad.any() else None
+
+    def holds(self, begin: int, size: int) -> bool:
+        """Whether one stretch has these bytes."""
+        place = int(np.searchsorted(self._begins, begin, side="right")) - 1
+        return place >= 0 and begin + size <= int(self._ends[place])
+
+    def extent_near(self, offset: int) -> Extent | None:
+        """The stretch that holds ``offset`` or is nearest to it, for messages; None if all are 1 GiB away or more."""
+
+        def distance(extent: Extent) -> int:
+            return max(extent.begin - offset, offset - extent.end + 1, 0)
+
+        nearest = min(self.extents, key=distance, default=None)
+        return nearest if nearest is not None and distance(nearest) < _NEAR else None
+
+
+def _fresh(size: int) -> Array:
+    """Bytes with room for a view of the widest word, and for one access at the end."""
+    raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
+    skip = -raw.ctypes.data % 16
+    return raw[skip : skip + len(raw) // 16 * 16 - 16]
+
+
+def generic_base(space: str) -> int:
+    """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
+    return {"global": 0, "const": 0, "local": LOCAL_BASE}.get(space, SHARED_BASE)

@@ -1,0 +1,90 @@
+"""What a launch comes to before it runs, and the checks of the order of accesses that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warpsan.analysis.program import Program
+from warpsan.checks.async_copy import AsyncCheck
+from warpsan.checks.global_history import GlobalHistory
+from warpsan.checks.global_race import GlobalRaceCheck
+from warpsan.checks.mbarrier_init import MbarrierInitCheck
+from warpsan.checks.prerequisites import PrerequisiteCheck
+from warpsan.checks.race import RaceCheck
+from warpsan.engine.machine import Machine, Symbols
+from warpsan.engine.observer import Observer
+from warpsan.engine.selection import Indices
+from warpsan.host.geometry import Geometry
+from warpsan.host.heap import Heap
+from warpsan.numerics.choices import DEFAULT_NUMERICS
+from warpsan.profile.recording import AccessRecorder
+from warpsan.profile.tally import Tally
+from warpsan.ptx.ir import Entry, PtxModule
+from warpsan.report.hazard_log import HazardLog
+
+__all__ = ["Setup", "race_observers"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a launch comes to before it runs: the code, where everything lies, and how it is run and watched.
+
+    ``workspace`` is the address of the grid's workspace in a cooperative launch, and 0 in others. ``chunks`` has the
+    linear indices of the CTAs of each chunk; the rest is as in :func:`~warpsan.launch` and
+    :class:`~warpsan.engine.machine.Machine`.
+    """
+
+    module: PtxModule
+    entry: Entry
+    program: Program
+    geometry: Geometry
+    symbols: Symbols
+    params: bytes
+    workspace: int
+    heap: Heap | None
+    chunks: Sequence[Indices]
+    checks: Sequence[str]
+    counters: bool
+    schedule: str
+    async_mode: str
+    seed: int
+    max_steps: int
+    tracking: bool = False
+    """Whether undefined bytes of memory are followed to where they matter."""
+    looks: bool = False
+    """Whether there are bytes of global memory that nobody has written, and reads of these are looked for."""
+    volatile: str = "sync"
+    watchers: Sequence[AccessRecorder] = ()
+    numerics: str = DEFAULT_NUMERICS
+    reads: str = "latest"
+    resident: bool = False
+    """Whether the native engine runs all blocks of a chunk at once, by turns, so that one may wait for another."""
+    prerequisites: Indices | None = None
+    """Of a launch with programmatic stream serialization, what the kernel before it accesses
+    (:class:`~warpsan.checks.prerequisites.PrerequisiteCheck`)."""
+
+
+def race_observers(
+    setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None, tally: Tally
+) -> list[Observer]:
+    """The checks of the order of accesses that a launch asks for; ``history`` with the ``race`` check."""
+    observers: list[Observer] = []
+    if history is not None:
+        race = RaceCheck(
+            *(machine, log),
+            in_flight="async" not in setup.checks,
+            strict="lanes" in setup.checks,
+            letter="strict" in setup.checks,
+            values="values" in setup.checks,
+            volatile_is_data=setup.volatile == "data",
+            chains=history.chains,
+        )
+        observers += [race, GlobalRaceCheck(machine, log, race, history)]
+        if setup.prerequisites is not None:
+            observers.append(PrerequisiteCheck(machine, log, race.clocks, setup.prerequisites))
+    if "async" in setup.checks:
+        observers.append(AsyncCheck(machine, log, tally))
+    if "strict" in setup.checks:
+        observers.append(MbarrierInitCheck(machine, log))
+    return observers

@@ -1,0 +1,422 @@
+"""Streams and events of a device: which operations come after which, and the races of those that do not.
+
+Operations run when they are issued, one after the other. Two of different streams that no event or synchronisation
+orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
+clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
+
+A launch leaves only the places of its accesses, and of reads wider ones. Where those of two meet, both are run once
+more, in the memory as it was: whether it is a race, and between which instructions, is read from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from warpsan.checks.clocks import ACTOR_SHIFT
+from warpsan.checks.global_history import GlobalHistory, Marks
+from warpsan.engine.machine import source_of
+from warpsan.engine.selection import WARP, Indices, Mask
+from warpsan.host.arena import Arena
+from warpsan.host.geometry import Dim3
+from warpsan.host.launch import Executed
+from warpsan.host.memory import GLOBAL_BASE
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.names import short_name
+from warpsan.report.hazards import ConflictingAccess, Hazard
+
+__all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
+
+_USUALLY = "usually a missing event or a missing synchronisation between the streams"
+_HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
+_SEVERAL = 0xFFFFFFFF
+_LOOKED_AT_FIRST, _ALL = 1 << 14, 1 << 62
+"""Bytes that two operations may both access in which a race is looked for, and then."""
+
+Clock = dict[int, int]
+"""For each stream, how many of its operations come before."""
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for stream, count in other.items():
+        clock[stream] = max(clock.get(stream, 0), count)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Stretches of global memory in the order of their addresses, each with the access that was the last to it.
+
+    Attributes
+    ----------
+    begins, ends : ndarray of int64
+        Byte indices.
+    pcs, owners, tags : ndarray of int64
+        Of an access of a kernel: its pc, its block + 1 and its warp's tag; -1 in a copy.
+    """
+
+    begins: Indices
+    ends: Indices
+    pcs: Indices
+    owners: Indices
+    tags: Indices
+
+    @staticmethod
+    def of_marks(marks: Marks, end: int) -> Runs:
+        """What a launch left in its history of the first ``end`` bytes."""
+        many = end // marks.owner.granule
+        owner, tag, pc = (shadow.words()[:many] for shadow in (marks.owner, marks.tag, marks.pc))
+        there = np.flatnonzero(owner)
+        if not len(there):
+            return Runs(*(np.empty(0, np.int64) for _ in range(5)))
+        breaks = np.flatnonzero((np.diff(there) != 1) | (np.diff(pc[there].astype(np.int64)) != 0))
+        first = there[np.concatenate([[0], breaks + 1])]
+        last = there[np.concatenate([breaks, [len(there) - 1]])]
+        granule = marks.owner.granule
+        picked = (values[first].astype(np.int64) for values in (pc, owner, tag))
+        return Runs(first * granule, (last + 1) * granule, *picked)
+
+    @staticmethod
+    def of_stretches(stretches: Indices) -> Runs:
+        """Stretches [n, 2] of which nothing is kept but where they are."""
+        none = np.full(len(stretches), -1, np.int64)
+        return Runs(stretches[:, 0], stretches[:, 1], none, none, none)
+
+    @staticmethod
+    def of_bytes(begins: int | Indices, size: int) -> Runs:
+        """The stretches that a copy accesses, of ``size`` bytes each."""
+        begins = np.atleast_1d(np.asarray(begins, np.int64))
+        none = np.full(len(begins), -1, np.int64)
+        return Runs(begins, begins + size, none, none, none)
+
+    @staticmethod
+    def of_all(several: Sequence[Runs]) -> Runs:
+        """The stretches that any of these have, of which nothing is kept but where they are."""
+        bounds = np.unique(np.concatenate([bound for runs in several for bound in (runs.begins, runs.ends)]))
+        inside = np.any([runs.has(bounds) for runs in several], axis=0)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[inside[:-1]])
+
+    @property
+    def stretches(self) -> Indices:
+        """From and to [n, 2]."""
+        return np.stack([self.begins, self.ends], axis=1)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return int((self.ends - self.begins).sum())
+
+    def has(self, places: Indices) -> Mask:
+        """Which of these bytes are in a stretch."""
+        before = np.searchsorted(self.begins, places, side="right") - 1
+        inside: Mask = (before >= 0) & (places < np.append(self.ends, 0)[before])
+        return inside
+
+    def shared(self, other: Runs) -> Runs:
+        """The stretches that both have."""
+        bounds = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
+        both = self.has(bounds) & other.has(bounds)
+        return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[both[:-1]])
+
+    def first(self, most: int) -> Runs:
+        """The first stretches, of not much more than so many bytes in all."""
+        many = int(np.searchsorted(np.cumsum(self.ends - self.begins), most)) + 1
+        ends = np.minimum(self.ends[:many], self.begins[:many] + most)
+        return Runs.of_stretches(np.stack([self.begins[:many], ends], axis=1))
+
+    def meeting(self, other: Runs) -> tuple[int, int] | None:
+        """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
+        if not len(self.begins) or not len(other.begins):
+            return None
+        place = np.searchsorted(other.ends, self.begins, side="right")
+        inside = np.minimum(place, len(other.begins) - 1)
+        meets = np.flatnonzero((place < len(other.begins)) & (other.begins[inside] < self.ends))
+        return (int(meets[0]), int(inside[meets[0]])) if len(meets) else None
+
+
+@dataclass
+class StreamOperation:
+    """A launch, copy or fill that was issued to a stream.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    reads, writes, atomics : Runs, optional
+    instruction : function
+        The instruction at a pc.
+    place : function
+        The block and the first thread of the warp of an owner and a tag, and the warp's number; None where there are
+        several.
+    at : str
+        ``file:line`` of the host's code that issued it, if that is known.
+    again : function, optional
+        Of a launch of which only the places are there: the same with its accesses to stretches [n, 2] of bytes.
+    snapshot_bytes : int
+        Bytes that this function keeps.
+    """
+
+    name: str
+    reads: Runs | None = None
+    writes: Runs | None = None
+    atomics: Runs | None = None
+    instruction: Callable[[int], Instruction] | None = None
+    source: Callable[[Instruction], str] = field(default=lambda instruction: "")
+    place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
+    at: str = ""
+    again: Callable[[Indices], StreamOperation] | None = None
+    snapshot_bytes: int = 0
+    stream: int = 0
+    index: int = 0
+    _known: tuple[Runs, StreamOperation] | None = None
+    """The last stretches that ``again`` was given, and what it has found out."""
+
+    def prerequisites(self) -> Indices | None:
+        """What a launch accesses: bytes from and to, and whether it writes there [n, 3]; None for a copy or a fill."""
+        if self.instruction is None:
+            return None
+        parts = [np.empty((0, 3), np.int64)]
+        for runs, writes in ((self.reads, 0), (self.writes, 1), (self.atomics, 1)):
+            if runs is not None:
+                parts.append(np.stack([runs.begins, runs.ends, np.full(len(runs.begins), writes)], axis=1))
+        return np.concatenate(parts)
+
+    def accesses_to(self, places: Runs) -> StreamOperation:
+        """The operation with its accesses to these stretches at least, if only their places are there: else itself."""
+        if self.again is None:
+            return self
+        if self._known is None or self._known[0].shared(places).size < places.size:
+            known = [places] if self._known is None else [places, self._known[0]]
+            wanted = Runs.of_all(known)
+            self._known = wanted, self.again(wanted.stretches)
+        return self._known[1]
+
+    def keep_all(self) -> None:
+        """Find out all of its accesses, if only their places are there, and keep them in place of the memory."""
+        stretches = self.prerequisites()
+        if self.again is not None and stretches is not None:
+            whole = self.again(stretches[:, :2])
+            self.reads, self.writes, self.atomics = whole.reads, whole.writes, whole.atomics
+            self.again, self.snapshot_bytes = None, 0
+
+    def access(self, runs: Runs, number: int, stream: str) -> ConflictingAccess:
+        """One of its stretches as a conflicting access."""
+        note = f"{self.name} in {stream}"
+        if self.instruction is None:
+            return ConflictingAccess(self.name, -1, 0, self.at, note=f"in {stream}")
+        instruction = self.instruction(int(runs.pcs[number]))
+        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        block, warp = (place[0], place[1]) if place is not None else (None, None)
+        source = self.source(instruction)
+        return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, None, note)
+
+    def hazard(self, what: str, runs: Runs, number: int, other: ConflictingAccess, where: str, stream: str) -> Hazard:
+        """A race of one of its stretches."""
+        text = what.replace("{other}", str(other))
+        usually = _USUALLY if stream else _HOST_USUALLY
+        parts = f"{what}, {where}", usually
+        if self.instruction is None:
+            actor = f"{self.name} in {stream}" if stream else self.name
+            message = f"race: {actor} {text}, {where}{f' ({self.at})' if self.at else ''}; {usually}"
+            return Hazard("race", message, -1, 0, self.at, (0, 0, 0), (0, 0, 0), other, actor, *parts)
+        instruction = self.instruction(int(runs.pcs[number]))
+        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        block, _, thread = place if place is not None else ((0, 0, 0), 0, (0, 0, 0))
+        source = self.source(instruction)
+        at = f"{source}, PTX line {instruction.line}" if source else f"PTX line {instruction.line}"
+        message = (
+            f"race: {text}, {where} ({instruction.text} at {at}; block {block}, thread {thread}; {self.name} in "
+            f"{stream}); {usually}"
+        )
+        where_it_ran = block, thread, other, instruction.text
+        return Hazard("race", message, instruction.pc, instruction.line, source, *where_it_ran, *parts)
+
+
+def launch_operation(executed: Executed, end: int, history: GlobalHistory | None = None) -> StreamOperation:
+    """The operation that a launch was, with its accesses to the first ``end`` bytes: those of a history, or their
+    places alone."""
+    code, module, geometry = executed.code, executed.module, executed.geometry
+    operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
+    operation.source = lambda instruction: source_of(module, instruction)
+
+    def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
+        if owner == _SEVERAL or tag >> int(ACTOR_SHIFT) >= 2 * geometry.warps * geometry.cluster_size:  # a copy's
+            return None
+        warp = (tag >> int(ACTOR_SHIFT)) % geometry.warps
+        return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
+
+    operation.place = place
+    touched, again = executed.touched, executed.again
+    if history is not None:
+        operation.reads, operation.writes, operation.atomics = (
+            Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
+        )
+    elif touched is not None:
+        operation.reads, operation.writes, operation.atomics = (
+            Runs.of_stretches(each[each[:, 0] < end]) for each in (touched.reads, touched.writes, touched.updates)
+        )
+        if again is not None:
+            operation.snapshot_bytes = end
+            operation.again = lambda places: launch_operation(executed, end, again(places))
+    return operation
+
+
+_RULES = (
+    ("writes", "writes", "overwrites what {other} wrote"),
+    ("writes", "reads", "overwrites what {other} reads"),
+    ("writes", "atomics", "overwrites what {other} updates"),
+    ("reads", "writes", "reads what {other} wrote"),
+    ("reads", "atomics", "reads what {other} updates"),
+    ("atomics", "writes", "updates what {other} wrote"),
+    ("atomics", "reads", "updates what {other} reads"),
+)
+"""Accesses of a later and an earlier operation that conflict."""
+
+
+def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> tuple[int, int] | None:
+    """The numbers of the first of one operation's stretches of one kind, and of one of another's, that share bytes."""
+    runs: Runs | None = getattr(later, mine)
+    before: Runs | None = getattr(earlier, others)
+    return runs.meeting(before) if runs is not None and before is not None else None
+
+
+def _shared(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> Runs:
+    """The stretches that accesses of one kind of an operation share with those of a kind of another one."""
+    runs: Runs | None = getattr(later, mine)
+    before: Runs | None = getattr(earlier, others)
+    return Runs.of_bytes(np.empty(0, np.int64), 0) if runs is None or before is None else runs.shared(before)
+
+
+class Streams:
+    """All streams of a device, and the operations that others may still run beside."""
+
+    def __init__(self, arena: Arena, *, host_shares: bool = False) -> None:
+        self.arena, self.host_shares = arena, host_shares
+        self.host: Clock = {}
+        self.overlaps = False
+        """Whether there is code for launches that begin while the one before in their stream runs."""
+        self.default = Stream(self, 0, blocking=True)
+        self.all = [self.default]
+        self.pending: list[StreamOperation] = []
+
+    def create(self, *, blocking: bool) -> Stream:
+        """A new stream: it comes after what the host has waited for."""
+        stream = Stream(self, len(self.all), blocking=blocking)
+        self.all.append(stream)
+        return stream
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes that are kept to find out the accesses of launches whose places are known."""
+        return sum(each.snapshot_bytes for each in self.pending)
+
+    @property
+    def needs_accesses(self) -> bool:
+        """Whether operations may run beside each other at all."""
+        return self.host_shares or len(self.all) > 1
+
+    def begin(self, stream: Stream) -> None:
+        """An operation is issued: what it comes after."""
+        _join(stream.clock, self.host)
+        for other in self.all:
+            implicit = stream.blocking and other.blocking and (stream is self.default or other is self.default)
+            if other is not stream and implicit:
+                _join(stream.clock, other.clock)
+
+    def add(self, stream: Stream, operation: StreamOperation) -> list[Hazard]:
+        """The operation has run: its races with earlier ones that it does not come after."""
+        operation.stream, operation.index = stream.number, stream.clock.get(stream.number, 0) + 1
+        hazards: dict[tuple[int, str], Hazard] = {}
+        for earlier in self.pending:
+            if earlier.index > stream.clock.get(earlier.stream, 0):
+                for hazard in self._races(operation, earlier):
+                    hazards.setdefault((hazard.pc, hazard.kind), hazard)
+        stream.clock[stream.number] = operation.index
+        stream.last = operation.prerequisites() if self.overlaps else None
+        self.pending = [each for each in (*self.pending, operation) if self._unordered_somewhere(each)]
+        return list(hazards.values())
+
+    def _unordered_somewhere(self, operation: StreamOperation) -> bool:
+        if operation.index <= self.host.get(operation.stream, 0):
+            return False
+        return self.host_shares or any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
+
+    def host_races(self, operation: StreamOperation) -> list[Hazard]:
+        """The races of an access of the host's with what it has not waited for."""
+        hazards = [
+            hazard
+            for earlier in self.pending
+            if earlier.index > self.host.get(earlier.stream, 0)
+            for hazard in self._races(operation, earlier, stream="")
+        ]
+        return hazards[:1]
+
+    def pending_stretches(self) -> tuple[Indices, Indices]:
+        """What operations that the host has not waited for read, and what they write: addresses from and to [n, 2]."""
+        stretches: tuple[list[Indices], list[Indices]] = ([np.empty((0, 2), np.int64)], [np.empty((0, 2), np.int64)])
+        for each in self.pending:
+            if each.index > self.host.get(each.stream, 0):
+                for runs, out in zip((each.reads, each.writes, each.atomics), (0, 1, 1), strict=True):
+                    if runs is not None:
+                        stretches[out].append(GLOBAL_BASE + np.stack([runs.begins, runs.ends], axis=1))
+        return np.concatenate(stretches[0]), np.concatenate(stretches[1])
+
+    def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
+        issued = self.all[later.stream].name if stream is None else stream
+        others_stream, rules = self.all[earlier.stream].name, list(_RULES)
+        for most in (_LOOKED_AT_FIRST, _ALL):  # mostly the first places show a race
+            shared = [_shared(later, mine, earlier, others).first(most) for mine, others, _ in rules]
+            if not any(each.size for each in shared):
+                return
+            places = Runs.of_all(shared)
+            seen, before_it = later.accesses_to(places), earlier.accesses_to(places)
+            for (mine, others, what), mine_places in zip(tuple(rules), shared, strict=True):
+                runs, before = getattr(seen, mine), getattr(before_it, others)
+                met = _meeting(seen, mine, before_it, others)
+                if met is None:
+                    continue
+                begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
+                if begin >= mine_places.ends.max(initial=0):
+                    continue  # there may be one before
+                rules.remove((mine, others, what))
+                other = before_it.access(before, met[1], others_stream)
+                extent = self.arena.extent_of(GLOBAL_BASE + begin)
+                where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
+                yield seen.hazard(what, runs, met[0], other, where, issued)
+
+
+class Stream:
+    """A stream of operations, each of which comes after those before it. Made by :meth:`Device.stream`."""
+
+    def __init__(self, streams: Streams, number: int, *, blocking: bool) -> None:
+        self._streams, self.number, self.blocking = streams, number, blocking
+        self.clock: Clock = {}
+        self.last: Indices | None = None
+        """What the last operation accesses, if that is a launch (:meth:`StreamOperation.prerequisites`) which the next
+        one may overlap."""
+        self.name = f"stream {number}" if number else "the default stream"
+
+    def record(self) -> Event:
+        """An event behind everything that was issued to the stream so far."""
+        return Event(self._streams, dict(self.clock))
+
+    def wait(self, event: Event) -> None:
+        """What is issued from now on comes after the event."""
+        _join(self.clock, event.clock)
+
+    def synchronize(self) -> None:
+        """The host waits for everything that was issued to the stream so far."""
+        _join(self._streams.host, self.clock)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point in the work of a stream. Made by :meth:`Stream.record`."""
+
+    _streams: Streams
+    clock: Clock
+
+    def synchronize(self) -> None:
+        """The host waits for it."""
+        _join(self._streams.host, self.clock)

@@ -1,0 +1,25 @@
+"""Counters of a simulated launch, recorded accesses and their pictures."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warpsan.engine.selection import WARP as WARP
+    from warpsan.profile.counters import Counters as Counters
+    from warpsan.profile.counters import InstructionCount as InstructionCount
+    from warpsan.profile.pictures import AccessPicture as AccessPicture
+    from warpsan.profile.pictures import access_pictures as access_pictures
+    from warpsan.profile.recording import AccessRecorder as AccessRecorder
+    from warpsan.profile.recording import RecordedAccess as RecordedAccess
+    from warpsan.profile.tally import SECTOR as SECTOR
+else:
+    from warpsan.exports import exports
+
+    __getattr__, __all__ = exports(
+        {
+            "warpsan.engine.selection": ["WARP"],
+            "warpsan.profile.counters": ["Counters", "InstructionCount"],
+            "warpsan.profile.pictures": ["AccessPicture", "access_pictures"],
+            "warpsan.profile.recording": ["AccessRecorder", "RecordedAccess"],
+            "warpsan.profile.tally": ["SECTOR"],
+        }
+    )

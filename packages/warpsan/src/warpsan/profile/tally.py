@@ -1,0 +1,79 @@
+"""What a launch adds up while it runs: arrays, so that what several processes have counted can be added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from warpsan.analysis.program import Program
+from warpsan.engine.selection import Array
+from warpsan.ptx.ir import Entry
+
+__all__ = ["SECTOR", "Tally"]
+
+SECTOR = 32
+"""Bytes of a sector: what global memory is read and written in."""
+
+
+class Tally:
+    """Sums over the chunks of a launch.
+
+    Parameters
+    ----------
+    entry, program : the entry, and its blocks
+    size : int
+        Bytes of global memory.
+    ctas : int
+        CTAs of the grid.
+    warps_per_cta : int
+    traffic : bool
+        Whether memory traffic, and what each CTA runs, is counted; if not, their arrays are empty.
+    zeros : function
+        Makes an array of a shape and a dtype.
+
+    Attributes
+    ----------
+    steps : ndarray of int64 [1]
+        Vector steps.
+    lanes, warps : ndarray of int64 [blocks of the program]
+        How many have run each block.
+    sectors, wavefronts : ndarray of int64 [instructions, 2]
+        Of global and of shared memory, that accesses took; and that they would have taken at best.
+    touched : ndarray of bool [2, sectors]
+        Sectors of global memory that were read, and written.
+    issued : ndarray of int64 [CTAs of the grid]
+        Warp instructions that each CTA has run.
+    by_warp : ndarray of int64 [warps of a CTA, blocks of the program]
+        How often each block was run by the warps of that number, of all CTAs.
+    unwaited : ndarray of int64 [instructions]
+        With the ``async`` check, copies of threads that ended without a wait for them.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        program: Program,
+        size: int,
+        ctas: int,
+        warps_per_cta: int,
+        *,
+        traffic: bool,
+        zeros: Callable[[tuple[int, ...], Any], Array] = np.zeros,
+    ) -> None:
+        blocks, code = len(program.blocks), len(entry.instructions) if traffic else 0
+        self.steps = zeros((1,), np.int64)
+        self.lanes, self.warps = zeros((2, blocks), np.int64)
+        self.sectors, self.wavefronts = zeros((2, code, 2), np.int64)
+        self.touched = zeros((2, size // SECTOR + 1 if traffic else 0), np.bool_)
+        self.issued = zeros((ctas if traffic else 0,), np.int64)
+        self.unwaited = zeros((len(entry.instructions),), np.int64)
+        self.by_warp = zeros((warps_per_cta, blocks if traffic else 0), np.int64)
+
+    def add(self, other: Tally) -> None:
+        """Add what another process has counted."""
+        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued", "by_warp", "unwaited"):
+            mine = getattr(self, name)
+            mine += getattr(other, name)
+        self.touched |= other.touched

@@ -1,0 +1,166 @@
+"""Arguments of a launch from their bytes: numbers, the buffers that addresses are of, structures with both in them."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from warpsan.host.memory import GLOBAL_BASE
+from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap
+from warpsan.program.state import Allocation
+from warpsan.ptx.ir import Param
+
+__all__ = ["described_argument", "element_types"]
+
+_TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "__half": "float16",
+    "__nv_bfloat16": "bfloat16",
+    "char": "int8",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "uint8",
+    "short": "int16",
+    "unsigned short": "uint16",
+    "int": "int32",
+    "unsigned int": "uint32",
+    "long": "int64",
+    "unsigned long": "uint64",
+    "long long": "int64",
+    "unsigned long long": "uint64",
+    "cutlass::half_t": "float16",
+    "cutlass::bfloat16_t": "bfloat16",
+}
+_ALIGN = 8
+_MAP_ALIGN = 64
+
+Finder = Callable[[int], Allocation | None]
+
+
+def element_types(name: str, count: int) -> list[str]:
+    """The element type of each pointer among ``count`` parameters, by a demangled name; ``uint8`` where it is none.
+
+    A number's type is there with a ``=`` in front: ``=int32``.
+    """
+    begin = _parameters_at(name)
+    parts = _split(name[begin + 1 : name.rfind(")")]) if begin >= 0 else []
+    if len(parts) != count:
+        return ["uint8"] * count
+    types = []
+    for part in parts:
+        bare = re.sub(r"\b(const|volatile|__restrict__?)\b", " ", part).strip()
+        pointer = bare.endswith("*")
+        known = _TYPES.get(" ".join(bare.rstrip("* ").split()))
+        types.append((known if pointer else f"={known}") if known else "uint8")
+    return types
+
+
+def _parameters_at(name: str) -> int:
+    """Where the parameters of a demangled function begin; -1 if it has none."""
+    depth, begin = 0, -1
+    for place, character in enumerate(name):
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth -= 1
+        elif character == "(" and depth == 0 and not name.startswith("(anonymous", place):
+            begin = place
+            break
+    return begin
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<([{") - (character in ">)]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def described_argument(param: Param, raw: bytes, type_: str, allocation_at: Finder, names: Mapping[int, str]) -> Any:
+    """An argument as a launch file has it.
+
+    Parameters
+    ----------
+    param : Param
+    raw : bytes
+        As the program passed it.
+    type_ : str
+        Of :func:`element_types`.
+    allocation_at : function
+        The allocation that an address lies in.
+    names : mapping
+        The names of buffers by their addresses.
+    """
+    if param.size != param.type.bytes:
+        return _structure(raw, allocation_at, names)
+    value = int.from_bytes(raw, "little")
+    if param.size == 8 and not param.type.is_float and value >= GLOBAL_BASE:
+        reference = _reference(value, allocation_at, names)
+        if reference is not None:
+            return reference
+    if param.type.is_float or type_ in ("=float32", "=float64"):
+        code = {2: "<e", 4: "<f", 8: "<d"}[param.size]
+        number = struct.unpack(code, raw)[0]
+        return number if math.isfinite(number) else {"bytes": raw.hex()}
+    if type_.startswith("=int") and value >> (8 * param.size - 1):
+        return value - (1 << 8 * param.size)
+    return value
+
+
+def _reference(value: int, allocation_at: Finder, names: Mapping[int, str]) -> Any:
+    """The buffer that an address is of, or None."""
+    allocation = allocation_at(value) or allocation_at(value - 1)  # that behind the last byte is of it, too
+    if allocation is None or allocation.address not in names:
+        return None
+    name, offset = names[allocation.address], value - allocation.address
+    return {"buffer": name, "offset": offset} if offset else name
+
+
+def _structure(raw: bytes, allocation_at: Finder, names: Mapping[int, str]) -> dict[str, Any]:
+    """A structure with the addresses and tensor maps in it named."""
+    items: dict[str, Any] = {}
+    at = 0
+    while at + _ALIGN <= len(raw):
+        described, size = None, _ALIGN
+        if at % _MAP_ALIGN == 0 and at + DESCRIPTOR_BYTES <= len(raw):
+            described = _map(raw[at : at + DESCRIPTOR_BYTES], allocation_at, names)
+            size = DESCRIPTOR_BYTES if described is not None else _ALIGN
+        value = int.from_bytes(raw[at : at + _ALIGN], "little")
+        if described is None and value >= GLOBAL_BASE:
+            described = _reference(value, allocation_at, names)
+        if described is not None:
+            items[str(at)] = described
+        at += size
+    if not items:
+        return {"bytes": raw.hex()}
+    return {"struct": {"size": len(raw), "data": raw.hex(), "items": items}}
+
+
+def _map(raw: bytes, allocation_at: Finder, names: Mapping[int, str]) -> dict[str, Any] | None:
+    """A tensor map, or None if the bytes are none."""
+    placed = PlacedMap.read(raw)
+    allocation = allocation_at(GLOBAL_BASE + placed.begin) if placed is not None else None
+    if placed is None or allocation is None or allocation.address not in names:
+        return None
+    tiling = placed.map
+    facts: dict[str, Any] = {
+        "buffer": names[allocation.address],
+        "box": list(tiling.box[::-1]),
+        "swizzle": tiling.swizzle,
+        "shape": list(tiling.dims[::-1]),
+        "strides": list(tiling.strides[::-1]),
+        "element_strides": list(tiling.steps[::-1]),
+        "oob_fill": tiling.oob_fill,
+        "dtype": tiling.dtype.name,
+    }
+    offset = GLOBAL_BASE + placed.begin - allocation.address
+    return {"map": facts | ({"offset": offset} if offset else {})}

@@ -1,0 +1,145 @@
+"""An instruction's modifiers, taken one by one: one that nobody takes is refused, so none is ignored silently.
+
+Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation (PTX
+ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority"); they are accepted by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from warpsan.errors import UnsupportedInstruction
+from warpsan.ptx.ir import Instruction, Operand
+from warpsan.ptx.types import TYPES, PtxType
+
+__all__ = ["Mods", "find_handler", "registering", "require", "take_memory_mods", "take_space", "unknown_register"]
+
+_Entry = TypeVar("_Entry")
+
+_HINTS = (
+    *("weak", "volatile", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys"),
+    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
+    *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"),
+    *("L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first"),
+)
+
+_NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
+_WITHOUT_VALUE = {
+    **dict.fromkeys(("%clock", "%globaltimer"), "a clock, which counts steps here, is read with mov"),
+    "%pm": _NO_TIME,
+    **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
+}
+"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
+
+
+def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
+    """What a table has for the longest beginning of an instruction's text."""
+    key = instruction.text
+    while key and key not in table:
+        key = key.rpartition(".")[0]
+    return table.get(key)
+
+
+def registering(table: dict[str, _Entry]) -> Callable[..., Callable[[_Entry], _Entry]]:
+    """A decorator that puts a handler into a table, for opcodes, or for those of their forms that begin with these
+    modifiers: its arguments."""
+
+    def register(*names: str) -> Callable[[_Entry], _Entry]:
+        def add(handler: _Entry) -> _Entry:
+            for name in names:
+                assert name not in table, f"two handlers for {name}"
+                table[name] = handler
+            return handler
+
+        return add
+
+    return register
+
+
+class Mods:
+    """An instruction's modifiers, to be taken one by one; the rest at the end is unsupported."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self.left = list(instruction.mods)
+
+    def flag(self, name: str) -> bool:
+        """True, and taken, if the modifier is there."""
+        if name in self.left:
+            self.left.remove(name)
+            return True
+        return False
+
+    def choice(self, names: Iterable[str], default: str | None = None) -> str:
+        """The one of ``names`` that is there; the default if none is, or unsupported without a default."""
+        for name in names:
+            if self.flag(name):
+                return name
+        if default is None:
+            raise self.unsupported(f"expected one of {', '.join('.' + name for name in names)}")
+        return default
+
+    def type(self) -> PtxType:
+        """The next type suffix, from the left."""
+        for name in self.left:
+            if name in TYPES:
+                self.left.remove(name)
+                return TYPES[name]
+        raise self.unsupported("expected a modelled type")
+
+    def done(self) -> None:
+        """Raise UnsupportedInstruction if a modifier was not taken."""
+        if self.left:
+            raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
+
+    def operands(self, sources: int) -> tuple[Operand, ...]:
+        """A destination and so many sources; unsupported if there are others."""
+        if len(self.instruction.operands) != 1 + sources:
+            raise self.unsupported(f"expected {sources} source operands")
+        return self.instruction.operands
+
+    def only(self, *names: str) -> None:
+        """Take these modifiers, all of which must be there, and nothing else."""
+        for name in names:
+            self.choice((name,))
+        self.done()
+
+    def unsupported(self, why: str) -> UnsupportedInstruction:
+        """The exception for this instruction."""
+        return UnsupportedInstruction(f"{self.instruction.text}: {why}", self.instruction.line)
+
+
+def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:
+    """Refuse a type that the instruction does not have.
+
+    Raises
+    ------
+    UnsupportedInstruction
+        If ``type_`` is not among ``names``.
+    """
+    if type_.name not in names:
+        raise mods.unsupported(f"expected one of {', '.join('.' + name for name in names)}, not .{type_.name}")
+
+
+def take_memory_mods(mods: Mods) -> None:
+    """Take the modifiers that change no value here."""
+    for hint in _HINTS:
+        mods.flag(hint)
+
+
+def take_space(mods: Mods) -> str:
+    """The state space of an access: global, shared, shared::cluster, local, const, param or generic."""
+    if mods.flag("shared::cta"):
+        return "shared"
+    if mods.flag("shared::cluster"):
+        return "shared::cluster"
+    if mods.flag("param::entry") or mods.flag("param::func"):
+        return "param"
+    return mods.choice(("global", "shared", "local", "const", "param"), default="generic")
+
+
+def unknown_register(name: str) -> str:
+    """What is said of a register that is not modelled."""
+    why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
+    return f"register {name} is not modelled{why}"

@@ -1,0 +1,169 @@
+"""One record for each opcode: what is true of its instructions whatever their operands are.
+
+Parser, program, checks, counters and both engines ask here; so does docs/instructions.md. What depends on modifiers too
+is asked of the instruction, by functions of those modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warpsan.ptx.ir import Instruction
+
+__all__ = ["OPCODES", "Opcode", "ends_block", "in_async_proxy", "opcode_of", "updates_memory"]
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """The facts about an opcode.
+
+    Attributes
+    ----------
+    section : str
+        Of the PTX ISA manual.
+    pipe : str
+        The kind of unit that executes it; empty where that goes by the type, ``space`` where by the state space.
+    ends : tuple of str
+        The first modifiers of the forms that end a basic block; an empty one stands for every form.
+    goes_on : bool
+        Whether control goes on behind it, without a guard.
+    lanes : {"each", "warp", "members"}
+        Whether each lane executes it for itself, whole warps, or the lanes that its last operand names as a mask.
+    writes : bool
+        Whether its first operand, if that is a register, is a result; ``.red`` forms have one always.
+    undefined : {"computed", "used", "followed"}
+        What an undefined operand does: it makes the result undefined, it matters at once, or it can be followed element
+        by element.
+    moves : int
+        Of how many sources it moves bits to its result, unchanged; 0 if it computes.
+    passes_pointers : bool
+        Whether a result may be a pointer into the buffer of a source.
+    effects : bool
+        Whether it does more than to compute registers.
+    memory : {"", "load", "store", "update"}
+        How it accesses memory for each lane.
+    async_proxy : tuple of str
+        Modifiers of the forms that access shared memory in the async proxy; an empty one stands for every form.
+    """
+
+    section: str
+    pipe: str = ""
+    ends: tuple[str, ...] = ()
+    goes_on: bool = True
+    lanes: str = "each"
+    writes: bool = True
+    undefined: str = "computed"
+    moves: int = 0
+    passes_pointers: bool = False
+    effects: bool = False
+    memory: str = ""
+    async_proxy: tuple[str, ...] = ()
+
+
+OPCODES: dict[str, Opcode] = {}
+
+_INTEGER, _EXTENDED = "Integer Arithmetic Instructions", "Extended-Precision Integer Arithmetic Instructions"
+_NUMBERS, _FLOAT = "Integer Arithmetic and Floating-Point Instructions", "Floating-Point Instructions"
+_COMPARE, _LOGIC = "Comparison and Selection Instructions", "Logic and Shift Instructions"
+_MOVE, _CONTROL = "Data Movement and Conversion Instructions", "Control Flow Instructions"
+_ASYNC = "Data Movement and Conversion Instructions: Asynchronous copy"
+_SYNCHRONISE = "Parallel Synchronization and Communication Instructions"
+_WARP_MATRIX, _GROUP_MATRIX = "Warp-Level Matrix Instructions", "Asynchronous Warpgroup-Level Matrix Instructions"
+_VIDEO, _OTHERS = "Video Instructions: SIMD", "Miscellaneous Instructions"
+
+_EVERY = ("",)
+
+
+def _add(record: Opcode, *names: str) -> None:
+    for name in names:
+        assert name not in OPCODES, f"two records for {name}"
+        OPCODES[name] = record
+
+
+_add(Opcode(_NUMBERS), "abs", "div", "max", "min", "mul", "neg")
+_add(Opcode(_NUMBERS, passes_pointers=True), "add", "sub", "mad")
+_add(Opcode(_INTEGER), "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "dp2a", "dp4a", "fns", "mad24", "mul24", "popc")
+_add(Opcode(_INTEGER), "rem", "sad", "szext")
+_add(Opcode(_EXTENDED), "addc", "madc", "subc")
+_add(Opcode(_FLOAT), "copysign", "fma", "testp")
+_add(Opcode(_FLOAT, pipe="special"), "cos", "ex2", "lg2", "rcp", "rsqrt", "sin", "sqrt", "tanh")
+_add(Opcode(_COMPARE), "set", "setp", "slct")
+_add(Opcode(_COMPARE, pipe="move", moves=2, passes_pointers=True), "selp")
+_add(Opcode(_LOGIC), "and", "cnot", "lop3", "not", "or", "shf", "xor")
+_add(Opcode(_LOGIC, moves=1), "shl", "shr")
+
+_add(Opcode(_MOVE, pipe="move", moves=1, passes_pointers=True), "mov")
+_add(Opcode(_MOVE, pipe="move", passes_pointers=True), "cvta")
+_add(Opcode(_MOVE, pipe="move", moves=2), "prmt")
+_add(Opcode(_MOVE, pipe="convert", moves=1), "cvt")
+_add(Opcode(_MOVE, pipe="space", undefined="used", memory="load"), "ld", "ldu")
+_add(Opcode(_MOVE, pipe="space", writes=False, effects=True, memory="store"), "st")
+_add(Opcode(_MOVE), "applypriority", "createpolicy", "getctarank", "isspacep", "mapa", "prefetch", "prefetchu")
+_add(Opcode(_MOVE, effects=True), "discard")
+_add(Opcode(_MOVE, pipe="warp", lanes="members", moves=1), "shfl")
+_add(Opcode(_MOVE, undefined="used", effects=True), "tensormap")
+_add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, async_proxy=("bulk",)), "cp")
+
+_add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False), "bra")
+_add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False, effects=True), "brx", "ret")
+_add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, effects=True), "exit")
+# The results of a call are written when the function returns: in its own code no register may take their rows.
+_add(Opcode(_CONTROL, pipe="control", ends=_EVERY, writes=False, effects=True), "call")
+
+_add(
+    Opcode(_SYNCHRONISE, pipe="barrier", ends=_EVERY, writes=False, undefined="used", effects=True),
+    *("bar", "barrier"),
+)
+_add(Opcode(_SYNCHRONISE, writes=False, effects=True), "fence", "griddepcontrol", "membar")
+_add(Opcode(_SYNCHRONISE, pipe="atomic", undefined="used", effects=True, memory="update"), "atom")
+_add(Opcode(_SYNCHRONISE, pipe="atomic", writes=False, effects=True, memory="update"), "red")
+_add(Opcode(_SYNCHRONISE, pipe="warp", lanes="members", undefined="used"), "elect", "match", "redux", "vote")
+_add(Opcode(_SYNCHRONISE, pipe="warp", lanes="warp", undefined="used"), "activemask")
+_add(Opcode(_SYNCHRONISE, pipe="barrier", ends=("try_wait",), undefined="used", effects=True), "mbarrier")
+
+_add(Opcode(_WARP_MATRIX, pipe="tensor", lanes="warp", undefined="followed"), "mma")
+_add(Opcode(_WARP_MATRIX, pipe="tensor", lanes="warp", undefined="used"), "wmma")
+_add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp", undefined="used"), "ldmatrix")
+_add(Opcode(_WARP_MATRIX, pipe="shared", lanes="warp"), "stmatrix")
+_add(Opcode(_WARP_MATRIX, lanes="warp", undefined="followed", moves=1), "movmatrix")
+_GROUP = ("mma_async", "wait_group")
+_add(
+    Opcode(_GROUP_MATRIX, pipe="tensor", ends=_GROUP, lanes="warp", undefined="used", effects=True, async_proxy=_EVERY),
+    "wgmma",
+)
+
+_add(
+    Opcode(_VIDEO),
+    *(f"{name}{lanes}" for name in ("vabsdiff", "vadd", "vavrg", "vmax", "vmin", "vsub") for lanes in (2, 4)),
+)
+_add(Opcode(_OTHERS, writes=False, effects=True), "nanosleep")
+_add(Opcode(_OTHERS), "pmevent")
+_add(Opcode(_OTHERS, lanes="warp", ends=_EVERY, effects=True), "setmaxnreg")
+_add(Opcode(_OTHERS, pipe="control", ends=_EVERY, goes_on=False, effects=True), "brkpt", "trap")
+
+_UNKNOWN = Opcode("")
+"""Of an opcode that is not modelled: it raises where a lane reaches it."""
+
+
+def opcode_of(instruction: Instruction) -> Opcode:
+    """The record of an instruction's opcode."""
+    return OPCODES.get(instruction.opcode, _UNKNOWN)
+
+
+def ends_block(instruction: Instruction) -> bool:
+    """Whether a basic block ends behind an instruction: control may go elsewhere, or lanes wait. ``bar.warp`` does not,
+    as the lanes of a warp come to it together."""
+    ends = opcode_of(instruction).ends
+    if "" in ends:
+        return instruction.mods[:1] != ("warp",)
+    return bool(ends) and instruction.mods[:1] != () and instruction.mods[0] in ends
+
+
+def in_async_proxy(instruction: Instruction) -> bool:
+    """Whether its accesses to shared memory are made in the async proxy (cp.async's are not)."""
+    return any(form == "" or form in instruction.mods for form in opcode_of(instruction).async_proxy)
+
+
+def updates_memory(instruction: Instruction) -> bool:
+    """Whether it reads and writes memory in one operation: an atomic operation, or a copy that reduces."""
+    return opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in instruction.mods)

@@ -1,0 +1,18 @@
+"""What orders threads, on a machine that moves no data: where native code has suspected a hazard, the instructions that
+order threads or issue asynchronous operations (:mod:`warpsan.engine.steps`) happen here once more, and the checks
+get its events.
+
+There is a file for each family of instructions, and one for each unit that they work on: the barriers of a block
+(:mod:`.barriers`, :mod:`.barrier_rules`), mbarriers (:mod:`.mbarriers`), bulk copies in flight (:mod:`.bulk_copies`)
+and products in flight (:mod:`.warpgroups`). Importing this package fills the table of handlers (:mod:`.decoder`).
+"""
+
+from warpsan.replay import async_copy as async_copy
+from warpsan.replay import async_store as async_store
+from warpsan.replay import bulk_copy as bulk_copy
+from warpsan.replay import cluster as cluster
+from warpsan.replay import fence as fence
+from warpsan.replay import mbarrier as mbarrier
+from warpsan.replay import setmaxnreg as setmaxnreg
+from warpsan.replay import tensor_copy as tensor_copy
+from warpsan.replay import wgmma as wgmma

@@ -1,0 +1,188 @@
+"""How instructions reach memory: addresses to byte indices, bounds, alignment, and the observers of each access."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warpsan.engine.machine import Machine
+from warpsan.engine.observer import Access
+from warpsan.engine.selection import Array, Indices, Mask, Selection, indices, subset
+from warpsan.errors import IllegalAccess, UnsupportedInstruction
+from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, Space
+from warpsan.ptx.ir import Address, Instruction, Operand, Register, Symbol
+from warpsan.ptx.types import TYPES
+from warpsan.replay.decoder import Decoder
+
+__all__ = ["Accessor", "address_register", "illegal_access"]
+
+_WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
+_USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
+_NOWHERE: Indices = np.empty(0, np.int64)
+_BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
+
+
+def illegal_access(
+    machine: Machine, kind: str, space: str, instruction: Instruction, lane: int, offset: int
+) -> IllegalAccess:
+    """The exception for a lane's illegal access, where no check records it."""
+    block, thread = machine.where(lane)
+    source = machine.source(instruction)
+    return IllegalAccess(
+        f"{kind} access to {space} memory at offset {offset} by {instruction.text} at PTX line {instruction.line}"
+        f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
+    )
+
+
+def address_register(decoder: Decoder, instruction: Instruction, operand: Operand) -> tuple[Array, int]:
+    """An address operand as a register's values (or a constant's) and a fixed offset to add."""
+    if not isinstance(operand, Address):
+        raise UnsupportedInstruction(f"{instruction.text}: expected an address in brackets", instruction.line)
+    base, offset = operand.base, operand.offset
+    if base is None:
+        return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset
+    if isinstance(base, Symbol):
+        place = decoder.machine.address_of(base.name, np.dtype(np.int64))
+        if place is None:
+            raise UnsupportedInstruction(f"{instruction.text}: unknown variable {base.name}", instruction.line)
+        return place, offset
+    assert isinstance(base, Register)
+    row = decoder.machine.row(base.name)
+    bits = 32 if row is not None and row[1].bits == 32 else 64
+    return decoder.src(instruction, base, TYPES[f"u{bits}"] if bits == 32 else TYPES["s64"]), offset
+
+
+class Accessor:
+    """All accesses of one address operand of one instruction to one state space.
+
+    Parameters
+    ----------
+    space : str
+        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, where each lane's address decides.
+    width : int
+        Bytes that one lane accesses; the address must be a multiple of it.
+    only : str
+        The one space that a generic address may lie in, where the instruction requires that.
+    """
+
+    def __init__(
+        self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str, width: int, only: str = ""
+    ) -> None:
+        self.machine, self.instruction, self.width = decoder.machine, instruction, width
+        self.space, self.only = "global" if space == "const" else space, only
+        self.values, self.shift = address_register(decoder, instruction, operand)
+        self.home = decoder.machine.homes.get(instruction.pc)
+        self.observers = decoder.machine.observers
+
+    def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
+        """Every legal access; illegal ones are reported and left out.
+
+        ``extra`` is added to the address of each lane of ``sel``; ``width`` is what is accessed if that is less
+        than the accessor's own width, to which the address is aligned all the same. One part unless a generic address
+        spreads over several spaces.
+        """
+        width = self.width if width == 0 else width
+        address: Indices = self.values[sel].astype(np.int64)
+        if self.shift:
+            address += self.shift
+        if extra is not None:
+            address += extra
+        if self.space != "generic":
+            if self.space == "global":
+                address -= GLOBAL_BASE
+            if self.space == "shared::cluster":
+                return self._of_cluster(sel, address, width)
+            return self._legal(self.space, sel, address, width)
+        window = address >> WINDOW_BITS
+        parts: list[Access] = []
+        for value in (window[0],) if (window == window[0]).all() else np.unique(window):
+            name = _WINDOWS.get(int(value), "global")
+            mask = window == value
+            whole = bool(mask.all())
+            chosen = sel if whole else subset(sel, mask)
+            offset = (address if whole else address[mask]) - _BASES[name]
+            if self.only and name != self.only:
+                everything = np.ones(len(offset), np.bool_)
+                self._drop("out-of-bounds", self.machine.spaces[self.only], chosen, offset, everything, width)
+            elif name == "shared":
+                parts += self._of_cluster(chosen, offset, width)
+            else:
+                parts += self._legal(name, chosen, offset, width)
+        return parts
+
+    def _of_cluster(self, sel: Selection, address: Indices, width: int) -> list[Access]:
+        """Accesses to the shared memory of any CTA of the cluster (PTX ISA, "shared::cluster")."""
+        if int(address.max()) < 1 << RANK_SHIFT:
+            return self._legal("shared", sel, address, width)
+        machine = self.machine
+        cta = machine.cta[sel]
+        rank = (address >> RANK_SHIFT) - 1
+        target = np.where(rank < 0, cta, cta - cta % machine.cluster_size + rank)
+        known = rank < machine.cluster_size  # of others the rank stays in the offset, which is out of bounds so
+        offset = np.where(known, address & (1 << RANK_SHIFT) - 1, address)
+        gone = known & ~np.isin(target, machine.cta[machine.live])
+        if gone.any():
+            what = "reaches into the shared memory of a CTA of its cluster that has exited"
+            for observer in self.observers:
+                observer.misuse("cluster", subset(sel, gone), self.instruction, what, _USUALLY_EXITED)
+        return self._legal("shared", sel, offset, width, target * machine.shared_stride)
+
+    def _legal(
+        self, name: str, sel: Selection, offset: Indices, width: int, origin: Indices | None = None
+    ) -> list[Access]:
+        """What is aligned and in bounds; ``origin`` is where each lane's stretch begins, if it is not its own."""
+        space, align = self.machine.spaces[name], self.width
+        if align > 1 and int(np.bitwise_or.reduce(offset)) & (align - 1):
+            bad = offset & (align - 1) != 0
+            sel, offset = self._drop("misaligned", space, sel, offset, bad, align)
+            origin = None if origin is None else origin[~bad]
+        if len(offset):
+            outside = space.out_of_bounds(offset, width)
+            if self.home is not None and name == "global":
+                strayed = (offset < self.home.begin) | (offset + width > self.home.end)
+                outside = strayed if outside is None else outside | strayed
+            if outside is not None and outside.any():
+                sel, offset = self._drop("out-of-bounds", space, sel, offset, outside, width)
+                origin = None if origin is None else origin[~outside]
+        if not len(offset):
+            return []
+        if origin is not None:
+            index = offset + origin
+        else:
+            base = self.machine.bases[name]
+            index = offset if base is None else offset + base[sel]
+        return [Access(space, offset, index, width, sel, self.instruction)]
+
+    def _drop(
+        self, kind: str, space: Space, sel: Selection, offset: Indices, bad: Mask, width: int
+    ) -> tuple[Selection, Indices]:
+        """Report illegal accesses, and go on without them."""
+        lanes = subset(sel, bad)
+        if not any(observer.records_faults for observer in self.observers):
+            lane, first = int(indices(lanes)[0]), int(offset[bad][0])
+            raise illegal_access(self.machine, kind, space.name, self.instruction, lane, first)
+        suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
+        for observer in self.observers:
+            observer.fault(kind, suppressed)
+        return subset(sel, ~bad), offset[~bad]
+
+    def reads(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
+        """The legal reads, after the observers have seen them."""
+        parts = self.parts(sel, extra, width)
+        for access in parts:
+            for observer in self.observers:
+                observer.load(access)
+        return parts
+
+    def writes(self, sel: Selection) -> None:
+        """Tell the observers of the legal writes."""
+        for access in self.parts(sel):
+            for observer in self.observers:
+                observer.store(access, None)
+
+    def updates(self, sel: Selection) -> list[Access]:
+        """The legal read-modify-writes, after the observers have seen them."""
+        parts = self.parts(sel)
+        for access in parts:
+            for observer in self.observers:
+                observer.atomic(access)
+        return parts

@@ -1,0 +1,138 @@
+"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many, which an mbarrier counts or a
+bulk group holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warpsan.engine.machine import Machine
+from warpsan.engine.observer import CompletionBarrier
+from warpsan.engine.selection import Array, Indices, Selection, indices
+from warpsan.ptx.forms import OPERATIONS, SHARED_REDUCTIONS
+from warpsan.ptx.ir import Immediate, Instruction
+from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.types import TYPES
+from warpsan.replay.access import Accessor
+from warpsan.replay.bulk_copies import CHUNK, BulkCopies, Transfer
+from warpsan.replay.cache_hint import take_cache_hint
+from warpsan.replay.decoder import Decoder, Step, opcode
+from warpsan.replay.mbarrier import MbarrierOperand
+
+__all__ = ["multicast_targets"]
+
+
+def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[Indices, Indices]:
+    """(position in ``lanes``, CTA of the chunk) of every CTA that a multicast writes to; bits beyond the cluster are
+    ignored."""
+    size = machine.cluster_size
+    bits = masks.astype(np.int64)[:, None] >> np.arange(size) & 1
+    row, rank = np.nonzero(bits)
+    first = machine.cta[lanes] - machine.cta[lanes] % size
+    return row, first[row] + rank
+
+
+@opcode("cp.async.bulk.commit_group")
+def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Closes the lane's current bulk group."""
+    Mods(instruction).only("async", "bulk", "commit_group")
+    return BulkCopies.of(decoder.machine).commit
+
+
+@opcode("cp.async.bulk.wait_group")
+def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Completes the copies of all bulk groups of the lane but the last few; with ``.read``, only their reading."""
+    mods = Mods(instruction)
+    reads_only = mods.flag("read")
+    mods.only("async", "bulk", "wait_group")
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+        raise mods.unsupported("expected a number of groups")
+    unit, keep = BulkCopies.of(decoder.machine), number.value
+    return lambda sel: unit.wait(sel, keep, reads_only)
+
+
+@opcode("cp.async.bulk", "cp.reduce.async.bulk")
+def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
+    """One lane copies many bytes, or combines them with what is there."""
+    mods = Mods(instruction)
+    unit = BulkCopies.of(decoder.machine)
+    reduces = mods.flag("reduce")
+    mods.choice(("async",))
+    mods.choice(("bulk",))
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
+    spaces = [mods.choice((mod,)) for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster")]
+    loads = spaces in (["shared::cluster", "global"], ["shared::cta", "global"])
+    if not loads and spaces not in (["global", "shared::cta"], ["shared::cluster", "shared::cta"]):
+        raise mods.unsupported("expected a destination and a source")
+    signals = spaces[0] != "global"
+    mods.choice(("mbarrier::complete_tx::bytes",) if signals else ("bulk_group",))
+    if reduces and loads:
+        raise mods.unsupported("reductions of global memory into shared memory do not exist")
+    masks = None
+    if loads and mods.flag("multicast::cluster"):
+        masks = decoder.src(instruction, operands.pop(), TYPES["u16"])
+    if reduces:
+        mods.choice(SHARED_REDUCTIONS if signals else OPERATIONS)
+        mods.type()
+        mods.flag("noftz")
+    mods.done()
+    to, origin = (
+        Accessor(decoder, instruction, operand, space.replace("shared::cta", "shared"), CHUNK)
+        for operand, space in zip(operands, spaces, strict=False)
+    )
+    sizes = decoder.src(instruction, operands[2], TYPES["u32"])
+    mbarrier = (
+        MbarrierOperand(decoder, instruction, operands[3], spaces[0].replace("shared::cta", "shared"))
+        if signals
+        else None
+    )
+    machine = decoder.machine
+    names = ("global" if spaces[1] == "global" else "shared", "shared" if signals else "global")
+
+    def transfers(lanes: Indices, target: Indices, source: Indices, size: int) -> None:
+        """Copies of equal size: rows of source and target, by the mbarrier that they signal."""
+        chunks = CHUNK * np.arange(size // CHUNK)
+        if mbarrier is None:
+            group = unit.groups[lanes].copy()
+            unit.issue(
+                Transfer(
+                    *(instruction, lanes, group, CHUNK, (names[0], source[:, None] + chunks)),
+                    (names[1], target[:, None] + chunks),
+                    reduces=reduces,
+                )
+            )
+            return
+        for chosen, offset, home in mbarrier.groups(lanes, accessed=False):
+            row = np.searchsorted(lanes, indices(chosen))
+            goal = target[row]
+            if masks is not None:
+                many, home = multicast_targets(machine, lanes[row], masks[lanes[row]])
+                row, goal = row[many], goal[many] % machine.shared_stride + home * machine.shared_stride
+            unit.issue(
+                Transfer(
+                    *(instruction, lanes[row], np.zeros(len(row), np.int64), CHUNK),
+                    (names[0], source[row][:, None] + chunks),
+                    (names[1], goal[:, None] + chunks),
+                    barrier=CompletionBarrier(offset, home),
+                    reduces=reduces,
+                )
+            )
+
+    def step(sel: Selection) -> None:
+        everyone = indices(sel)
+        length = sizes[sel].astype(np.int64)
+        odd = length % CHUNK != 0
+        if odd.any():
+            what = f"copies {int(length[odd][0])} bytes, which is not a multiple of {CHUNK}"
+            for observer in machine.observers:
+                observer.misuse("misaligned", everyone[odd], instruction, what, "bulk copies come in 16-byte chunks")
+        for size in np.unique(length[(length > 0) & ~odd]):
+            lanes = everyone[length == size]
+            for target in to.parts(lanes, width=int(size)):
+                for source in origin.parts(target.sel, width=int(size)):
+                    positions = np.searchsorted(indices(target.sel), indices(source.sel))
+                    transfers(indices(source.sel), target.index[positions], source.index, int(size))
+
+    return step

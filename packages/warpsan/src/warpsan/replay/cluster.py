@@ -1,0 +1,136 @@
+"""The barrier of a cluster (PTX ISA, "barrier.cluster").
+
+All threads of a cluster that have not exited take part in its barrier. Arriving and waiting are two instructions; a
+thread waits for the phase in which it arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from warpsan.checks.orders import arrival_order
+from warpsan.engine.machine import AsyncUnit, Machine
+from warpsan.engine.selection import Mask, Selection, indices, subset
+from warpsan.errors import Deadlock
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods
+from warpsan.replay.decoder import Decoder, Step, opcode
+
+__all__: list[str] = []
+
+_ARRIVED, _COMPLETE = ("cluster", "arrived"), ("cluster", "complete")
+
+
+@dataclass
+class _ClusterWait:
+    sel: Selection
+    instruction: Instruction
+
+
+class _ClusterBarrier(AsyncUnit):
+    """The barrier of every cluster of a machine: the arrivals of this phase, and the lanes that wait for its end."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        clusters = machine.n_cta // machine.cluster_size
+        self.cluster = machine.cta // machine.cluster_size
+        self.arrived = np.zeros(clusters, dtype=np.int64)
+        self.phase = np.zeros(clusters, dtype=np.int64)
+        self.arrivals = np.zeros(machine.lanes, dtype=np.int64)
+        self.waits = np.zeros(machine.lanes, dtype=np.int64)
+        self.waiting: list[_ClusterWait] = []
+
+    @staticmethod
+    def of(machine: Machine) -> _ClusterBarrier:
+        """The machine's barriers, made on first use."""
+        unit = machine.units.get("barrier.cluster")
+        if not isinstance(unit, _ClusterBarrier):
+            unit = machine.units["barrier.cluster"] = _ClusterBarrier(machine)
+        return unit
+
+    def reset(self) -> None:
+        """Reset: there are no arrivals."""
+        for counts in (self.arrived, self.phase, self.arrivals, self.waits):
+            counts.fill(0)
+        self.waiting.clear()
+
+    def arrive(self, sel: Selection, instruction: Instruction) -> None:
+        """Lanes arrive."""
+        order = arrival_order(instruction)
+        home = self.cluster[sel] * self.machine.cluster_size
+        self._expect(sel, self.arrivals[sel] > self.waits[sel], instruction, "arrives twice without a wait between")
+        for observer in self.machine.observers:
+            observer.release(_ARRIVED, sel, home, order)
+        self.arrivals[sel] += 1
+        self.arrived += np.bincount(self.cluster[sel], minlength=len(self.arrived))
+        self.exited()
+
+    def wait(self, sel: Selection, instruction: Instruction) -> None:
+        """Lanes wait for the end of the phase in which they arrived."""
+        self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
+        self.waits[sel] = self.arrivals[sel]
+        self.waiting.append(_ClusterWait(sel, instruction))
+        self._release()
+
+    def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
+        if wrong.any():
+            usually = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
+            for observer in self.machine.observers:
+                observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
+
+    def exited(self) -> None:
+        """Clusters whose threads have all arrived or exited begin the next phase."""
+        machine = self.machine
+        alive = np.bincount(self.cluster[machine.live], minlength=len(self.arrived))
+        done = (self.arrived >= alive) & (self.arrived > 0)
+        if not done.any():
+            return
+        self.phase[done] += 1
+        self.arrived[done] = 0
+        first = np.zeros(machine.n_cta, dtype=np.bool_)
+        first[np.flatnonzero(done) * machine.cluster_size] = True
+        for observer in machine.observers:
+            observer.publish(_ARRIVED, _COMPLETE, first)
+        self._release()
+
+    def _release(self) -> None:
+        """Take those whose phase is over out of the waiting."""
+        waiting: list[_ClusterWait] = []
+        for entry in self.waiting:
+            over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
+            if over.any():
+                free = entry.sel if over.all() else subset(entry.sel, over)
+                for observer in self.machine.observers:
+                    observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
+            if not over.all():
+                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.instruction))
+        self.waiting = waiting
+
+    def check_drained(self) -> None:
+        """Raise Deadlock if lanes still wait when nothing else can run."""
+        for entry in self.waiting:
+            lane = int(indices(entry.sel)[0])
+            cluster, (block, thread) = int(self.cluster[lane]), self.machine.where(lane)
+            alive = int(np.count_nonzero(self.machine.live & (self.cluster == cluster)))
+            source = self.machine.source(entry.instruction)
+            raise Deadlock(
+                f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
+                f"cluster of block {block} has {int(self.arrived[cluster])} of {alive} threads at its barrier in phase "
+                f"{int(self.phase[cluster])}, and no thread that could still arrive (thread {thread} is among those "
+                f"waiting)"
+            )
+
+
+@opcode("barrier.cluster")
+def _barrier_cluster(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    mods.choice(("cluster",))
+    action = mods.choice(("arrive", "wait"))
+    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    mods.flag("aligned")
+    mods.done()
+    unit = _ClusterBarrier.of(decoder.machine)
+    act = unit.wait if action == "wait" else unit.arrive
+    return lambda sel: act(sel, instruction)

@@ -1,0 +1,192 @@
+"""mbarrier instructions (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
+
+``try_wait`` blocks until the phase it names is complete, as a hardware thread is suspended, whatever its time limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warpsan.checks.orders import MemoryOrder, arrival_order
+from warpsan.engine.observer import CompletionBarrier
+from warpsan.engine.selection import Indices, Selection, subset
+from warpsan.ptx.ir import Address, Immediate, Instruction, Operand
+from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.ptx.types import TYPES
+from warpsan.replay.access import Accessor
+from warpsan.replay.decoder import Decoder, Step, opcode
+from warpsan.replay.mbarriers import PENDING_BITS, Mbarriers, MbarrierWait
+
+__all__ = ["MbarrierOperand"]
+
+
+class MbarrierOperand:
+    """The mbarrier operand of an instruction."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str) -> None:
+        self.unit, self.instruction = Mbarriers.of(decoder.machine), instruction
+        only = "shared" if space == "generic" else ""
+        self.access = Accessor(decoder, instruction, operand, space, 8, only)
+
+    def groups(
+        self, sel: Selection, *, accessed: bool = True, there: bool = True
+    ) -> list[tuple[Selection, int, Indices]]:
+        """(lanes, offset in the CTA, CTA of the chunk) for each address.
+
+        ``accessed`` notifies the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
+        """
+        stride = self.unit.machine.shared_stride
+        groups: list[tuple[Selection, int, Indices]] = []
+        for access in self.access.updates(sel) if accessed else self.access.parts(sel):
+            chosen, home, offsets = access.sel, access.index // stride, access.index % stride
+            for offset in (offsets[0],) if (offsets == offsets[0]).all() else np.unique(offsets):
+                mask = offsets == offset
+                lanes, homes = (chosen, home) if mask.all() else (subset(chosen, mask), home[mask])
+                if there:
+                    usable = self.unit.usable(lanes, int(offset), homes, self.instruction)
+                    lanes, homes = (lanes, homes) if usable.all() else (subset(lanes, usable), homes[usable])
+                if len(homes):
+                    groups.append((lanes, int(offset), homes))
+        return groups
+
+
+def _order(mods: Mods, orders: tuple[str, ...]) -> MemoryOrder:
+    """Take the memory order and the scope."""
+    mods.choice((*orders, "relaxed"), default="")
+    mods.choice(("cta", "cluster"), default="")
+    return arrival_order(mods.instruction)
+
+
+@opcode("mbarrier.inval")
+def _inval(decoder: Decoder, instruction: Instruction) -> Step:
+    """Ends the mbarrier: its memory is free."""
+    mbarrier = _plain(decoder, instruction, "inval")
+
+    def inval(sel: Selection) -> None:
+        for _, offset, home in mbarrier.groups(sel):
+            mbarrier.unit.invalidate(offset, home)
+
+    return inval
+
+
+def _plain(decoder: Decoder, instruction: Instruction, action: str) -> MbarrierOperand:
+    """The mbarrier of an instruction whose only modifiers are its action and its space."""
+    mods = Mods(instruction)
+    mods.choice((action,))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    return MbarrierOperand(decoder, instruction, instruction.operands[0], space)
+
+
+@opcode("mbarrier.init")
+def _init(decoder: Decoder, instruction: Instruction) -> Step:
+    """An mbarrier whose phases expect that many arrivals."""
+    mbarrier = _plain(decoder, instruction, "init")
+    unit = mbarrier.unit
+    counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
+
+    def init(sel: Selection) -> None:
+        mbarrier.access.writes(sel)
+        for lanes, offset, home in mbarrier.groups(sel, accessed=False, there=False):
+            unit.init(lanes, offset, home, counts[lanes].astype(np.int64), instruction)
+
+    return init
+
+
+@opcode("mbarrier.arrive", "mbarrier.arrive_drop")
+def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
+    """Arrivals; ``arrive_drop`` also leaves all later phases."""
+    mods = Mods(instruction)
+    drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
+    expects, last = mods.flag("expect_tx"), not mods.flag("noComplete")
+    order = _order(mods, ("release",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    operands = list(instruction.operands)
+    if not isinstance(operands[0], Address):  # a state token, which native code computes
+        del operands[0]
+    mbarrier = MbarrierOperand(decoder, instruction, operands[0], space)
+    many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
+    unit, observers = mbarrier.unit, decoder.machine.observers
+
+    def step(sel: Selection) -> None:
+        for lanes, offset, home in mbarrier.groups(sel):
+            amounts = many[lanes].astype(np.int64)
+            if expects:
+                unit.expect(lanes, offset, home, amounts, instruction)
+            for observer in observers:
+                observer.arrive(CompletionBarrier(offset, home), lanes, order)
+            counts = np.ones(len(home), dtype=np.int64) if expects else amounts
+            if drops:
+                unit.drop(lanes, offset, home, counts, instruction)
+            unit.arrive(lanes, offset, home, counts, instruction, last)
+
+    return step
+
+
+@opcode("mbarrier.expect_tx", "mbarrier.complete_tx")
+def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
+    """Bytes that a phase waits for, and bytes that have come."""
+    mods = Mods(instruction)
+    action = mods.choice(("expect_tx", "complete_tx"))
+    _order(mods, ())
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], space)
+    many = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
+    act = mbarrier.unit.expect if action == "expect_tx" else mbarrier.unit.bytes_came
+
+    def step(sel: Selection) -> None:
+        for lanes, offset, home in mbarrier.groups(sel):
+            act(lanes, offset, home, many[lanes], instruction)
+
+    return step
+
+
+class _Wait:
+    """The operands of test_wait and try_wait."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
+        mods = Mods(instruction)
+        self.instruction, self.parity = instruction, mods.flag("parity")
+        self.order = arrival_order(instruction)
+        self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], take_space(mods))
+        self.state = decoder.src(instruction, instruction.operands[2], TYPES["u32" if self.parity else "b64"])
+
+    def entries(self, sel: Selection) -> list[MbarrierWait]:
+        """What each group of lanes waits for; lanes without an mbarrier are reported."""
+        entries: list[MbarrierWait] = []
+        for lanes, offset, home in self.mbarrier.groups(sel):
+            now = self.mbarrier.unit.objects[offset].phase[home]
+            if self.parity:  # the current phase if it has that parity, otherwise the one before
+                phase = np.where((self.state[lanes] & 1) == now & 1, now, now - 1)
+            else:
+                phase = (self.state[lanes] >> PENDING_BITS).astype(np.int64)
+                old = phase < now - 1
+                if old.any():
+                    what = f"waits for a phase of the mbarrier at offset {offset} that ended more than one phase ago"
+                    self.mbarrier.unit.misuse(
+                        subset(lanes, old), self.instruction, what, "usually a state token too old"
+                    )
+            entries.append(MbarrierWait(lanes, offset, home, phase, self.instruction, self.order))
+        return entries
+
+
+@opcode("mbarrier.test_wait", "mbarrier.try_wait")
+def _wait(decoder: Decoder, instruction: Instruction) -> Step:
+    """Whether a phase is complete; ``try_wait`` blocks until it is."""
+    wait, blocks = _Wait(decoder, instruction), "try_wait" in instruction.mods
+    unit = wait.mbarrier.unit
+
+    def step(sel: Selection) -> None:
+        for entry in wait.entries(sel):
+            over = unit.objects[entry.offset].phase[entry.home] > entry.phase
+            if over.any():
+                unit.complete(entry.part(over))
+            if blocks and not over.all():
+                unit.waiting.append(entry.part(~over))
+
+    return step

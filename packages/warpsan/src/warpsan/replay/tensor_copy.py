@@ -1,0 +1,178 @@
+"""Bulk copies of tensor boxes: cp.async.bulk.tensor (PTX ISA, "Tensor copies"), in tile mode.
+
+The whole box counts for the mbarrier, what lies outside the tensor included: that is filled on loads, and left out on
+stores and reductions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warpsan.engine.machine import Machine
+from warpsan.engine.observer import CompletionBarrier
+from warpsan.engine.selection import Indices, Selection, indices
+from warpsan.errors import LaunchError, UnsupportedInstruction
+from warpsan.host.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
+from warpsan.ptx.forms import OPERATIONS
+from warpsan.ptx.ir import Instruction, Operand, TensorAddress
+from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.types import TYPES
+from warpsan.replay.access import Accessor
+from warpsan.replay.bulk_copies import BulkCopies, Transfer
+from warpsan.replay.bulk_copy import multicast_targets
+from warpsan.replay.cache_hint import take_cache_hint
+from warpsan.replay.decoder import Decoder, Step, opcode
+from warpsan.replay.mbarrier import MbarrierOperand
+
+__all__: list[str] = []
+
+_ALIGNMENT = 128
+"""Of a box in shared memory."""
+
+
+class _Boxes:
+    """The ``[map, {x, y, ...}]`` operand of an instruction."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction, mods: Mods) -> None:
+        self.machine, self.instruction = decoder.machine, instruction
+        rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+        operand = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
+        if operand is None or len(operand.coordinates) != rank:
+            raise mods.unsupported(f"expected a tensor map and {rank} coordinates")
+        self.access = Accessor(decoder, instruction, operand.map, "generic", 64, "global")
+        self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in operand.coordinates]
+
+    def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
+        """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
+        groups = []
+        for access in self.access.parts(sel, width=DESCRIPTOR_BYTES):
+            for observer in self.machine.observers:
+                observer.tensor_map_use(access)
+            lanes = indices(access.sel)
+            for begin in np.unique(access.index):
+                mine = lanes[access.index == begin]
+                described = self.machine.descriptors.get(int(begin))
+                placed = self._map(described or bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
+                if placed is not None:
+                    groups.append(
+                        (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))
+                    )
+        return groups
+
+    def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
+        """The map that these bytes describe, or None and a hazard."""
+        what = ""
+        try:
+            placed = PlacedMap.read(descriptor)
+        except LaunchError as error:
+            placed, what = None, str(error)
+        if placed is not None:
+            axes = len(placed.map.dims)
+            if axes != len(self.coordinates):
+                what = f"the tensor map has {axes} axes, and the instruction {len(self.coordinates)}"
+            elif not self.machine.spaces["global"].holds(placed.begin, placed.map.reach):
+                what = f"the tensor map's {placed.map.reach} bytes do not lie in one buffer of global memory"
+            else:
+                return placed
+        what = what or "there is no tensor map at the address"
+        for observer in self.machine.observers:
+            observer.misuse("tensor-map", lanes, self.instruction, what, "pass a TensorMap for a 128-byte parameter")
+        return None
+
+
+@opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
+    """One lane copies a box of a tensor, in tile mode, or combines it with what is there."""
+    mods = Mods(instruction)
+    reduces = mods.flag("reduce")
+    for part in ("async", "bulk", "tensor"):
+        mods.choice((part,))
+    boxes = _Boxes(decoder, instruction, mods)
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
+    mods.flag("tile")
+    mods.choice(("global",))
+    if mods.flag("bulk_group"):
+        return _store(decoder, instruction, mods, boxes, reduces)
+    if reduces:
+        raise mods.unsupported("reductions into shared memory are not modelled")
+    return _load(decoder, instruction, mods, boxes, operands)
+
+
+def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
+    """(lanes, byte indices of the begin) of the boxes that lie in shared memory as they should."""
+    return [(indices(part.sel), part.index) for part in access.parts(lanes, width=placed.map.box_bytes)]
+
+
+def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> Indices:
+    """Where the units of boxes lie in shared memory [boxes, units], by the address bits that the swizzle mixes."""
+    base = begin // machine.shared_stride * machine.shared_stride
+    offset = (begin - base)[:, None] + unit * np.arange(placed.map.box_bytes // unit)
+    return swizzled(offset, placed.map.swizzle) + base[:, None]
+
+
+def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, operands: list[Operand]) -> Step:
+    space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
+    mods.choice(("mbarrier::complete_tx::bytes",))
+    masks = decoder.src(instruction, operands.pop(), TYPES["u16"]) if mods.flag("multicast::cluster") else None
+    mods.done()
+    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    access = Accessor(decoder, instruction, operands[0], space, _ALIGNMENT)
+    mbarrier = MbarrierOperand(decoder, instruction, operands[2], space)
+
+    def step(sel: Selection) -> None:
+        for placed, named, coordinates in boxes.groups(sel):
+            for lanes, begin in _goals(access, named, placed):
+                for chosen, offset, home in mbarrier.groups(lanes, accessed=False):
+                    row = np.searchsorted(lanes, indices(chosen))
+                    box = placed.box_at(coordinates[np.searchsorted(named, lanes[row])])
+                    goal, many = begin[row], np.arange(len(row))
+                    if masks is not None:
+                        many, home = multicast_targets(machine, lanes[row], masks[lanes[row]])
+                        goal = goal[many] % machine.shared_stride + home * machine.shared_stride
+                    unit.issue(
+                        Transfer(
+                            *(instruction, lanes[row][many], np.zeros(len(many), np.int64), box.unit),
+                            ("global", box.index[many]),
+                            ("shared", _places(machine, placed, goal, box.unit)),
+                            box.inside[many],
+                            CompletionBarrier(offset, home),
+                        )
+                    )
+
+    return step
+
+
+def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, reduces: bool) -> Step:
+    mods.choice(("shared::cta",))
+    operation = mods.choice(OPERATIONS) if reduces else ""
+    mods.done()
+    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
+
+    def step(sel: Selection) -> None:
+        for placed, named, coordinates in boxes.groups(sel):
+            if reduces and not _combines(operation, placed.map.dtype):
+                raise UnsupportedInstruction(
+                    f"{instruction.text} on {placed.map.dtype} is not modelled", instruction.line
+                )
+            for lanes, begin in _goals(access, named, placed):
+                box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
+                unit.issue(
+                    Transfer(
+                        *(instruction, lanes, unit.groups[lanes].copy(), box.unit),
+                        ("shared", _places(machine, placed, begin, box.unit)),
+                        ("global", box.index),
+                        box.inside,
+                        reduces=reduces,
+                    )
+                )
+
+    return step
+
+
+def _combines(operation: str, dtype: np.dtype[np.generic]) -> bool:
+    """Whether a reduction has elements of a type (PTX ISA, "cp.reduce.async.bulk.tensor")."""
+    if dtype.kind in "iu":
+        return dtype.itemsize >= 2
+    return dtype.itemsize >= 2 and operation in (("add", "min", "max") if dtype.itemsize == 2 else ("add",))

@@ -1,0 +1,70 @@
+"""The exceptions with which launches end."""
+
+from __future__ import annotations
+
+from warpsan.engine.machine import Machine
+from warpsan.engine.selection import Selection, indices
+from warpsan.errors import Deadlock, IllegalAccess, KernelTrap, StepLimit
+from warpsan.host.geometry import Dim3
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.linking import branch_targets
+
+__all__ = ["calls_nothing", "index_beyond", "polls_in_vain", "too_deep", "too_many_steps", "trapped"]
+
+_MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
+_USUALLY_PROGRESS = (
+    "use a cooperative launch, or let blocks take their work by an atomic counter and wait only for those before them"
+)
+
+
+def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for an indexed branch with an index beyond its targets."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line}: index {index} of "
+        f"{len(branch_targets(instruction))} targets, by block {block}, thread {thread}"
+    )
+
+
+def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call of an address where there is no function."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
+        f"function (block {block}, thread {thread})"
+    )
+
+
+def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap:
+    """The exception for a lane that ends the launch."""
+    block, thread = machine.where(lane)
+    source = machine.source(instruction)
+    return KernelTrap(
+        f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
+        f"by block {block}, thread {thread}"
+    )
+
+
+def too_many_steps(most: int, line: int) -> StepLimit:
+    """The exception for a launch with a warp that takes more than ``most`` steps, in front of a block at a line."""
+    return StepLimit(
+        f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
+    )
+
+
+def polls_in_vain(machine: Machine, instruction: Instruction, sel: Selection) -> Deadlock:
+    """The exception for lanes that wait by ``instruction``, as all others do that could run; a hazard, too, if blocks
+    have not begun that might help."""
+    where, thread = machine.where(int(indices(sel)[0]))
+    what = "polls for what no thread that has begun can write any more"
+    if machine.geometry.ctas > machine.n_cta:
+        for observer in machine.observers:
+            observer.misuse("progress", sel, instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
+    place = f"thread {thread} of block {where}"
+    return Deadlock(f"{place} {what} (PTX line {instruction.line}), and so does every other that could run")
+
+
+def too_deep(instruction: Instruction, depth: int, block: Dim3, thread: Dim3) -> IllegalAccess:
+    """The exception for a call by which a thread's stack ends."""
+    return IllegalAccess(
+        f"{instruction.text} at PTX line {instruction.line}: calls within calls are {depth} deep, where the stack ends "
+        f"(block {block}, thread {thread})"
+    )

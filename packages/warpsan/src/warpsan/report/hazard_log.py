@@ -1,0 +1,113 @@
+"""Collects the hazards of a launch, with their places in the code and the threads that showed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from warpsan.engine.machine import Machine, frames_of, source_of
+from warpsan.engine.selection import Array
+from warpsan.errors import Deadlock, SimError
+from warpsan.host.geometry import Dim3
+from warpsan.ptx.ir import Entry, Instruction, PtxModule
+from warpsan.report.hazards import KINDS, ConflictingAccess, Hazard, Note
+
+__all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of", "unwaited_copies"]
+
+
+class HazardLog:
+    """Collects hazards, one for each kind and instruction."""
+
+    def __init__(self) -> None:
+        self._hazards: dict[tuple[str, int], Hazard] = {}
+
+    def add(
+        self,
+        machine: Machine,
+        kind: str,
+        instruction: Instruction,
+        lane: int,
+        what: str,
+        usually: str = "",
+        other: ConflictingAccess | None = None,
+    ) -> None:
+        """Record ``what`` at an instruction, as seen by a lane; later ones of the same kind and place are dropped.
+
+        ``{other}`` in it stands for the conflicting access.
+        """
+        assert kind in KINDS, f"no such kind of hazard: {kind}"
+        if (kind, instruction.pc) in self._hazards:
+            return
+        block, thread = machine.where(lane)
+        source = machine.source(instruction)
+        place = f"{source}, " if source else ""
+        described = what.replace("{other}", str(other))
+        where = f"{instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread}"
+        message = f"{kind}: {described} ({where})"
+        if usually:
+            message += f"; {usually}"
+        self._hazards[kind, instruction.pc] = Hazard(
+            *(kind, message, instruction.pc, instruction.line, source, block, thread, other),
+            *(instruction.text, what, usually, machine.frames(instruction)),
+        )
+
+    def seen(self, kind: str, instruction: Instruction) -> bool:
+        """True if that kind was recorded at that instruction."""
+        return (kind, instruction.pc) in self._hazards
+
+    def hazards(self) -> list[Hazard]:
+        """All hazards in the order of the code."""
+        return sorted(self._hazards.values(), key=lambda hazard: (hazard.pc, hazard.kind))
+
+    @contextmanager
+    def attach_to_errors(self) -> Iterator[None]:
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`).
+
+        A deadlock is often what the first of them leads to, and so its message has that, too.
+        """
+        try:
+            yield
+        except SimError as error:
+            error.hazards = tuple(self.hazards())
+            if isinstance(error, Deadlock) and self._hazards:
+                first = next(iter(self._hazards.values()))
+                error.args = (f"{error.args[0]}; before that, {first.message}",)
+            raise
+
+
+def conflicting_access_of(
+    machine: Machine,
+    instruction: Instruction,
+    *,
+    block: Dim3 | None = None,
+    warp: int | None = None,
+    thread: Dim3 | None = None,
+    note: str = "",
+) -> ConflictingAccess:
+    """An instruction of a machine's entry as a conflicting access."""
+    source, frames = machine.source(instruction), machine.frames(instruction)
+    place = instruction.text, instruction.pc, instruction.line, source
+    return ConflictingAccess(*place, block, warp, thread, note, frames)
+
+
+def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int, note: str = "") -> ConflictingAccess:
+    """An instruction that a lane of the machine's chunk has executed, as a conflicting access."""
+    block, thread = machine.where(lane)
+    return conflicting_access_of(
+        machine, instruction, block=block, warp=machine.warp_of(lane), thread=thread, note=note
+    )
+
+
+def unwaited_copies(module: PtxModule, entry: Entry, many: Array) -> tuple[Note, ...]:
+    """A note for each instruction with copies that their threads have not waited for, by its pc."""
+    notes: list[Note] = []
+    for pc in np.flatnonzero(many).tolist():
+        instruction = entry.instructions[pc]
+        source = source_of(module, instruction)
+        place = ", ".join(filter(None, (source, f"PTX line {instruction.line}")))
+        message = f"threads end without a wait for what they copied by {instruction.text} at {place}"
+        frames = frames_of(module, instruction)
+        notes.append(Note(message, pc, instruction.line, source, instruction.text, frames, int(many[pc])))
+    return tuple(notes)

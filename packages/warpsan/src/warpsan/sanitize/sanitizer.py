@@ -1,0 +1,252 @@
+"""Races and memory errors: launches on the simulator, in every schedule, with all checks.
+
+A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
+repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from warpsan import DEFAULT_NUMERICS, Hazard, Report, SimError, thorough_checks
+from warpsan.build.host_code import SetAside, set_aside
+from warpsan.errors import UserError
+from warpsan.report.groups import ENDINGS, HazardGroup, SanitizedHazard, ending, group
+from warpsan.report.progress import shows_progress
+from warpsan.report.source_text import Sources
+from warpsan.report.suppressions import Suppression, suppress, suppressions_in
+from warpsan.sanitize.case import PtxCase
+
+__all__ = ["ASYNC_MODES", "MAX_STEPS", "SCHEDULES", "Collected", "Modes", "Progress", "Sanitized", "sanitize_case"]
+
+SCHEDULES = ("lockstep", "forward", "reverse", "random")
+ASYNC_MODES = ("late", "early")
+MAX_STEPS = 2_000_000
+"""Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How each launch is run.
+
+    Attributes
+    ----------
+    schedules, async_modes : tuple of str
+        See :func:`warpsan.launch`. Code without asynchronous instructions is run in the first async mode only.
+    strict : bool
+        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence behind
+        their initialisation.
+    volatile : str
+        Whether volatile accesses synchronise, or are data (:func:`warpsan.launch`).
+    reads : str
+        Whether reads may be stale (:func:`warpsan.launch`).
+    seed : int
+        Of the random schedule, and of stale reads.
+    numerics : str
+        See :func:`warpsan.launch`.
+    max_steps : int
+        Vector steps of one warp; more counts as an endless loop.
+    """
+
+    schedules: tuple[str, ...] = SCHEDULES
+    async_modes: tuple[str, ...] = ASYNC_MODES
+    strict: bool = False
+    volatile: str = "sync"
+    reads: str = "latest"
+    seed: int = 0
+    max_steps: int = MAX_STEPS
+    numerics: str = DEFAULT_NUMERICS
+
+    def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
+        """The options of the simulator, run by run, for code with or without asynchronous instructions."""
+        checks = thorough_checks(strict=self.strict)
+        for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
+            yield {
+                "schedule": schedule,
+                "async_mode": mode,
+                "checks": checks,
+                "volatile": self.volatile,
+                "reads": self.reads,
+                "numerics": self.numerics,
+                "seed": self.seed,
+                "max_steps": self.max_steps,
+            }
+
+
+@dataclass(frozen=True)
+class Sanitized:
+    """The outcome.
+
+    Attributes
+    ----------
+    target, config, device : str
+    cases, runs : tuple of str
+        What ran.
+    hazards : tuple of SanitizedHazard
+        One for each kind and instruction, in the order of the code.
+    groups : tuple of HazardGroup
+        The same by kind and pair of source lines.
+    unused : tuple of Suppression
+        Suppressions that fit no hazard.
+    notes : tuple of str
+        What is worth a look, and no hazard, by instruction: copies that are never waited for.
+    set_aside : SetAside
+        Host code beside the kernels, which is not compiled.
+    """
+
+    target: str
+    config: str
+    device: str
+    cases: tuple[str, ...]
+    runs: tuple[str, ...]
+    hazards: tuple[SanitizedHazard, ...]
+    groups: tuple[HazardGroup, ...]
+    unused: tuple[Suppression, ...] = ()
+    notes: tuple[str, ...] = ()
+    set_aside: SetAside = field(default_factory=SetAside)
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing was found that is not suppressed."""
+        return all(group.suppressed for group in self.groups)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "target": self.target,
+            "config": self.config,
+            "device": self.device,
+            "clean": self.clean,
+            "cases": list(self.cases),
+            "runs": list(self.runs),
+            "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "groups": [group.to_dict() for group in self.groups],
+            "unused_suppressions": [str(suppression) for suppression in self.unused],
+            "notes": list(self.notes),
+            **({"set_aside": self.set_aside.to_dict()} if self.set_aside else {}),
+        }
+
+
+Progress = Callable[[str], None]
+
+
+def sanitize_case(
+    case: PtxCase,
+    modes: Modes | None = None,
+    *,
+    progress: Progress | None = None,
+    folders: Sequence[Path] = (),
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
+
+    A buffer that does not hold what is expected is a hazard of the kind ``result``.
+
+    Parameters
+    ----------
+    case : PtxCase
+    modes, progress, suppressions
+        As for :func:`sanitize_kernel`.
+    folders : sequence of Path
+        Where the sources are that its line information names.
+
+    Raises
+    ------
+    UserError
+        If the PTX cannot be read or launched so, or reaches an instruction that is not modelled (with its PTX line).
+    """
+    modes, collected = modes or Modes(), Collected(case.name, progress)
+    try:
+        entries = case.entries
+    except SimError as error:
+        raise UserError(f"{case.name}: {error}") from None
+    for options in modes.options("async" in case.ptx):
+        label = f"{options['schedule']}, {options['async_mode']}"
+        with collected.run(label, [case.name_of(launch) for launch in case.launches.launches]):
+            collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
+    texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
+    sources = Sources(texts, folders)
+    outcome = collected.result("", "simulator", entries, sources, suppressions)
+    return replace(outcome, set_aside=set_aside(*filter(None, [case.module])))
+
+
+class Collected:
+    """Hazards of many runs, each kind and instruction once."""
+
+    def __init__(self, target: str, progress: Progress | None) -> None:
+        self.target, self.progress = target, progress
+        self.labels: list[str] = []
+        self.names: list[str] = []
+        """The PTX of the launches that this run still has before it."""
+        self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
+        self.notes: dict[str, None] = {}
+
+    @contextmanager
+    def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
+        """One run of launches of the PTX called ``names``.
+
+        What stops it is a hazard if it is the kernel's fault, beside what was found before, and bad input otherwise.
+        """
+        self._show(label)
+        self.labels.append(label)
+        self.names = list(names)
+        try:
+            with shows_progress(lambda words: self._show(f"{label}: {words}")):
+                yield
+        except tuple(ENDINGS) as error:
+            self._hazards(self.names[0], error.hazards)
+            self.note(ending(error, self.names[0], label))
+        except SimError as error:
+            raise UserError(f"{self.target}: {error}") from None
+
+    def _show(self, label: str) -> None:
+        if self.progress is not None:
+            self.progress(label)
+
+    def launched(self, _: Any, report: Report) -> None:
+        """The next launch of the run has come to its end."""
+        name = self.names.pop(0)
+        self._hazards(name, report.hazards)
+        self.notes |= dict.fromkeys(f"{name}: {note.message}" for note in report.notes)
+
+    def compared(self, name: str, wrong: Sequence[str]) -> None:
+        """What is not as expected at the end of a run."""
+        for sentence in wrong:
+            message = f"result: {sentence}"
+            self.note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
+
+    def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
+        """What one launch of the PTX called ``name`` has shown."""
+        for hazard in hazards:
+            self.note(SanitizedHazard.of(hazard, name, self.labels[-1]))
+
+    def note(self, hazard: SanitizedHazard) -> None:
+        """Add a hazard, or its runs to those of the same kind at the same instruction."""
+        key = hazard.ptx, hazard.kind, hazard.ptx_line
+        known = self.hazards.setdefault(key, hazard)
+        if known is not hazard:
+            self.hazards[key] = replace(known, runs=tuple(dict.fromkeys((*known.runs, *hazard.runs))))
+
+    def result(
+        self,
+        config: str,
+        device: str,
+        cases: Sequence[str],
+        sources: Sources,
+        suppressions: Sequence[Suppression],
+    ) -> Sanitized:
+        """All of it, in the order of the code, and in groups; suppressions in the sources count, too."""
+        ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
+        groups = group(ordered, sources)
+        ran = tuple(cases), tuple(self.labels), tuple(ordered)
+        return Sanitized(
+            *(self.target, config, device),
+            *ran,
+            *suppress(groups, [*suppressions, *suppressions_in(sources)]),
+            tuple(sorted(self.notes)),
+        )

@@ -1,0 +1,109 @@
+"""Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
+
+In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only when
+the issuing lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+"""
+
+from __future__ import annotations
+
+from warpsan.engine import layout
+from warpsan.engine.access import addresses, located
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.copies import issue_copies, wait_for_copies
+from warpsan.engine.lanes import WORD64, where
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.ptx.ir import Immediate, Instruction
+from warpsan.ptx.modifiers import Mods
+from warpsan.semantics.move import take_cache_hint
+from warpsan.semantics.watched import watch_copy
+
+__all__: list[str] = []
+
+
+@native("cp.async.commit_group")
+def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Closes the lane's current group."""
+    mods.only("async", "commit_group")
+
+    def build(code: OperationCode) -> None:
+        groups = code.state(layout.COPY_GROUPS)
+        before = code.load(groups, "s32", align=8)
+        code.builder.store(where(code.active, before + 1, before).value, groups, align=8)
+
+    asm.record(NativeOperation("cp.async.commit_group", build), [])
+
+
+@native("cp.async.wait_all", "cp.async.wait_group")
+def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Completes all copies of the lane, or those of all groups but the last few."""
+    mods.choice(("async",))
+    keep = -1
+    if mods.choice(("wait_all", "wait_group")) == "wait_group":
+        number = instruction.operands[0]
+        if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+            raise mods.unsupported("expected a number of groups")
+        keep = number.value
+    mods.done()
+    asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
+
+
+@native("cp.async")
+def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
+    mods.choice(("async",))
+    cache = mods.choice(("ca", "cg"))
+    if not mods.flag("shared::cta"):
+        mods.choice(("shared",))
+    mods.choice(("global",))
+    mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    mods.done()
+    size, *rest = operands[2:]
+    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
+        raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
+    if len(rest) > 1:
+        raise mods.unsupported("expected at most four operands and a cache policy")
+    width = int(size.value)
+    target, bits, offset = asm.address(instruction.operands[0])
+    source, source_bits, source_offset = asm.address(instruction.operands[1])
+    lengths = asm.source(rest[0], "u32") if rest else -1
+    if asm.watched:
+        goal, origin = (target, bits, offset), (source, source_bits, source_offset)
+        watch_copy(asm, instruction, goal, origin, width, lengths)
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        goal = addresses(code, located(code, 0, "shared", bits), "shared", width)
+        mask = code.mask
+        sizes = code.constant("s64", width)
+        if rest:
+            given = code.source(4, "u32")
+            sizes = where(given > width, given.like(width), given).to("s64")
+            # Where nothing is read, no address is wrong.
+            code.mask = b.and_(mask, b.bitcast((sizes != 0).value, mask.type))
+        origin = addresses(code, located(code, 2, "global", source_bits), "global", width, lengths=sizes)
+        sizes = where(code.active, sizes, 0)  # an illegal source is not read
+        code.mask = mask
+        number = b.load(code.state(layout.COPIES_FLYING), typ=WORD64)
+        place = b.add(b.mul(code.context(layout.CURRENT), WORD64(layout.MOST_COPIES)), number)
+        entry = code.at(code.pointer(layout.COPIES), b.mul(place, WORD64(8 * layout.COPY_WORDS)))
+
+        def word(k: int) -> object:
+            return code.at(entry, WORD64(8 * k))
+
+        b.store(b.zext(mask, WORD64), word(layout.COPY_MASK))
+        b.store(WORD64(width), word(layout.COPY_WIDTH))
+        b.store(code.operand(5), word(layout.COPY_INSTRUCTION))
+        groups = code.load(code.state(layout.COPY_GROUPS), "s32", align=8)
+        for k, value in (
+            (layout.COPY_GROUP, groups),
+            (layout.COPY_TARGET, goal),
+            (layout.COPY_SOURCE, origin),
+            (layout.COPY_SIZE, sizes),
+        ):
+            b.store(value.value, word(k), align=8)
+        b.ret(code.call(issue_copies, *(b.ptrtoint(each, WORD64) for each in (code.base, entry))))
+
+    name = f"cp.async.{width}.{bits}.{source_bits}{'.sized' * bool(rest)}"
+    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths, instruction.pc])

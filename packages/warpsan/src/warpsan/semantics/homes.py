@@ -1,0 +1,35 @@
+"""The ``provenance`` check: records that keep an access in the buffer from whose pointer its address is computed
+(:mod:`warpsan.checks.provenance`). What that buffer is depends on the launch: its bounds are constants."""
+
+from __future__ import annotations
+
+from warpsan.engine import layout
+from warpsan.engine.access import located, note_lanes
+from warpsan.engine.assembler import Assembler, Constant
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.host.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW_BITS
+from warpsan.ptx.ir import Instruction
+
+__all__ = ["keep_in_buffer"]
+
+
+def keep_in_buffer(
+    asm: Assembler, instruction: Instruction, space: str, row: int, bits: int, offset: int, width: int
+) -> None:
+    """Append the record that notes where a lane leaves the buffer that is known for an access to global memory, or ends
+    the run. What such a lane accesses is another buffer."""
+    if instruction.pc not in asm.origins or space not in ("global", "generic"):
+        return
+    bounds = [asm.constant(Constant(kind, instruction.pc, 64)) for kind in ("home begins", "home ends")]
+
+    def build(code: OperationCode) -> None:
+        address = located(code, 0, space, bits)
+        begin, end = (code.source(2 + k, "s64") for k in range(2))
+        strays = (address < begin + GLOBAL_BASE) | (address > end + (GLOBAL_BASE - width))
+        if space == "generic":
+            window = address >> WINDOW_BITS
+            strays = strays & (window != SHARED_BASE >> WINDOW_BITS) & (window != LOCAL_BASE >> WINDOW_BITS)
+        offsets = address - GLOBAL_BASE
+        note_lanes(code, code.those(strays), offsets, offsets.like(width), layout.OUT_OF_BOUNDS, layout.IN_GLOBAL)
+
+    asm.record(NativeOperation(f"home.{space}.{bits}.{width}", build), [row, offset, *bounds])

@@ -1,0 +1,187 @@
+"""Logic, shifts and byte permutation (PTX ISA, "Logic and Shift Instructions", "prmt")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.lanes import Lanes, where
+from warpsan.ptx.forms import PRMT_MODES
+from warpsan.ptx.ir import Immediate, Instruction
+from warpsan.ptx.modifiers import Mods, require
+
+__all__ = ["operands_of", "shifted"]
+
+_BITS = ("b16", "b32", "b64")
+
+
+def operands_of(
+    asm: Assembler,
+    instruction: Instruction,
+    name: str,
+    function: Callable[..., Lanes | tuple[Lanes, ...]],
+    types: tuple[str, ...],
+) -> None:
+    """The destination and the sources of an instruction, each of its type."""
+    target, *sources = zip(Mods(instruction).operands(len(types) - 1), types, strict=True)
+    asm.compute(name, function, [target], sources)
+
+
+@native("and", "or", "xor")
+def _logic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    require(mods, type_, ("pred", *_BITS))
+    mods.done()
+    functions = {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}
+    opcode = instruction.opcode
+    operands_of(asm, instruction, f"{opcode}.{type_.name}", functions[opcode], (type_.name,) * 3)
+
+
+@native("not")
+def _not(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    require(mods, type_, ("pred", *_BITS))
+    mods.done()
+    operands_of(asm, instruction, f"not.{type_.name}", lambda a: ~a, (type_.name,) * 2)
+
+
+@native("cnot")
+def _cnot(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    require(mods, type_, _BITS)
+    mods.done()
+    operands_of(asm, instruction, f"cnot.{type_.name}", lambda a: (a == 0).to(a.type), (type_.name,) * 2)
+
+
+def _lookup(table: int, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """The disjunction of the rows of a look-up table in which the result is 1."""
+    result = a.like(0)
+    for row in range(8):
+        if table >> row & 1:
+            x, y, z = (each if row >> 2 - k & 1 else ~each for k, each in enumerate((a, b, c)))
+            result = result | (x & y & z)
+    return result
+
+
+@native("lop3")
+def _lop3(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    combine = mods.choice(("or", "and"), default="")
+    require(mods, mods.type(), ("b32",))
+    mods.done()
+    target, a, b, c, table = instruction.operands[:5]
+    first, second = asm.pair(target)
+    if not isinstance(table, Immediate) or not isinstance(table.value, int):
+        raise mods.unsupported("expected an immediate look-up table")
+    if (second is None) == bool(combine):
+        raise mods.unsupported("a predicate result goes with .or or .and")
+    code = table.value & 0xFF
+    sources = [(each, "b32") for each in (a, b, c)]
+    if second is None:
+        asm.compute(f"lop3.{code}", lambda x, y, z: _lookup(code, x, y, z), [(first, "b32")], sources)
+        return
+
+    def function(x: Lanes, y: Lanes, z: Lanes, q: Lanes) -> tuple[Lanes, Lanes]:
+        result = _lookup(code, x, y, z)
+        return result, (result != 0) | q if combine == "or" else (result != 0) & q
+
+    targets = [(first, "b32"), (second, "pred")]
+    asm.compute(f"lop3.{combine}.{code}", function, targets, [*sources, (instruction.operands[5], "pred")])
+
+
+# ---- shifts ----------------------------------------------------------------------------------------------------------
+
+
+def shifted(x: Lanes, amount: Lanes, *, left: bool) -> Lanes:
+    """A shift by any amount: zeros, or copies of the sign, from the width on. ``amount`` is u32."""
+    width = x.bits
+    beyond = amount >= width
+    by = where(beyond, amount.like(0), amount).to(f"u{width}")
+    if left:
+        return where(beyond, x.like(0), x << by.as_type(x.type))
+    if x.signed:
+        by = where(beyond, amount.like(width - 1), amount).to(f"u{width}")
+        return x >> by.as_type(x.type)
+    return where(beyond, x.like(0), x >> by.as_type(x.type))
+
+
+@native("shl", "shr")
+def _shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    left = instruction.opcode == "shl"
+    require(mods, type_, _BITS if left else (*_BITS, "u16", "u32", "u64", "s16", "s32", "s64"))
+    mods.done()
+    operands_of(
+        asm,
+        instruction,
+        f"{instruction.opcode}.{type_.name}",
+        lambda x, n: shifted(x, n, left=left),
+        (type_.name, type_.name, "u32"),
+    )
+
+
+@native("shf")
+def _funnel_shift(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    left = mods.choice(("l", "r")) == "l"
+    clamp = mods.choice(("wrap", "clamp")) == "clamp"
+    require(mods, mods.type(), ("b32",))
+    mods.done()
+
+    def function(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
+        n = where(amount > 32, amount.like(32), amount) if clamp else amount & 31
+        right = n if not left else n.like(32) - n
+        return shifted(high, right.like(32) - right, left=True) | shifted(low, right, left=False)
+
+    name = f"shf.{'l' if left else 'r'}.{'clamp' if clamp else 'wrap'}"
+    operands_of(asm, instruction, name, function, ("b32", "u32", "u32", "u32"))
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@native("prmt")
+def _prmt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Any four of the eight bytes of b and a; selector bit 3 spreads a byte's sign."""
+    require(mods, mods.type(), ("b32",))
+    mode = mods.choice(PRMT_MODES, default="")
+    mods.done()
+    selector = instruction.operands[3]
+    types = ("b32", "b32", "b32", "b32")
+    if mode:
+        codes = [sum(place << 4 * k for k, place in enumerate(places)) for places in PRMT_MODES[mode]]
+        operands_of(asm, instruction, f"prmt.{mode}", lambda x, y, z: _chosen(x, y, z & 3, codes), types)
+    elif isinstance(selector, Immediate) and isinstance(selector.value, int):
+        code = selector.value & 0xFFFF
+        operands_of(asm, instruction, f"prmt.{code}", lambda x, y, z: _picked(x, y, code), types)
+    else:
+        operands_of(asm, instruction, "prmt", _permuted, types)
+
+
+def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:
+    """Bytes by a selector that is known."""
+    result = x.like(0)
+    for k in range(4):
+        place = code >> 4 * k & 15
+        byte = ((y if place & 4 else x) >> 8 * (place & 3)) & 0xFF
+        if place & 8:
+            byte = where((byte & 0x80) != 0, byte.like(0xFF), 0)
+        result = result | (byte << 8 * k)
+    return result
+
+
+def _chosen(x: Lanes, y: Lanes, number: Lanes, codes: Sequence[int]) -> Lanes:
+    """Bytes by the selector of that number."""
+    result = _picked(x, y, codes[0])
+    for k, code in enumerate(codes[1:], 1):
+        result = where(number == k, _picked(x, y, code), result)
+    return result
+
+
+def _permuted(x: Lanes, y: Lanes, selector: Lanes) -> Lanes:
+    both = (y.to("u64") << 32) | x.to("u64")
+    result = x.like(0)
+    for k in range(4):
+        place = (selector >> 4 * k) & 15
+        byte = ((both >> ((place & 7) << 3).to("u64")) & 0xFF).to("b32")
+        spread = where((byte & 0x80) != 0, byte.like(0xFF), 0)
+        result = result | (where((place & 8) != 0, spread, byte) << 8 * k)
+    return result

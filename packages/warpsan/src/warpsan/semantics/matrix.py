@@ -1,0 +1,311 @@
+"""Warp-level matrices: ldmatrix, stmatrix, movmatrix, mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
+Sparse products are not modelled, nor matrices of 8-bit elements.
+
+Sums are by the rule of the architecture (:mod:`warpsan.numerics.tensor_cores`), or in float32
+(:mod:`~warpsan.semantics.sums`); integer sums are exact, and those of f64 a chain of fma from C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from warpsan.analysis.fusion import MmaGroup
+from warpsan.engine import layout
+from warpsan.engine.access import addresses, located
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
+from warpsan.engine.layout import WARP
+from warpsan.engine.numeric import canonical, widened
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.stale import StaleAccess
+from warpsan.numerics.tensor_cores import rule_of
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.semantics.factors import ELEMENTS, Factor, as_factor, store_fragments
+from warpsan.semantics.integer_sums import IntegerSum
+from warpsan.semantics.stale import is_stale, lanes_that_differ, stale_record, through_python, write_out
+from warpsan.semantics.sums import ALTERNATING, TileSum, stacked, store_half
+from warpsan.semantics.warp import needs_whole_warp
+from warpsan.semantics.watched import watch_access
+
+__all__ = ["product_operation", "product_records", "product_shape", "store_operands"]
+
+_TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
+"""The order of an 8 x 8 matrix's elements that transposes it."""
+
+
+# ---- matrices between memory and registers ---------------------------------------------------------------------------
+
+
+def _take_matrix(mods: Mods, does: str) -> tuple[int, bool, str]:
+    for name in ("sync", "aligned", "m8n8"):
+        mods.choice((name,))
+    number = int(mods.choice(("x1", "x2", "x4"))[1:])
+    trans = mods.flag("trans")
+    space = take_space(mods)
+    mods.choice(("b16",))
+    mods.done()
+    if space not in ("shared", "generic"):
+        raise mods.unsupported(f"{does} shared memory")
+    return number, trans, space
+
+
+def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
+    b = code.builder
+    return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
+
+
+def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: bool) -> Lanes:
+    """Where the rows of ``number`` matrices lie: those of matrix i are named by the lanes from 8 i on."""
+    needs_whole_warp(code)
+    if number < 4:  # the addresses of other lanes count for nothing
+        code.mask = WORD32((1 << 8 * number) - 1)
+    return addresses(code, located(code, 0, space, bits), space, 16, reads=reads)
+
+
+@native("ldmatrix")
+def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    number, trans, space = _take_matrix(mods, "loads from")
+    target, address = instruction.operands
+    items = asm.vector(target)
+    if len(items) != number:
+        raise mods.unsupported(f"expected {number} registers")
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
+    stale = is_stale(asm, space)
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        place = _pointed(code, number, space, bits, reads=True)
+        pointers = _row_pointers(code, through_python(code, place, reads=True) if stale else place)
+        line = ir.VectorType(BYTE, 16)
+        lines = [b.load(pointer, typ=line, align=16) for pointer in pointers[: 8 * number]]
+        for k in range(number):
+            whole = _joined(code, lines[8 * k : 8 * k + 8]).as_type("u16")
+            matrix = whole.shuffled(_TRANSPOSED) if trans else whole
+            b.store(matrix.value, code.row(2 + k), align=64)
+
+    places = [asm.target(item, "b32") for item in items]
+    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.stale' * stale}"
+    operation, operands = NativeOperation(name, build), [row, offset, *(place for place, _ in places)]
+    if stale:
+        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "load", 16))
+    else:
+        asm.record(operation, operands)
+
+
+def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
+    """Vectors of bytes one behind the other."""
+    return stacked([Lanes(code.builder, line, "u8") for line in lines])
+
+
+@native("stmatrix")
+def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    number, trans, space = _take_matrix(mods, "stores to")
+    address, source = instruction.operands
+    items = asm.vector(source)
+    if len(items) != number:
+        raise mods.unsupported(f"expected {number} registers")
+    sources = [asm.source(item, "b32") for item in items]
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        written = (layout.TRANSPOSED_ROWS if trans else layout.MATRIX_ROWS, sources)
+        watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number, written=written)
+    stale = is_stale(asm, space)
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        place = _pointed(code, number, space, bits, reads=False)
+        pointers = _row_pointers(code, through_python(code, place, reads=False) if stale else place)
+        parts: list[Lanes] = []
+        for k in range(number):
+            whole = code.source(2 + k, "u16", 64)
+            whole = (whole.shuffled(_TRANSPOSED) if trans else whole).as_type("u8")
+            for line in range(8):
+                part = whole.shuffled(range(16 * line, 16 * line + 16))
+                b.store(part.value, pointers[8 * k + line], align=16)
+                parts.append(part)
+        if stale:
+            write_out(code, place)
+            if asm.checked:
+                code.leave_if(b.icmp_signed("!=", lanes_that_differ(code), WORD32(0)), layout.RACE)
+            return
+        for lane, part in enumerate(parts if asm.checked else ()):
+            left = Lanes(b, b.load(pointers[lane], typ=part.value.type, align=16), "u8")
+            legal = b.trunc(b.lshr(code.mask, WORD32(lane)), ir.IntType(1))
+            code.leave_if(b.and_((left != part).any(), legal), layout.RACE)
+
+    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}{'.stale' * stale}"
+    operation, operands = NativeOperation(name, build), [row, offset, *sources]
+    if stale:
+        stale_record(asm, operation, operands, StaleAccess(instruction.pc, 16, "store", 16))
+    else:
+        asm.record(operation, operands)
+
+
+@native("movmatrix")
+def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.only("sync", "aligned", "m8n8", "trans", "b16")
+    source = asm.source(instruction.operands[1], "b32")
+    place, _ = asm.target(instruction.operands[0], "b32")
+
+    def build(code: OperationCode) -> None:
+        needs_whole_warp(code)
+        code.store(0, code.source(1, "u16", 64).shuffled(_TRANSPOSED))
+
+    asm.record(NativeOperation("movmatrix", build), [place, source])
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def store_operands(
+    code: OperationCode, first: int, kinds: tuple[str, str], k_blocks: int, factor: Factor, target: Any, *, again: bool
+) -> None:
+    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; ``again``, of B alone."""
+    of_a, of_b = range(2 * k_blocks), range(2 * k_blocks, 3 * k_blocks)
+    if again:
+        parts = [(of_b, kinds[1])]
+    elif kinds[0] == kinds[1]:
+        parts = [(range(3 * k_blocks), kinds[0])]
+    else:
+        parts = [(of_a, kinds[0]), (of_b, kinds[1])]
+
+    def register(number: Any) -> Lanes:
+        return code.source(code.builder.add(number, WORD64(first)), "u32")
+
+    for numbers, kind in parts:
+        store_fragments(code, numbers, k_blocks, register, kind, factor, target)
+
+
+def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | IntegerSum, *, again: bool) -> None:
+    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32, s32) or 2 (f16).
+
+    ``again`` takes A as the record before this one has left it in the scratch.
+    """
+    needs_whole_warp(code)
+    deep = 4 * ELEMENTS[kinds[0]]
+    k_blocks = tile.depth // deep
+    held = 2 if tile.result == "f16" else 4
+    scratch = code.pointer(layout.SCRATCH)
+    begins = (0, 64 * tile.depth, 96 * tile.depth, 96 * tile.depth + 1024)
+    left, right, room, of_left = (code.at(scratch, WORD64(begin)) for begin in begins)
+    store_operands(code, held, kinds, k_blocks, as_factor, left, again=again)
+    if not again:
+        tile.spread_exponents(code, left, of_left)
+    c_first = held + 3 * k_blocks
+    if tile.result == "f16":
+        before = [widened(code.source(c_first + half, "u16", 64), "f16") for half in range(2)]
+    else:
+        pairs = [[code.source(c_first + 2 * half + odd, tile.result) for odd in range(2)] for half in range(2)]
+        before = [even.shuffled(ALTERNATING, odd) for even, odd in pairs]
+    for half, whole in enumerate(tile.totals(code, left, right, of_left, (before[0], before[1]), room)):
+        store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
+
+
+_PARTNERS = {
+    ("f16",): ("f32", "f16"),
+    ("bf16",): ("f32",),
+    ("tf32",): ("f32",),
+    ("e4m3", "e5m2"): ("f32", "f16"),
+    ("s8", "u8"): ("s32",),
+    ("s4", "u4"): ("s32",),
+}
+"""Types of both factors of one mma, and those of its sums."""
+
+
+def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
+    """The kinds of the factors, the blocks along K, and the type of the sum; ``.satfinite`` has been taken."""
+    for name in ("sync", "aligned"):
+        mods.choice((name,))
+    depth = int(mods.choice(("m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32", "m16n8k64")).rpartition("k")[2])
+    for name in ("row", "col"):
+        mods.choice((name,))
+    if len(mods.left) != 4:
+        raise mods.unsupported("expected four types")
+    result, kind, kind_b, addend = mods.left
+    partners = next((each for each in _PARTNERS if {kind, kind_b} <= set(each)), None)
+    if partners is None or addend != result or result not in _PARTNERS[partners]:
+        raise mods.unsupported("these operand types are not modelled")
+    deep = 4 * ELEMENTS[kind]
+    if depth not in (deep, 2 * deep):
+        raise mods.unsupported("there is no such shape for these types")
+    return (kind, kind_b), depth // deep, result
+
+
+def product_operation(
+    asm: Assembler, unit: str, kinds: tuple[str, str], depth: int, result: str, *, again: bool, saturates: bool = False
+) -> NativeOperation:
+    """The operation of one mma, or of half a wmma (:func:`product_code`)."""
+    tile: TileSum | IntegerSum = IntegerSum(depth, saturates)
+    if result != "s32":
+        tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result, kinds[1]), depth, result, asm.numerics)
+    name = f"mma.{'.'.join(kinds)}.{tile.name}{'.again' * again}"
+    return NativeOperation(name, lambda code: product_code(code, kinds, tile, again=again))
+
+
+def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
+    mods = Mods(instruction)
+    saturates = mods.flag("satfinite")
+    kinds, k_blocks, result = product_shape(instruction, mods)
+    if saturates and result != "s32":
+        raise mods.unsupported("these operand types are not modelled")
+    d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
+    held = 2 if result == "f16" else 4
+    if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
+        raise mods.unsupported("wrong number of registers for its shape and types")
+    type_ = "b32" if result == "f16" else result
+    rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
+    places = [asm.target(item, type_)[0] for item in d]
+    depth = k_blocks * 4 * ELEMENTS[kinds[0]]
+    operation = product_operation(asm, "mma", kinds, depth, result, again=again, saturates=saturates)
+    asm.record(operation, [*places, *rows])
+
+
+@native("mma")
+def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Every type packs 16 or 32 bytes along K into a row of A, in the same places."""
+    if mods.flag("m8n8k4"):
+        _product_f64(asm, instruction, mods)
+    else:
+        _product(asm, instruction, again=False)
+
+
+def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Lane (g, t) has A[g, t], B[t, g], and of C and D the elements [g, 2t] and [g, 2t + 1]."""
+    mods.only("sync", "aligned", "row", "col", "f64", "f64", "f64", "f64")
+    d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
+    if [len(a), len(b), len(c), len(d)] != [1, 1, 2, 2]:
+        raise mods.unsupported("wrong number of registers for its shape and types")
+
+    def build(code: OperationCode) -> None:
+        needs_whole_warp(code)
+        left, right, sums = code.source(2, "f64"), code.source(3, "f64"), []
+        for odd in range(2):
+            total = code.source(4 + odd, "f64")
+            for k in range(4):
+                row = left.shuffled([4 * (lane // 4) + k for lane in range(WARP)])
+                column = right.shuffled([4 * (2 * (lane % 4) + odd) + k for lane in range(WARP)])
+                total = row.call("fma", column, total)
+            sums.append(canonical(total, "f64"))
+        for odd in range(2):
+            code.store(odd, sums[odd])
+
+    rows = [asm.source(item, "f64") for item in (*a, *b, *c)]
+    places = [asm.target(item, "f64")[0] for item in d]
+    asm.record(NativeOperation("mma.m8n8k4.f64", build), [*places, *rows])
+
+
+def product_records(asm: Assembler, group: MmaGroup) -> None:
+    """The records of mma instructions that share their A fragments: along K, those with equal A behind each other.
+
+    The chains of a group do not depend on each other (:mod:`warpsan.analysis.fusion`).
+    """
+    for k in range(len(group.chains[0].instructions)):
+        for number, chain in enumerate(group.chains):
+            asm.begin(chain.instructions[k])
+            _product(asm, chain.instructions[k], again=number > 0)

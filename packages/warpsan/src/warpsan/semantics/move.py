@@ -1,0 +1,359 @@
+"""Moving data: mov, ld, st, cvta (PTX ISA, "Data Movement and Conversion Instructions")."""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+from warpsan.engine import layout
+from warpsan.engine.access import addresses, gather_all, located, scatter_all
+from warpsan.engine.assembler import Assembler, Constant, native
+from warpsan.engine.lanes import WORD64, Lanes
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.stale import StaleAccess
+from warpsan.engine.watch import wait_for_grids
+from warpsan.host.memory import GLOBAL_BASE, WINDOW_BITS, generic_base
+from warpsan.ptx.forms import CLOCKS, of_kernel
+from warpsan.ptx.ir import Address, Immediate, Instruction, Operand, Param, Register, Symbol, Variable, Vector
+from warpsan.ptx.modifiers import Mods, require, take_memory_mods, take_space
+from warpsan.ptx.types import PtxType
+from warpsan.semantics.stale import is_stale, lanes_that_differ, late_rows, stale_record, through_python, write_out
+from warpsan.semantics.watched import check_step, strong_effect, watch_access
+
+__all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
+
+PARAMETER_BITS = (1 << 32) - 1
+"""Of an address in the parameter space, what counts."""
+
+
+@native("mov")
+def _mov(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    mods.done()
+    if len(instruction.operands) != 2:
+        raise mods.unsupported("expected one source operand")
+    target, origin = instruction.operands
+    if isinstance(origin, Register) and origin.name in CLOCKS:
+        _read_clock(asm, target, type_, *CLOCKS[origin.name])
+    elif isinstance(target, Vector):
+        _unpack(asm, target, origin, type_.bits)
+    elif isinstance(origin, Vector):
+        _pack(asm, target, origin, type_.bits)
+    else:
+        row = asm.source(origin, type_.name)
+        _copy(asm, target, type_, row)
+
+
+def _copy(asm: Assembler, target: Operand, type_: PtxType, row: int) -> None:
+    """Append the record that copies a row to a register."""
+    place, finish = asm.target(target, type_.name)
+    bits = "pred" if type_.kind == "pred" else f"b{type_.bits}"
+    asm.lanewise(f"mov.{bits}", lambda x: x, [place], [row], [bits], [bits])
+    finish()
+
+
+def _read_clock(asm: Assembler, target: Operand, type_: PtxType, width: int, shift: int) -> None:
+    """Steps of the cluster so far, the same for all lanes, and more at every reading."""
+    if type_.bits != width or type_.is_float:
+        raise asm.unsupported(f"the clock has {width} bits")
+
+    def build(code: OperationCode) -> None:
+        b, word = code.builder, code.at(code.base, WORD64(8 * layout.CLOCK))
+        behind = b.add(b.load(word, typ=WORD64), WORD64(1))
+        b.store(behind, word)
+        now = code.spread(b.add(behind, code.context(layout.STEPS_TAKEN)), "u64")
+        code.store(0, (now >> shift).to(f"u{width}"))
+
+    row, finish = asm.target(target, type_.name)
+    asm.record(NativeOperation(f"clock.{width}.{shift}", build), [row])
+    finish()
+
+
+def _unpack(asm: Assembler, target: Vector, origin: Operand, bits: int) -> None:
+    part = bits // len(target.items)
+
+    def function(whole: Lanes) -> tuple[Lanes, ...]:
+        return tuple((whole >> k * part).to(f"b{part}") for k in range(len(target.items)))
+
+    targets = [(item, f"b{part}") for item in target.items]
+    asm.compute(f"unpack.{bits}.{part}", function, targets, [(origin, f"b{bits}")])
+
+
+def _pack(asm: Assembler, target: Operand, origin: Vector, bits: int) -> None:
+    part = bits // len(origin.items)
+
+    def function(*parts: Lanes) -> Lanes:
+        whole = parts[0].to(f"b{bits}")
+        for k, each in enumerate(parts[1:], 1):
+            whole = whole | (each.to(f"b{bits}") << k * part)
+        return whole
+
+    sources = [(item, f"b{part}") for item in origin.items]
+    asm.compute(f"pack.{bits}.{part}", function, [(target, f"b{bits}")], sources)
+
+
+@native("cvta")
+def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    to = mods.flag("to")
+    space = take_space(mods)
+    type_ = mods.type()
+    mods.done()
+    target, origin = mods.operands(1)
+    types = [(target, type_.name)], [(origin, type_.name)]
+    if space == "param" and not to:  # a 32-bit register has lost the upper half of what it was
+        asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
+        return
+    base = generic_base(space) if space != "param" else 0
+    shift = -base if to else base
+    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, *types)
+
+
+@native("isspacep")
+def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    space = take_space(mods)
+    mods.done()
+    windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "shared::cluster", "local")}
+
+    def function(address: Lanes) -> Lanes:
+        window = address >> WINDOW_BITS
+        if space in windows:
+            return window == windows[space]
+        return (window != windows["shared"]) & (window != windows["local"])
+
+    target, origin = mods.operands(1)
+    asm.compute(f"isspacep.{space}", function, [(target, "pred")], [(origin, "u64")])
+
+
+# ---- loads and stores ------------------------------------------------------------------------------------------------
+
+
+def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy, the last operand, changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
+def _take(mods: Mods) -> tuple[str, int, PtxType]:
+    """Space, number of elements and type of a load or store; all modifiers are taken."""
+    space = take_space(mods)
+    take_memory_mods(mods)
+    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
+    type_ = mods.type()
+    mods.done()
+    if space != "param":
+        _check_width(mods, vector * type_.bytes)
+    return space, vector, type_
+
+
+def _check_width(mods: Mods, width: int) -> None:
+    if width > 16:
+        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+
+
+@native("ld", "ldu")
+def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    space, vector, type_ = _take(mods)
+    if len(operands) != 2:
+        raise mods.unsupported("expected a destination and an address")
+    target, address = operands
+    items = asm.vector(target)
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} registers")
+    space = "global" if space == "const" else space
+    if space == "param":
+        if isinstance(address, Address) and isinstance(address.base, Register):
+            _load_by_address(asm, instruction, items, address, type_)
+        else:
+            _load_parameter(asm, items, address, type_)
+        return
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
+    places = [asm.target(item, type_.name) for item in items]
+    rows = [row, offset, *(place for place, _ in places)]
+    if is_stale(asm, space):
+        late = late_rows(asm, instruction, items, type_)
+        call = StaleAccess(instruction.pc, vector * type_.bytes, "load", type_.bytes, late)
+        stale_record(asm, load_operation(space, bits, type_.bits, vector, stale=True), rows, call)
+    else:
+        asm.record(load_operation(space, bits, type_.bits, vector), rows)
+    for _, finish in places:
+        finish()
+
+
+def _load_by_address(
+    asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
+) -> None:
+    """A parameter by its address: those of the kernel lie in global memory, and nothing writes them."""
+    _check_width(Mods(instruction), len(items) * type_.bytes)
+    row, bits, offset = asm.address(address)
+    space = "global" if of_kernel(asm.entry, instruction) else "local"
+    if space == "global":
+        place, shift = asm.temporary(64), asm.number(offset, "u64")
+        types = [f"u{bits}", "u64"]
+        asm.lanewise(f"param.{bits}", _of_parameters, [place], [row, shift], ["u64"], types)
+        row, bits, offset = place, 64, 0
+    places = [asm.target(item, type_.name) for item in items]
+    operation = load_operation(space, bits, type_.bits, len(items))
+    asm.record(operation, [row, offset, *(each for each, _ in places)])
+    for _, finish in places:
+        finish()
+
+
+def _of_parameters(address: Lanes, shift: Lanes) -> Lanes:
+    return ((address.to("u64") + shift) & PARAMETER_BITS) + GLOBAL_BASE
+
+
+def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand, type_: PtxType) -> None:
+    base = address.base if isinstance(address, Address) else None
+    variable = _parameter(asm, address)
+    if variable is not None:
+        _check_reach(asm, address, len(items) * type_.bytes, variable)
+        places = [asm.target(item, type_.name) for item in items]
+        row, bits, offset = asm.address(address)
+        operation = load_operation("local", bits, type_.bits, len(items), aligned=False)
+        asm.record(operation, [row, offset, *(place for place, _ in places)])
+        for _, finish in places:
+            finish()
+        return
+    param = next((each for each in asm.entry.params if isinstance(base, Symbol) and each.name == base.name), None)
+    if param is None or not isinstance(address, Address):
+        raise asm.unsupported("expected a parameter's name")
+    _check_reach(asm, address, len(items) * type_.bytes, param)
+    for k, item in enumerate(items):
+        place = param.offset + address.offset + k * type_.bytes
+        _copy(asm, item, type_, asm.constant(Constant("parameter", place, type_.bits)))
+
+
+def _parameter(asm: Assembler, address: Operand) -> Variable | None:
+    """The ``.param`` variable of a device function or a call that an address names: it lies in local memory."""
+    base = address.base if isinstance(address, Address) else None
+    variable = asm.entry.variables.get(base.name) if isinstance(base, Symbol) else None
+    return variable if variable is not None and variable.space == "param" else None
+
+
+def _check_reach(asm: Assembler, address: Operand, size: int, parameter: Variable | Param) -> None:
+    if not isinstance(address, Address) or address.offset < 0 or address.offset + size > parameter.size:
+        raise asm.unsupported(f"reaches beyond the {parameter.size} bytes of parameter {parameter.name}")
+
+
+def local_load(element: int, *, aligned: bool) -> NativeOperation:
+    """The operation that loads an element of each lane's local memory: operands are address, offset and target."""
+    return load_operation("local", 64, element, 1, aligned=aligned)
+
+
+def local_store(element: int, *, aligned: bool) -> NativeOperation:
+    """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
+    return store_operation("local", 64, element, 1, False, aligned=aligned)
+
+
+def load_operation(
+    space: str, bits: int, element: int, vector: int, *, aligned: bool = True, stale: bool = False
+) -> NativeOperation:
+    """A load: operands are the row of the addresses, an offset, and the rows of the results. Of a parameter, from any
+    byte; a ``stale`` one reads what Python decides."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
+
+    def build(code: OperationCode) -> None:
+        everyone = code.mask
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
+        place = through_python(code, place, reads=True) if stale else place
+        values = gather_all(code, place, f"u{element}", vector, align)
+        code.mask = everyone  # what an illegal access reads is poison
+        for k, value in enumerate(values):
+            code.store(2 + k, value)
+
+    suffix = ".unaligned" * (not aligned) + ".stale" * stale
+    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}{suffix}", build)
+
+
+@native("st")
+def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    space, vector, type_ = _take(mods)
+    if len(operands) != 2:
+        raise mods.unsupported("expected an address and a value")
+    _check_width(mods, vector * type_.bytes)
+    if space == "const":
+        raise mods.unsupported("constant memory is read-only")
+    address, value = operands
+    items = asm.vector(value)
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} values")
+    sources = [asm.source(item, f"b{type_.bits}") for item in items]
+    if space == "param":
+        variable = _parameter(asm, address)
+        if variable is None:
+            raise mods.unsupported("expected the name of a .param variable of a function or call")
+        _check_reach(asm, address, vector * type_.bytes, variable)
+        space = "local"
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        written = type_.bytes, sources
+        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong, written=written)
+    aligned = not any(mod.startswith("param") for mod in instruction.mods)
+    checked = asm.checked and space != "local"
+    if is_stale(asm, space):
+        call = StaleAccess(instruction.pc, vector * type_.bytes, "store", type_.bytes)
+        operation = store_operation(space, bits, type_.bits, vector, checked, stale=True)
+        stale_record(asm, operation, [row, offset, *sources], call)
+        return
+    operation = store_operation(space, bits, type_.bits, vector, checked, aligned=aligned)
+    asm.record(operation, [row, offset, *sources])
+
+
+def store_operation(
+    space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True, stale: bool = False
+) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it; if it is not ``aligned``, to
+    any byte of a parameter; a ``stale`` one is carried out by Python."""
+    width, align = element // 8 * vector, element // 8 if aligned else 1
+
+    def build(code: OperationCode) -> None:
+        place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1)
+        target = through_python(code, place, reads=False) if stale else place
+        values = [code.source(2 + k, f"u{element}") for k in range(vector)]
+        scatter_all(code, target, values, align)
+        if stale:
+            write_out(code, place)
+        if checked and stale:
+            check_step(code, space, located(code, 0, space, bits), lanes_that_differ(code))
+        elif checked:
+            left = gather_all(code, place, f"u{element}", vector, align)
+            differ = [one != other for one, other in zip(left, values, strict=True)]
+            check_step(code, space, located(code, 0, space, bits), code.those(functools.reduce(operator.or_, differ)))
+
+    suffix = ".checked" * checked + ".unaligned" * (not aligned) + ".stale" * stale
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{suffix}", build)
+
+
+# ---- no effect on values ---------------------------------------------------------------------------------------------
+
+
+@native("nanosleep")
+def _nanosleep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Nothing to wait for."""
+    require(mods, mods.type(), ("u32",))
+    mods.done()
+
+
+@native("pmevent")
+def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """An event for profilers, without any other effect."""
+    mods.flag("mask")
+    mods.done()
+    if not isinstance(instruction.operands[0], Immediate):
+        raise mods.unsupported("expected an immediate")
+
+
+@native("griddepcontrol")
+def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
+    if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
+        asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
+    mods.done()

@@ -1,0 +1,119 @@
+"""Asynchronous reductions: of bulk copies into global memory (PTX ISA, "cp.reduce.async.bulk",
+"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"). They are copies
+whose elements are combined with what is there."""
+
+from __future__ import annotations
+
+from warpsan.engine import layout
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.lanes import WORD64
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.transfers import copy_within, store_box, store_bytes, store_words
+from warpsan.ptx.forms import OPERATIONS, SHARED_REDUCTIONS
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods, require
+from warpsan.ptx.types import TYPES, PtxType
+from warpsan.semantics.atomic import update_of
+from warpsan.semantics.bulk import bytes_operands, shared_address, take_box, take_ways, wide_row
+from warpsan.semantics.floating import is_half
+from warpsan.semantics.move import take_cache_hint
+
+__all__: list[str] = []
+
+
+def _exists(asm: Assembler, name: str, type_: PtxType) -> bool:
+    """Whether there is a reduction of a type."""
+    if type_.is_float and name != "add":
+        return is_half(type_) and name in ("min", "max") and asm.float_sum(type_) is None
+    return type_.lanes == 1 and type_.bytes > 1
+
+
+def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
+    """The operation that combines elements: its registers are their place in global memory, its record is where the
+    others are, and its mask is their number."""
+
+    ring = asm.float_sum(type_) if type_.is_float else None
+
+    def build(code: OperationCode) -> None:
+        b = code.builder
+        held, function = ring or update_of(name, type_, lambda without, plain: without)
+        with code.loop(b.zext(code.mask, WORD64)) as number:
+            offset = b.mul(number, WORD64(type_.bytes))
+            place, other = code.at(code.registers, offset), code.at(code.record, offset)
+            old, given = (code.load(each, held, 1, align=type_.bytes) for each in (place, other))
+            b.store(function(old, given).value, place, align=type_.bytes)
+
+    return NativeOperation(f"combine.{name}.{type_.name}{asm.suffix if ring else ''}", build)
+
+
+@native("cp.reduce.async.bulk")
+def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane combines many bytes with what is in global memory, or in the shared memory of another CTA."""
+    for part in ("reduce", "async", "bulk"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    target, source = take_ways(mods)
+    within = target != "global"
+    mods.choice(("mbarrier::complete_tx::bytes",) if within else ("bulk_group",))
+    if source == "global":
+        raise mods.unsupported("reductions of global memory into shared memory do not exist")
+    name, type_ = mods.choice(SHARED_REDUCTIONS if within else OPERATIONS), mods.type()
+    if within:
+        require(mods, type_, SHARED_REDUCTIONS[name])
+    elif is_half(type_) and type_.lanes == 1 and name == "add" and not mods.flag("noftz"):
+        raise mods.unsupported("16-bit floating point needs .noftz")
+    bitwise = name in ("and", "or", "xor")
+    if not _exists(asm, name, type_) or (not within and (type_.kind == "b") != bitwise):
+        raise mods.unsupported(f".{name} on .{type_.name} is not modelled")
+    mods.done()
+    combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
+    words = bytes_operands(asm, instruction, operands, (target, "shared::cta"), combine)
+    operation, function = ("red.shared::cluster.bulk", copy_within) if within else ("bulk.store", store_bytes)
+    asm.record(NativeOperation(operation, lambda code: code.hand_over(function)), words)
+
+
+@native("red.async")
+def _words(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """An atomic update whose bytes an mbarrier counts."""
+    for part in ("async", "relaxed", "cluster"):
+        mods.choice((part,))
+    mods.choice(("shared::cluster",), default="")
+    mods.choice(("mbarrier::complete_tx::bytes",))
+    name = mods.choice(SHARED_REDUCTIONS)
+    type_ = mods.type()
+    require(mods, type_, SHARED_REDUCTIONS[name])
+    mods.done()
+    source = asm.source(instruction.operands[1], f"b{type_.bits}")
+    place = shared_address(asm, instruction.operands[0], "shared::cluster")
+    mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
+    combine = type_.bytes << 16 | asm.number_of(_combination(asm, name, type_)) + 1
+    words = [*place, *mbarrier, type_.bytes, 1, instruction.pc, combine, source]
+    asm.record(NativeOperation("red.shared::cluster.async", lambda code: code.hand_over(store_words)), words)
+
+
+@native("cp.reduce.async.bulk.tensor")
+def _box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane combines a box with that of a tensor, in tile mode. The type is the tensor map's."""
+    for part in ("reduce", "async", "bulk", "tensor"):
+        mods.choice((part,))
+    box = take_box(mods)
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
+    mods.flag("tile")
+    mods.choice(("global",))
+    if not mods.flag("bulk_group"):
+        raise mods.unsupported("reductions into shared memory are not modelled")
+    mods.choice(("shared::cta",))
+    name = mods.choice(OPERATIONS)
+    mods.done()
+    row, bits, offset = asm.address(box.map)
+    kinds = [TYPES[each] for each in layout.COMBINED]
+    numbers = [asm.number_of(_combination(asm, name, each)) + 1 if _exists(asm, name, each) else 0 for each in kinds]
+    begin = len(asm.lists)
+    asm.lists += numbers
+    shared = shared_address(asm, operands[1], "shared")
+    coordinates = [asm.source(each, "s32") for each in box.coordinates]
+    place = wide_row(asm, row, bits), offset
+    words = [*shared, *place, instruction.pc, len(coordinates), 0, 0, begin, *coordinates]
+    asm.record(NativeOperation("tensor.store", lambda code: code.hand_over(store_box)), words)

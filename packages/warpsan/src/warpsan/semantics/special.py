@@ -1,0 +1,106 @@
+"""Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
+ex2, lg2, sin, ...).
+
+Approximations in f32 are those of the hardware (:mod:`.mufu`), except for tanh. In f16, bf16 and f64 they are of that
+function in f32, or the exact result, rounded: a GPU may differ from it by the manual's bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.lanes import Lanes, where
+from warpsan.engine.numeric import narrowed, round_to, widened
+from warpsan.numerics.float_formats import FORMATS, ROUNDINGS
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods
+from warpsan.ptx.types import PtxType
+from warpsan.semantics.floating import Compute, base_of, clamped, is_half
+from warpsan.semantics.mufu import APPROXIMATIONS
+
+__all__: list[str] = []
+
+_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+_TYPES = {"ex2": ("f32", *_HALVES), "tanh": ("f32", *_HALVES)}
+"""Types of approximations that have others than f32."""
+
+
+def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: PtxType, *, ftz: bool) -> None:
+    """An approximation in f32, or in halves, which are widened for it and rounded."""
+    types = _TYPES.get(name, ("f32",))
+    if type_.name not in types:
+        raise Mods(instruction).unsupported(f"modelled for {', '.join('.' + known for known in types)}")
+    function, base, half = APPROXIMATIONS[name], base_of(type_), is_half(type_)
+
+    def compute(x: Lanes) -> Lanes:
+        if half:
+            return narrowed(function(widened(x, base), False), base)
+        return function(x, ftz)
+
+    target, source = Mods(instruction).operands(1)
+    asm.compute(
+        f"{name}.approx{'.ftz' * ftz}.{type_.name}",
+        clamped(compute, type_, ftz=ftz),
+        [(target, type_.name)],
+        [(source, type_.name)],
+    )
+
+
+@native("ex2", "lg2", "sin", "cos", "tanh")
+def _transcendental(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.choice(("approx",))
+    type_ = mods.type()
+    ftz = instruction.opcode != "tanh" and mods.flag("ftz")
+    mods.done()
+    _approximated(asm, instruction, instruction.opcode, type_, ftz=ftz)
+
+
+def _algebraic(name: str) -> tuple[Compute, Compute]:
+    """rcp, sqrt or rsqrt in the argument's type; and in f64, to be rounded."""
+    functions: dict[str, tuple[Compute, Compute]] = {
+        "rcp": (lambda x: x.like(1) / x, lambda x: x.like(1) / x),
+        "sqrt": (lambda x: x.call("sqrt"), lambda x: x.call("sqrt")),
+        "rsqrt": (lambda x: (x.to("f64").like(1) / x.to("f64").call("sqrt")).to(x.type), lambda x: x),
+    }
+    return functions[name]
+
+
+def _of_upper_words(compute: Compute) -> Compute:
+    """``.approx.ftz.f64``: the upper 32 bits of the argument count, and the result has no others (PTX ISA, "rcp")."""
+    upper = 0xFFFFFFFF << 32
+
+    def run(x: Lanes) -> Lanes:
+        result = compute(where(x.nan, x, (x.as_type("u64") & upper).as_type("f64")))
+        return ((result.as_type("u64") + (1 << 31)) & upper).as_type("f64")
+
+    return run
+
+
+@native("rcp", "sqrt", "rsqrt")
+def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    name = instruction.opcode
+    rounding = mods.choice(("approx",) if name == "rsqrt" else ("approx", *ROUNDINGS))
+    type_ = mods.type()
+    ftz = mods.flag("ftz")
+    mods.done()
+    upper = type_.name == "f64" and rounding == "approx" and ftz and name != "sqrt"
+    allowed = ("f32", "f64") if rounding == "rn" or name == "rsqrt" else ("f32",)
+    if not upper and (type_.name not in allowed or (type_.name == "f64" and ftz)):
+        approximate = ".f32, .f64" if name == "rsqrt" else ".f32"
+        types = approximate if rounding == "approx" else "f32, and for f64 with .rn"
+        raise mods.unsupported(f"modelled for {types}")
+    if rounding == "approx" and type_.name == "f32":
+        _approximated(asm, instruction, name, type_, ftz=ftz)
+        return
+    exact, wide = _algebraic(name)
+    compute: Callable[..., Lanes] = _of_upper_words(exact) if upper else exact
+    if rounding not in ("approx", "rn"):
+        compute = lambda x: round_to(wide(x.to("f64")), FORMATS["f32"], rounding).to("f32")  # noqa: E731
+    target, source = mods.operands(1)
+    asm.compute(
+        f"{name}.{rounding}{'.ftz' * ftz}.{type_.name}",
+        clamped(compute, type_, ftz=ftz),
+        [(target, type_.name)],
+        [(source, type_.name)],
+    )

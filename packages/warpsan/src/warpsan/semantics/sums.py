@@ -1,0 +1,291 @@
+"""The sums of a 16 x 8 tile of a matrix product, for mma, wmma and wgmma.
+
+By the hardware's rule (:mod:`warpsan.numerics.tensor_cores`) the greatest exponents are found in 16-bit integers, for
+the whole tile at once. A product of two factors is exact in float32, and so is its scaling by a power of two, so that a
+conversion to int32 is what cuts it off; the sum is exact in int32. Where float32 does not hold the products, or there
+are infinities or NaN, :mod:`~warpsan.engine.exact_sums` makes the whole tile's sums.
+
+Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 columns].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from warpsan.engine.exact_sums import sum_tile
+from warpsan.engine.lanes import WORD64, Lanes, llvm_type, where
+from warpsan.engine.numeric import canonical, narrowed, widened
+from warpsan.engine.operation import OperationCode
+from warpsan.numerics.tensor_cores import EMIN, FAR, SPECIAL_EXPONENT, ZERO_EXPONENT, SumRule
+from warpsan.ptx.forms import SUMMED
+
+__all__ = ["ALTERNATING", "COLUMNS", "ROWS", "TileSum", "stacked", "store_half"]
+
+ROWS, COLUMNS = 16, 8
+ALTERNATING = [32 * odd + k for k in range(32) for odd in range(2)]
+"""The order that takes one element after the other of two vectors of 32."""
+_LEAST, _GREATEST = -100, 125
+"""Exponents for which float32 holds all that a block keeps of its products, and their scales."""
+
+
+def stacked(parts: Sequence[Lanes]) -> Lanes:
+    """Vectors one behind the other; their number is a power of two."""
+    parts = list(parts)
+    while len(parts) > 1:
+        many = 2 * parts[0].count
+        parts = [parts[k].shuffled(range(many), parts[k + 1]) for k in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _greater(x: Lanes, y: Lanes) -> Lanes:
+    return where(x > y, x, y)
+
+
+def _towards_zero(values: Lanes) -> Lanes:
+    """s32 below 2**31 - 64 in size as f32, without the digits that f32 does not have."""
+    nearest = values.to("f32")
+    sign = values >> 31
+    more = ((nearest.to("s32") - values) ^ sign) - sign  # above zero where rounding led away from zero
+    bits = nearest.as_type("s32")
+    return where(more > 0, bits - 1, bits).as_type("f32")
+
+
+def exponents(values: Lanes, least: int, *, special: bool = True) -> Lanes:
+    """Exponents of float32 values, s32: ``least`` at least, but of zeros and of what is not finite; without ``special``
+    that is 128, as its bits say."""
+    bits = values.as_type("s32")
+    size = bits & 0x7FFFFFFF
+    exponent = (size >> 23) - 127
+    finite = _greater(exponent, size.like(least))
+    exponent = where(exponent == 128, size.like(SPECIAL_EXPONENT), finite) if special else finite
+    return where(size == 0, size.like(ZERO_EXPONENT), exponent)
+
+
+@dataclass(frozen=True)
+class TileSum:
+    """The code of one kind of sum.
+
+    Attributes
+    ----------
+    rule : SumRule
+    depth : int
+        K.
+    result : {"f32", "f16"}
+    numerics : {"hardware", "float32"}
+    """
+
+    rule: SumRule
+    depth: int
+    result: str
+    numerics: str
+
+    @property
+    def name(self) -> str:
+        """What the code depends on."""
+        if self.numerics == "hardware":
+            return f"{self.depth}.{self.rule.name}.{self.result}"
+        blocks = self.rule.blocks if self.result == "f16" or self.rule.addend_last else ()
+        widths = "_".join(str(len(block)) for block in blocks)
+        return f"{self.depth}.plain{widths}{'.last' * self.rule.addend_last}.{self.result}"
+
+    # ---- A's exponents ----------------------------------------------------------------------------------------------
+
+    def spread_exponents(self, code: OperationCode, left: Any, target: Any) -> None:
+        """Write the exponents of A [2, depth, 8] as s16 [depth, 16 rows, 8 columns], the same in all columns."""
+        if self.numerics != "hardware":
+            return
+        b, repeated = code.builder, [row for row in range(8) for _ in range(COLUMNS)]
+        with code.loop(WORD64(self.depth)) as k:
+            for half in range(2):
+                line = code.at(left, b.mul(b.add(k, WORD64(half * self.depth)), WORD64(32)))
+                row = exponents(code.load(line, "f32", 8, align=32), self.rule.least[0]).to("s16").shuffled(repeated)
+                place = b.add(b.mul(k, WORD64(256)), WORD64(128 * half))
+                b.store(row.value, code.at(target, place), align=64)
+
+    # ---- sums -------------------------------------------------------------------------------------------------------
+
+    def totals(
+        self,
+        code: OperationCode,
+        left: Any,
+        right: Any,
+        of_left: Any,
+        before: tuple[Lanes, Lanes],
+        room: Any,
+        *,
+        negate: Any = None,
+    ) -> tuple[Lanes, Lanes]:
+        """The sums of a tile, f32 of [8 rows, 8 columns] each: the upper and the lower half.
+
+        Some rows are one turn of a loop: LLVM takes much longer for 16 rows one behind the other, and the processor's
+        registers hold what it works on. There are several, because each step of a row's sums waits for the last.
+
+        Parameters
+        ----------
+        left, right, of_left : llvmlite.ir.Value
+            Pointers to A, B and A's exponents.
+        before : tuple of Lanes
+            C.
+        room : llvmlite.ir.Value
+            A pointer to 1024 bytes to work in.
+        negate : llvmlite.ir.Value, optional
+            An ``i1``: whether the products are subtracted.
+        """
+        b, results = code.builder, code.at(room, WORD64(512))
+        before = self._signed(code, before[0], negate), self._signed(code, before[1], negate)  # and again the sums
+        start = tuple(half.like(0) for half in before) if self.rule.addend_last else before
+        for half, values in enumerate(start):
+            b.store(values.value, code.at(room, WORD64(256 * half)), align=64)
+        if self.numerics == "hardware":
+            self._hardware(code, left, right, of_left, room, results)
+        else:
+            self._plain(code, left, right, room, results)
+        sums = []
+        for half, addend in enumerate(before):
+            total = code.load(code.at(results, WORD64(256 * half)), "f32", 64)
+            if self.rule.addend_last:
+                total = self._number(total + addend)
+            sums.append(self._signed(code, total, negate) + 0.0)  # no zero is negative
+        return sums[0], sums[1]
+
+    @staticmethod
+    def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
+        """Numbers, or these with the other sign."""
+        if negate is None:
+            return values
+        float_ = llvm_type("f32").element
+        return values * code.spread(code.builder.select(negate, float_(-1.0), float_(1.0)), "f32", values.count)
+
+    def _number(self, values: Lanes) -> Lanes:
+        """f32 rounded to the result's type, to nearest even."""
+        return widened(narrowed(values, "f16"), "f16") if self.result == "f16" else values
+
+    @contextmanager
+    def _rows(self, code: OperationCode, left: Any, many: int) -> Iterator[tuple[Any, Any]]:
+        """A loop over ``many`` rows at a time, whose number divides 8: the number of the turn, and where these rows of
+        A begin. Elements of a row lie 32 bytes apart, and neighbouring rows 4."""
+        b = code.builder
+        with code.loop(WORD64(ROWS // many)) as turn:
+            row = b.mul(turn, WORD64(many))
+            half, line = b.lshr(row, WORD64(3)), b.and_(row, WORD64(7))
+            yield turn, code.at(left, b.add(b.mul(half, WORD64(32 * self.depth)), b.mul(line, WORD64(4))))
+
+    def _elements(self, code: OperationCode, of_a: Any, k: int, many: int) -> Lanes:
+        """An element of each of ``many`` rows of A, for all columns."""
+        b, type_ = code.builder, llvm_type("f32").element
+        places = [code.at(of_a, WORD64(32 * k + 4 * row)) for row in range(many)]
+        return stacked([code.spread(b.load(place, typ=type_, align=4), "f32", COLUMNS) for place in places])
+
+    def _row_of_b(self, code: OperationCode, right: Any, k: int, many: int) -> Lanes:
+        """A row of B, for ``many`` rows of A."""
+        row = code.load(code.at(right, WORD64(32 * k)), "f32", COLUMNS, align=32)
+        return row.shuffled(list(range(COLUMNS)) * many)
+
+    def _plain(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
+        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule."""
+        b, many, by_rule = code.builder, 4, self.result == "f16" or self.rule.addend_last
+        summed = [range(at, min(at + SUMMED, self.depth)) for at in range(0, self.depth, SUMMED)]
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            totals, before = code.load(code.at(start, place), "f32", many * COLUMNS), None
+            for block in self.rule.blocks if by_rule else summed:
+                part = totals.like(0)
+                for k in block:
+                    part = self._elements(code, of_a, k, many).call("fma", self._row_of_b(code, right, k, many), part)
+                if by_rule:
+                    totals = self._number(part + totals)
+                else:
+                    before = part if before is None else before + part
+            totals = totals if before is None else before + totals
+            b.store(totals.value, code.at(results, place), align=64)
+
+    def _hardware(self, code: OperationCode, left: Any, right: Any, of_left: Any, start: Any, results: Any) -> None:
+        """Sums by the rule."""
+        b, many, tops = code.builder, 2, self._greatest(code, right, of_left)
+        highest, lowest = (code.loop_value(code.constant("s32", 0, many * COLUMNS)) for _ in range(2))
+        with self._rows(code, left, many) as (turn, of_a):
+            place = b.mul(turn, WORD64(32 * many))
+            total = code.load(code.at(start, place), "f32", many * COLUMNS)
+            for number, block in enumerate(self.rule.blocks):
+                of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), WORD64(256 * number)))
+                top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
+                top = _greater(top, exponents(total, EMIN[self.result], special=False))
+                top = where(top < -FAR, top.like(0), top)  # where all terms are zero
+                highest.set(_greater(highest.get(), top))
+                lowest.set(where(top < lowest.get(), top, lowest.get()))
+                scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
+                terms = top.like(0)
+                for k in block:  # in units of the last digit
+                    product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
+                    terms = terms + (product * scale).to("s32")
+                total = self._sum(terms, total, scale).frozen()  # out of range, where the exact sums are taken
+            b.store(total.value, code.at(results, place), align=64)
+        beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
+        with b.if_then(beyond.any(), likely=False):
+            self._exact(code, left, right, start, results)
+
+    def _greatest(self, code: OperationCode, right: Any, of_left: Any) -> Any:
+        """Where the greatest exponents of each block's products are: s16 of [16 rows, 8 columns] for each block."""
+        b, blocks = code.builder, self.rule.blocks
+        with b.goto_entry_block():
+            tops = b.alloca(llvm_type("s16", 128), size=len(blocks))
+            tops.align = 64
+        with code.loop(WORD64(len(blocks))) as number:
+            greatest = code.loop_value(code.constant("s16", 2 * ZERO_EXPONENT, 128))
+            with code.loop(WORD64(len(blocks[0]))) as each:
+                if self.rule.addend_last:  # blocks take two of each four
+                    among = b.add(b.mul(b.lshr(each, WORD64(1)), WORD64(4)), b.mul(number, WORD64(2)))
+                    k = b.add(among, b.and_(each, WORD64(1)))
+                else:
+                    k = b.add(b.mul(number, WORD64(len(blocks[0]))), each)
+                factors = code.load(code.at(right, b.mul(k, WORD64(32))), "f32", COLUMNS, align=32)
+                row = exponents(factors, self.rule.least[1]).to("s16").shuffled(list(range(COLUMNS)) * ROWS)
+                of_product = code.load(code.at(of_left, b.mul(k, WORD64(256))), "s16", 128) + row
+                greatest.set(_greater(greatest.get(), of_product))
+            b.store(greatest.get().value, code.at(tops, b.mul(number, WORD64(256))), align=64)
+        return tops
+
+    def _sum(self, products: Lanes, before: Lanes, scale: Lanes) -> Lanes:
+        """The products and C, rounded once; ``scale`` is the inverse of the unit of the last digit."""
+        unit = (scale.as_type("s32").like(254 << 23) - scale.as_type("s32")).as_type("f32")
+        addend = (before * scale).to("s32")
+        most = (4 * max(map(len, self.rule.blocks)) + 2) << self.rule.fraction
+        if self.result == "f32" and self.rule.precision == 23 and most < 1 << 31:
+            return _towards_zero(products + addend) * unit
+        total = products + addend
+        # Of two terms with one sign the sum may need all 32 bits: then its sign is theirs.
+        negative = ((products & addend) | ((products | addend) & total)) < 0
+        size = where(negative, -total, total).as_type("u32")
+        digits = 24 if self.result == "f16" else self.rule.precision + 1
+        below = size >> digits  # as many digits as there are too many
+        for shift in (1, 2, 4):
+            below = below | (below >> shift)
+        cut = size & ~below
+        if self.result == "f16":  # what is cut off still decides the rounding
+            cut = cut | where((size & below) != 0, below + 1, 0)
+        value = cut.to("f32") * unit
+        signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
+        return self._number(signed) + 0.0
+
+    def _exact(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
+        """Make the sums of the whole tile in integers."""
+        rule = self.rule
+        stride = 4 if rule.addend_last else 0
+        shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, *rule.least)
+        numbers = (*shape, *digits, self.result == "f16")
+        places = [code.builder.ptrtoint(each, WORD64) for each in (left, right, start, results)]
+        code.call(sum_tile, *places, *(WORD64(int(number)) for number in numbers))
+
+
+def store_half(code: OperationCode, whole: Lanes, result: str, rows: Sequence[Any]) -> None:
+    """Write one half of a tile's sums to the rows of its registers: one of packed f16, or those of even columns and
+    of odd ones."""
+    if result == "f16":
+        code.builder.store(narrowed(whole, "f16").value, rows[0], align=64)
+        return
+    for odd, row in enumerate(rows):
+        column = whole.shuffled(range(odd, 64, 2))
+        code.builder.store((canonical(column, "f32") if whole.floating else column).value, row, align=64)

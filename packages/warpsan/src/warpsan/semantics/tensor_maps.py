@@ -1,0 +1,102 @@
+"""Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
+"tensormap.cp_fenceproxy"). The race check looks for missing fences.
+
+Copies of boxes have such maps read when they are issued (:mod:`~warpsan.engine.host`).
+"""
+
+from __future__ import annotations
+
+from warpsan.engine.access import addresses, located
+from warpsan.engine.assembler import Assembler, native
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.trace import trace_fence
+from warpsan.host.tensor_map import ALIGNMENT, BYTE_STRIDES, CHUNK, DESCRIPTOR_BYTES, FIELDS
+from warpsan.ptx.ir import Immediate, Instruction, Operand
+from warpsan.ptx.modifiers import Mods, take_space
+from warpsan.semantics.move import load_operation, store_operation
+from warpsan.semantics.watched import watch_access
+
+__all__: list[str] = []
+
+
+@native("tensormap.replace")
+def _replace(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Each lane sets a field of the map at its address."""
+    mods.choice(("replace",))
+    mods.choice(("tile",))
+    field = mods.choice(FIELDS)
+    space = take_space(mods)
+    mods.choice(("b1024",))
+    type_ = mods.type()
+    mods.done()
+    begin, width, many = FIELDS[field]
+    if space not in ("global", "shared", "generic"):
+        raise mods.unsupported("a tensor map lies in global or shared memory")
+    if type_.name != ("b64" if width == 8 else "b32"):
+        raise mods.unsupported(f"the field .{field} takes a .{'b64' if width == 8 else 'b32'}")
+    operands = list(instruction.operands)
+    number = operands.pop(1) if many > 1 else Immediate(0)
+    if not isinstance(number, Immediate) or not 0 <= int(number.value) < many:
+        raise mods.unsupported(f"the field .{field} has the elements 0 to {many - 1}")
+    value = asm.source(operands[1], f"b{8 * width}")
+    if field == "global_stride" and asm.version < BYTE_STRIDES:
+        scaled = asm.temporary(64)
+        asm.lanewise("tensormap.stride", lambda x: x << 4, [scaled], [value], ["b64"], ["b64"])
+        value = scaled
+    row, bits, offset = _map(asm, operands[0], space)
+    place = offset + begin + width * int(number.value)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, place, width, "store", written=(width, (value,)))
+    asm.record(store_operation(space, bits, 8 * width, 1, asm.checked), [row, place, value])
+
+
+@native("tensormap.cp_fenceproxy")
+def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The first of a warp's lanes copies a map from shared to global memory."""
+    for name in ("cp_fenceproxy", "global", "shared::cta", "tensormap::generic", "release"):
+        mods.choice((name,))
+    mods.choice(("cta", "cluster", "gpu", "sys"))
+    mods.choice(("sync",))
+    mods.choice(("aligned",))
+    mods.done()
+    target, source, size = instruction.operands
+    if size != Immediate(DESCRIPTOR_BYTES):
+        raise mods.unsupported(f"the size must be {DESCRIPTOR_BYTES}")
+    guard, leader = asm.guard, asm.temporary(1)
+    asm.guard = 0  # where no lane's guard holds there is no leader
+    asm.lanewise("mov.pred", lambda x: x, [leader], [asm.source(Immediate(0), "pred")], ["pred"], ["pred"])
+    asm.guard = guard
+    asm.record(NativeOperation("leader", _first_lane), [leader])
+    asm.guard = leader | 1
+    origin, goal = _map(asm, source, "shared"), _map(asm, target, "global")
+    words = [asm.temporary(32) for _ in range(CHUNK // 4)]
+    for begin in range(0, DESCRIPTOR_BYTES, CHUNK):
+        for (row, bits, offset), space, does in ((origin, "shared", "load"), (goal, "global", "store")):
+            if asm.watched:
+                written = (4, words) if does == "store" else (0, ())
+                watch_access(asm, instruction, space, row, bits, offset + begin, CHUNK, does, written=written)
+            operation = (
+                load_operation(space, bits, 32, len(words))
+                if does == "load"
+                else store_operation(space, bits, 32, len(words), asm.checked)
+            )
+            asm.record(operation, [row, offset + begin, *words])
+    asm.guard = guard
+    if asm.traced:
+        asm.record(NativeOperation("trace.fence", lambda code: code.hand_over(trace_fence)), [instruction.pc])
+
+
+def _first_lane(code: OperationCode) -> None:
+    b = code.builder
+    b.store(b.and_(code.mask, b.neg(code.mask)), code.row(0), align=4)
+
+
+def _map(asm: Assembler, operand: Operand, space: str) -> tuple[int, int, int]:
+    """The record that checks the addresses of tensor maps, and their row, bits and offset."""
+    row, bits, offset = asm.address(operand)
+
+    def build(code: OperationCode) -> None:
+        addresses(code, located(code, 0, space, bits), space, DESCRIPTOR_BYTES, ALIGNMENT)
+
+    asm.record(NativeOperation(f"map.{space}.{bits}", build), [row, offset])
+    return row, bits, offset

@@ -1,0 +1,419 @@
+"""Records in front of accesses, for the checks: what may be a hazard ends the native run (:mod:`..watch`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+
+from warpsan.analysis.definedness import follows_load
+from warpsan.checks.orders import SAME_GPU, is_communication, memory_order
+from warpsan.checks.shadow import granule_of
+from warpsan.engine import layout, traffic, watch
+from warpsan.engine.access import addresses, located
+from warpsan.engine.assembler import Assembler
+from warpsan.engine.clocks import lanes_there
+from warpsan.engine.communication import orders_blocks, orders_threads
+from warpsan.engine.host import WatchedAccess, call_back
+from warpsan.engine.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
+from warpsan.engine.layout import WARP
+from warpsan.engine.operation import NativeOperation, OperationCode
+from warpsan.engine.steps import is_step
+from warpsan.engine.suspects import suspect_lanes
+from warpsan.engine.trace import trace_access
+from warpsan.engine.watch.cluster_memory import FOLLOWED, READS, UPDATES, WRITES, watch_cluster
+from warpsan.engine.watch.undefined_global import (
+    copy_undefined,
+    define_global,
+    read_undefined,
+    sized_copy_undefined,
+    update_undefined,
+)
+from warpsan.host.memory import LOCAL_BASE, RANK_SHIFT, SHARED_BASE, WINDOW_BITS
+from warpsan.ptx.ir import Instruction
+from warpsan.ptx.modifiers import Mods
+from warpsan.semantics.homes import keep_in_buffer
+
+__all__ = ["Place", "check_step", "strong_effect", "watch_access", "watch_copy"]
+
+_SPACES = ("shared", "shared::cluster", "global")
+_SHARED: dict[str, Callable[..., int]] = {
+    "load": watch.read_shared,
+    "load.followed": watch.read_followed,
+    "store": watch.write_shared,
+    "update": watch.update_shared,
+    "copy": watch.copy_begins,
+}
+_GLOBAL: dict[str, Callable[..., int]] = {
+    "load": watch.read_global,
+    "load.followed": watch.read_global,
+    "store": watch.write_global,
+}
+_STRONG: dict[str, Callable[..., int]] = {
+    "load": watch.read_strong,
+    "load.followed": watch.read_strong,
+    "store": watch.write_strong,
+    "update": watch.write_strong,
+}
+_UNDEFINED: dict[str, Callable[..., int]] = {
+    "load": read_undefined,
+    "store": define_global,
+    "update": update_undefined,
+}
+"""What accesses to global memory do where there are bytes that nobody has written."""
+_CLUSTER = {"load": READS, "load.followed": FOLLOWED, "store": WRITES, "update": UPDATES}
+
+
+def watch_access(
+    asm: Assembler,
+    instruction: Instruction,
+    space: str,
+    row: int,
+    bits: int,
+    offset: int,
+    width: int,
+    does: str,
+    lanes: int = WARP,
+    lengths: int = -1,
+    strong: int = -1,
+    written: tuple[int, Sequence[int]] = (0, ()),
+) -> None:
+    """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
+
+    ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
+    they differ; ``strong`` what a strong access to global memory does, as bits (:data:`..layout.ACQUIRES` and so on),
+    or -1 if it is weak. In shared memory a strong load or store counts as a weak one: that may suspect more.
+    ``written`` are the bytes of an element that is written, and the rows that it comes from.
+    """
+    if space == "local":
+        return
+    assert space in (*_SPACES, "generic"), space
+    place = Place(space, row, bits, offset, width, lanes, lengths)
+    if asm.checked:
+        keep_in_buffer(asm, instruction, space, row, bits, offset, width)
+        followed = asm.tracking and does == "load" and follows_load(instruction, looks=asm.looks)
+        _check(asm, instruction, place, "load.followed" if followed else does, strong)
+    if asm.counted:
+        _count(asm, place, does, instruction.pc)
+    if asm.traced:
+        _trace(asm, place, does, instruction, *written)
+    if instruction.pc in asm.recorded:
+        _record(asm, place, instruction.pc)
+
+
+def strong_effect(asm: Assembler, mods: Mods) -> int:
+    """What a strong access that may be to global memory does, for :func:`watch_access`; -1 for a weak one."""
+    instruction = mods.instruction
+    if not is_communication(instruction):
+        return -1
+    if asm.volatile_is_data and memory_order(instruction).volatile:
+        if asm.checked and instruction.opcode == "ld" and orders_blocks(asm.entry):
+            _excuse(asm)
+        return -1
+    order = memory_order(instruction)
+    effect = layout.ACQUIRES * order.acquire | layout.RELEASES * order.release
+    effect |= min(order.level, SAME_GPU) << layout.SCOPE_SHIFT
+    if instruction.opcode == "atom":
+        return effect | layout.OBSERVES | layout.CONTINUES
+    return effect | layout.CONTINUES if instruction.opcode == "red" else effect
+
+
+def _excuse(asm: Assembler) -> None:
+    """Append the record that makes a volatile load of data acquire what its warp has seen released: no cache holds that
+    data (:meth:`warpsan.checks.scopes.Synchronisation.excuse`)."""
+    asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU, 0])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the lanes of an access go."""
+
+    space: str
+    row: int
+    bits: int
+    offset: int
+    width: int
+    lanes: int
+    lengths: int
+
+    @property
+    def name(self) -> str:
+        """What the code of a record depends on."""
+        sized = ".sized" if self.lengths >= 0 else ""
+        return f"{self.space}.{self.bits}.{self.width}.{self.lanes}{sized}"
+
+    @property
+    def operands(self) -> list[int]:
+        """Of a record."""
+        return [self.row, self.offset, self.lengths]
+
+    def put(self, code: OperationCode) -> Lanes:
+        """Where the active lanes' accesses are in this process."""
+        b = code.builder
+        if self.lanes < WARP:
+            code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
+        sizes = None
+        if self.lengths >= 0:
+            sizes = self.sizes(code)
+            code.mask = b.and_(code.mask, b.bitcast((sizes != 0).value, WORD32))
+        located_at = located(code, 0, self.space, self.bits)
+        return addresses(code, located_at, self.space, self.width, lengths=sizes, reports=False)
+
+    def sizes(self, code: OperationCode) -> Lanes:
+        """The bytes that each lane reads, s64, where they differ."""
+        given = code.source(2, "u32")
+        return where(given > self.width, given.like(self.width), given).to("s64")
+
+    def by_width(self, code: OperationCode, act: Callable[[OperationCode, str, Lanes, int], Any]) -> None:
+        """Return the status of ``act`` (code, space, offsets, bytes) for the lanes that access as many bytes, as
+        :meth:`in_space`: all of them, or where their lengths differ, those of each length."""
+        place = self.put(code)
+        if self.lengths < 0:
+            self.in_space(code, place, lambda code, space, places: act(code, space, places, self.width))
+            return
+        b, everyone, sizes = code.builder, code.mask, self.sizes(code)
+        places = self.offsets(code, self.space, place)
+        for width in (self.width, *range(1, self.width)):
+            code.mask = b.and_(everyone, b.bitcast((sizes == width).value, WORD32))
+            with b.if_then(b.icmp_signed("!=", code.mask, WORD32(0)), likely=width == self.width):
+                status = act(code, self.space, places, width)
+                with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
+                    b.ret(status)
+        code.mask = everyone
+        b.ret(WORD64(layout.DONE))
+
+    def offsets(self, code: OperationCode, space: str, place: Lanes) -> Lanes:
+        """The offsets of places in a space, which are in the scratch then."""
+        begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+        return _into_scratch(code, place - code.spread(begin, "s64"))
+
+    def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
+        """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
+
+        The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private. In
+        shared::cluster the offsets have the ranks of their CTAs.
+        """
+        b = code.builder
+
+        def within(space: str) -> None:
+            if space == "shared::cluster":
+                places = _into_scratch(code, address - (SHARED_BASE if self.space == "generic" else 0))
+            else:
+                places = self.offsets(code, space, place)
+            b.ret(act(code, space, places))
+
+        address = located(code, 0, self.space, self.bits)
+        if self.space != "generic":
+            within(self.space)
+            return
+        window = address >> WINDOW_BITS
+        with b.if_then(code.any_of(window == SHARED_BASE >> WINDOW_BITS)):
+            with b.if_then(code.any_of((address - SHARED_BASE) >= 1 << RANK_SHIFT)):
+                within("shared::cluster")
+            within("shared")
+        code.leave_if(code.any_of(window == LOCAL_BASE >> WINDOW_BITS), layout.DONE)
+        within("global")
+
+
+def _into_scratch(code: OperationCode, places: Lanes) -> Lanes:
+    """Put the lanes' places into the scratch."""
+    scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+    code.builder.store(places.value, scratch, align=64)
+    return places
+
+
+def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
+    kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
+
+    def count(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
+        b = code.builder
+        context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
+        if space == "shared::cluster":
+            _into_scratch(code, places & (1 << RANK_SHIFT) - 1)
+        function = traffic.count_global if space == "global" else traffic.count_shared
+        return code.call(function, context, mask, WORD64(width), code.operand(3), code.operand(4))
+
+    operation = NativeOperation(f"count.{place.name}", lambda code: place.by_width(code, count))
+    asm.record(operation, [*place.operands, pc, kind])
+
+
+def _record(asm: Assembler, place: Place, pc: int) -> None:
+    """Append the record that gives an access to Python."""
+
+    def give(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
+        b = code.builder
+        access = width | layout.HOST_GLOBAL * (space == "global")
+        b.store(WORD64(access), code.at(code.base, WORD64(8 * layout.HOST_ACCESS)))
+        return call_back(code)
+
+    asm.host_calls.append(WatchedAccess(pc))
+    operation = NativeOperation(f"record.{place.name}", lambda code: place.by_width(code, give))
+    asm.record(operation, [*place.operands, len(asm.host_calls) - 1])
+
+
+def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
+    width, copies = place.width, instruction.opcode == "cp"
+    constant = instruction.opcode == "ld" and "nc" in instruction.mods
+    # Whether a product needs all that it reads is not known.
+    looks = asm.looks and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
+    shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
+
+    def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
+        b = code.builder
+        context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
+        if space == "global":
+            if strong >= 0:
+                status = code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
+            else:
+                function = watch.read_constant if constant else _GLOBAL[does]
+                status = code.call(function, context, mask, present, WORD64(width))
+            if not looks:
+                return status
+            with b.if_then(b.icmp_signed("!=", status, WORD64(layout.DONE)), likely=False):
+                b.ret(status)
+            if place.lengths >= 0:
+                widths = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_WIDTHS))
+                b.store(place.sizes(code).value, widths, align=64)
+                return code.call(sized_copy_undefined, context, mask)
+            function = copy_undefined if copies else _UNDEFINED[does]
+            return code.call(function, context, mask, WORD64(width))
+        if space == "shared::cluster":
+            return code.call(watch_cluster, context, mask, present, WORD64(width), WORD64(_CLUSTER[does]))
+        active = code.active
+        low = _least(where(active, places, places.like((1 << 62) - 1)))
+        high = _least(where(active, -places, places.like(1 << 62)))
+        if does in ("load", "load.followed"):
+            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            _mark_read(code, places, width, shift)
+            _note_partial_read(code, present, width, shift)
+            return status
+        return code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
+
+    def build(code: OperationCode) -> None:
+        # A lane that names no place executes the instruction all the same.
+        b = code.builder
+        present = b.zext(code.mask, WORD64)
+        b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
+        place.in_space(code, place.put(code), partial(check, present))
+
+    kind = f"{'.copy' * copies}{'.nc' * constant}{'.strong' * (strong >= 0)}{'.undefined' * looks}"
+    asm.record(NativeOperation(f"watch.{does}{kind}.{shift}.{place.name}", build), [*place.operands, strong])
+
+
+_DOES = {
+    "load": layout.READS_IT,
+    "store": layout.WRITES_IT,
+    "update": layout.UPDATES_IT,
+    "copy": layout.COPIES_TO_IT,
+}
+
+
+def _trace(
+    asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
+) -> None:
+    """Append the record that records an access to watched places."""
+    if is_step(asm.entry, instruction):  # that is an event by itself
+        return
+    assert rows or does != "store", "the replay asks what is stored"
+    orders = orders_threads(asm.entry, instruction)
+    effect = _DOES[does] | (layout.ORDERS_IT if orders else 0)
+
+    def act(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
+        b = code.builder
+        registers, record, context = (b.ptrtoint(each, WORD64) for each in (code.registers, code.record, code.base))
+        where_it_is = layout.IN_GLOBAL if space == "global" else layout.IN_SHARED
+        words = (where_it_is, width, effect, element, len(rows))
+        return code.call(trace_access, registers, record, b.zext(code.mask, WORD64), context, *map(WORD64, words))
+
+    name = f"trace.{does}{'.strong' * orders}.{element}x{len(rows)}.{place.name}"
+    operation = NativeOperation(name, lambda code: place.by_width(code, act))
+    asm.record(operation, [*place.operands, instruction.pc, *rows])
+
+
+def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
+    """Note the time of the current warp's reads of all granules; whatever the status was, no harm is done."""
+    b = code.builder
+    warp = code.context(layout.CURRENT)
+    clock = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+    many = max(width >> shift, 1)
+    now = code.spread(b.trunc(clock, WORD32), "u32", many)
+    plane = code.spread(code.context(layout.CURRENT_PLANE), "s64")
+    scratch = code.spread(code.context(layout.SCRATCH), "s64")
+    target = where(code.active, plane + ((places >> shift) << 2), scratch)
+    for lane in range(WARP):
+        pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
+        b.store(now.value, pointer, align=4)
+
+
+def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
+    """Note the reads of the places in the scratch if some lanes of the current warp were elsewhere, as
+    :func:`~..watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
+    b, many = code.builder, max(width >> shift, 1)
+    there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
+    with b.if_then(b.icmp_signed("!=", there, WORD64(layout.EVERY_LANE))):
+        b.store(WORD64(1), code.at(code.base, WORD64(8 * layout.PARTIAL_READS)))
+        warp, actors = code.context(layout.CURRENT), code.context(layout.ACTORS)
+        now = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+        place = b.mul(b.add(actors, WORD64(1)), warp)
+        met = b.load(b.gep(code.pointer(layout.VECTORS), [place], source_etype=WORD64), typ=WORD64)
+        tag = code.spread(b.or_(b.shl(now, WORD64(16)), warp), "s64", many)
+        own = code.spread(warp, "s64", many)
+        last = code.spread(b.or_(b.shl(met, WORD64(16)), WORD64(0xFFFF)), "s64", many)
+        cta = b.load(code.state(layout.WARP_CTA), typ=WORD64)
+        first = b.mul(code.context(layout.GRANULES), cta)
+        first_tag = b.gep(code.pointer(layout.PARTIAL_TAGS), [first], source_etype=WORD64)
+        first_mask = b.gep(code.pointer(layout.PARTIAL_MASKS), [first], source_etype=WORD32)
+        alone = b.icmp_signed("==", there, WORD64(0))
+        offsets = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+        with code.loop(WORD64(WARP)) as lane:
+            bit = b.shl(WORD32(1), b.trunc(lane, WORD32))
+            with b.if_then(b.icmp_signed("!=", b.and_(code.mask, bit), WORD32(0))):
+                offset = b.load(b.gep(offsets, [lane], source_etype=WORD64), typ=WORD64)
+                granule = b.ashr(offset, WORD64(shift))
+                tags = b.gep(first_tag, [granule], source_etype=WORD64)
+                masks = b.gep(first_mask, [granule], source_etype=WORD32)
+                before = Lanes(b, b.load(tags, typ=llvm_type("s64", many), align=8), "s64")
+                noted = Lanes(b, b.load(masks, typ=llvm_type("u32", many), align=4), "u32")
+                after = code.spread(b.select(alone, bit, b.trunc(there, WORD32)), "u32", many)
+                again = ((before & 0xFFFF) == own) & (before > last)
+                b.store(where(again, after & noted, after).value, masks, align=4)
+                b.store(tag.value, tags, align=8)
+
+
+def _least(values: Lanes) -> Any:
+    """The least of all lanes, an ``i64``."""
+    module, name = values.builder.module, f"llvm.vector.reduce.smin.v{values.count}i64"
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(WORD64, [values.value.type]), name)
+    return values.builder.call(function, [values.value])
+
+
+def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> None:
+    """Lanes that ``differ``, an ``i32``, find another lane's value in the place that they have just written: a race in
+    one step.
+
+    Their offsets are still in the scratch, where the record before has put them that watches the access.
+    """
+    b = code.builder
+    where_it_is: Any = WORD64(layout.IN_GLOBAL if space == "global" else layout.IN_SHARED)
+    if space == "generic":
+        in_shared = code.any_of(address >> WINDOW_BITS == SHARED_BASE >> WINDOW_BITS)
+        where_it_is = b.select(in_shared, WORD64(layout.IN_SHARED), WORD64(layout.IN_GLOBAL))
+    code.note(differ, suspect_lanes, where_it_is)
+
+
+def watch_copy(
+    asm: Assembler,
+    instruction: Instruction,
+    target: tuple[int, int, int],
+    source: tuple[int, int, int],
+    width: int,
+    lengths: int,
+) -> None:
+    """Append the records that watch a cp.async."""
+    watch_access(asm, instruction, "shared", *target, width, "copy")
+    watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)

@@ -1,0 +1,1 @@
+"""What command lines share: consoles, JSON documents, exit codes, options, tables, hazards."""
