@@ -246,7 +246,7 @@ def mission(repeats: int) -> bool:
         times["plain"],
         f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}",
     )
-    line(f"simulator, checks: {', '.join(sim.CHECKS)}", times["checked"])
+    line(f"simulator, checks: {', '.join(warpsan.CHECKS)}", times["checked"])
     ratio = statistics.median(plain / other for plain, other in zip(times["plain"], times["float32"], strict=True))
     line(
         "simulator, no checks, sums in float32",

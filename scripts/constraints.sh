@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes constraints.txt from pyproject.toml; versions that still fit stay. --upgrade takes the newest version of every package.
+# Writes constraints.txt from the pyproject.toml of both packages; versions that still fit stay. --upgrade takes the newest version of every package.
 # --check compares only: exit 1 where constraints.txt is stale, 3 where the package index does not answer.
 # PYTHON=... is an interpreter with the development tools; the default is that of .venv.
 set -euo pipefail
@@ -9,7 +9,7 @@ case "${1:-}" in
 esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-.venv/bin/python}"
-command="uv pip compile --universal --all-extras --python-version 3.10 --no-python-downloads --no-header --no-annotate pyproject.toml"
+command="uv pip compile --universal --all-extras --python-version 3.10 --no-python-downloads --no-header --no-annotate --no-emit-package warpsan packages/warpsan/pyproject.toml packages/sdpalab/pyproject.toml"
 
 folder="$(mktemp -d)"
 trap 'rm -r "$folder"' EXIT
@@ -27,7 +27,7 @@ fi
     grep -v '^#' "$folder/pins"
 } >"$folder/constraints.txt"
 if [ "${1:-}" = --check ]; then
-    diff -u --label constraints.txt --label "written from pyproject.toml" constraints.txt "$folder/constraints.txt"
+    diff -u --label constraints.txt --label "written from packages/*/pyproject.toml" constraints.txt "$folder/constraints.txt"
 else
     cp "$folder/constraints.txt" constraints.txt
 fi

@@ -25,7 +25,7 @@ pins_code=0
 output="$(PYTHON="$python" timeout 120 scripts/constraints.sh --check 2>&1)" || pins_code=$?
 case "$pins_code" in
     0) echo "pins: ok" ;;
-    3 | 124) echo "pins: not compared with pyproject.toml: the package index does not answer" ;;
+    3 | 124) echo "pins: not compared with packages/*/pyproject.toml: the package index does not answer" ;;
     *)
         printf '%s\npins: FAILED: run scripts/constraints.sh\n' "$output"
         code=1

@@ -1,5 +1,5 @@
 # Sourced by repro.sh and test.sh: makes .venv at the repository's root and installs the lab into it.
-# Usage: setup_env EXTRA, where EXTRA is an extra of pyproject.toml, or empty for what runs the lab and pytest. Leaves the interpreter's path in VENV_PYTHON.
+# Usage: setup_env EXTRA, where EXTRA is an extra of packages/sdpalab/pyproject.toml, or empty for what runs the lab and pytest. Leaves the interpreter's path in VENV_PYTHON.
 
 setup_env() {
     local extra="$1" root python venv wanted target

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from sdpalab import StaticLimits, doctor
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.kernels import registry
-from warpsan.build import triton_compiler
+from warpsan import build as warpsan_build
+from warpsan.doctor import Health
 from warpsan.host.cpus import usable_cpus
 
 pytestmark = pytest.mark.first
@@ -174,7 +176,7 @@ def test_importing_the_package_loads_neither_torch_nor_numpy() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_FOLDERS)},
         capture_output=True,
         text=True,
         check=True,
@@ -194,7 +196,7 @@ def test_every_public_name_is_there() -> None:
 def test_version_is_the_projects() -> None:
     import sdpalab
 
-    assert f'version = "{sdpalab.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{sdpalab.__version__}"' in (ROOT / "packages/sdpalab/pyproject.toml").read_text()
 
 
 def test_help_lists_the_commands(cli: Runner) -> None:
@@ -208,8 +210,8 @@ def test_help_lists_the_commands(cli: Runner) -> None:
 def test_help_imports_no_command_and_a_command_no_other() -> None:
     code = (
         "import sys; from sdpalab.cli import main; main(['--help']); "
-        "print(*sorted({'numpy', 'torch', 'warpsan', 'sdpalab.compile'} & set(sys.modules)), sep=','); "
-        "import sdpalab.commands.bench; print(*{'numpy', 'warpsan'} & set(sys.modules)); "
+        "print(*sorted({'numpy', 'torch', 'warpsan.host.launch', 'sdpalab.compile'} & set(sys.modules)), sep=','); "
+        "import sdpalab.commands.bench; print(*{'numpy', 'warpsan.host.launch'} & set(sys.modules)); "
         "main(['doctor', '--nosuch']); "
         "print(*sorted(name for name in sys.modules if name.startswith('sdpalab.commands.')), sep=',')"
     )
@@ -300,7 +302,7 @@ def test_doctor_is_ready_here(cli: Runner) -> None:
 
 def test_doctor_says_what_is_missing_and_exits_3(cli: Runner, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch in this test')\n")
-    done = cli("doctor", env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'src'}"})
+    done = cli("doctor", env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *IMPORT_FOLDERS])})
     assert done.returncode == 3, done.stdout + done.stderr
     assert "no torch in this test" in done.stdout
     assert "pip install torch" in done.stdout
@@ -310,16 +312,16 @@ def test_doctor_says_what_is_missing_and_exits_3(cli: Runner, tmp_path: Path) ->
 def test_doctor_speaks_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
     check = doctor._triton()
-    assert check.health is doctor.Health.OK, check
+    assert check.health is Health.OK, check
     assert re.match(
         r"3\.\d+\.\d+.*: a kernel to PTX and a cubin for sm_89 in \d+ ms; ptxas \S+ for sm_80,", check.detail
     )
-    monkeypatch.setattr(triton_compiler, "TESTED", ((3, 0), (3, 1)))
+    monkeypatch.setattr(warpsan_build, "TESTED", ((3, 0), (3, 1)))
     check = doctor._triton()
-    assert (check.health, "pip install 'triton>=3.0,<3.2'" in check.advice) == (doctor.Health.WARN, True)
+    assert (check.health, "pip install 'triton>=3.0,<3.2'" in check.advice) == (Health.WARN, True)
     monkeypatch.setitem(sys.modules, "triton", None)
     check = doctor._triton()
-    assert (check.health, check.advice) == (doctor.Health.OK, "pip install 'sdpalab[triton]'")
+    assert (check.health, check.advice) == (Health.OK, "pip install 'sdpalab[triton]'")
 
 
 def test_build_prints_resources_and_the_second_time_hits_the_cache(cli: Runner, fresh_cache: Path) -> None:
@@ -398,7 +400,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m sdpalab kernels | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_FOLDERS)},
         capture_output=True,
         text=True,
     )

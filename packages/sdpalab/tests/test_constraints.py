@@ -1,4 +1,4 @@
-"""``constraints.txt`` pins all that pyproject.toml requires, and comes from the command in its first line."""
+"""``constraints.txt`` pins all that both packages require, and comes from the command in its first line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ PLATFORM = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "pos
 
 
 def required() -> list[str]:
-    """Requirements of pyproject.toml: the build's, the package's, and those of every extra."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project = settings["project"]
-    extras = (text for extra in project["optional-dependencies"].values() for text in extra)
-    return [*settings["build-system"]["requires"], *project["dependencies"], *extras]
+    """Requirements of both packages but for each other: the builds', their own, and those of every extra."""
+    found = []
+    for file in sorted(ROOT.glob("packages/*/pyproject.toml")):
+        settings = tomllib.loads(file.read_text())
+        project = settings["project"]
+        extras = (text for extra in project["optional-dependencies"].values() for text in extra)
+        found += [*settings["build-system"]["requires"], *project["dependencies"], *extras]
+    return [text for text in found if not text.startswith("warpsan")]
 
 
 def unsatisfied(requirements: Iterable[str], pins: Sequence[Requirement], python: str) -> list[str]:

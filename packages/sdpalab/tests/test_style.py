@@ -8,21 +8,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = ROOT / "packages" / "sdpalab" / "src" / "sdpalab"
+PACKAGES = {name: ROOT / "packages" / name / "src" / name for name in ("warpsan", "sdpalab")}
+PACKAGE = PACKAGES["sdpalab"]
 
-# The path of the data; each room may import those before it. `sim` stands apart and imports nothing of the lab.
+# The path of the lab's data; each room may import those before it.
 ROOMS = (
     "version",
-    "locks",
-    "dtypes",
-    "planting",
-    "source",
-    "gpus",
+    "installation",
+    "errors",
     "scoring",
     "problem",
     "record",
@@ -31,7 +30,6 @@ ROOMS = (
     "kernels",
     "compile",
     "run",
-    "program",
     "judge",
     "bugs",
     "doctor",
@@ -53,8 +51,11 @@ ROOMS = (
 
 @cache
 def _file_of(module: str) -> Path | None:
-    """The file of a module of the lab, or None where there is none."""
-    path = PACKAGE.parent.joinpath(*module.split("."))
+    """The file of a module of either package, or None where there is none."""
+    first, *rest = module.split(".")
+    if first not in PACKAGES:
+        return None
+    path = PACKAGES[first].joinpath(*rest)
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
 
 
@@ -72,56 +73,83 @@ def _forget_nodes() -> Iterator[None]:
 
 @cache
 def _imports(path: Path) -> set[str]:
-    """Modules of the lab that a file imports, at any depth of it."""
+    """Modules of both packages that a file imports, at any depth of it."""
     modules: set[str] = set()
     for node in _nodes(path):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
-            if node.module.partition(".")[0] != "sdpalab":
-                continue
             below = {f"{node.module}.{alias.name}" for alias in node.names}
             files = {name for name in below if _file_of(name)}
             modules |= files | ({node.module} if files < below else set())
-    return {name for name in modules if name.startswith("sdpalab.")}
+    return {name for name in modules if name.partition(".")[0] in PACKAGES}
 
 
-def test_imports_flow_one_way() -> None:
+def _files(package: Path) -> Iterator[tuple[Path, str, list[list[str]]]]:
+    """Each module of a package: its file, its room, and the parts of the names that it imports."""
+    for path in sorted(package.rglob("*.py")):
+        room = path.relative_to(package).parts[0].removesuffix(".py")
+        yield path, room, [name.split(".") for name in sorted(_imports(path))]
+
+
+def test_imports_of_the_lab_flow_one_way() -> None:
     wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room in ("__init__", "__main__", "errors"):
+    for path, room, imports in _files(PACKAGE):
+        if room in ("__init__", "__main__", "sim"):
             continue
-        for name in sorted(_imports(path)):
-            other = name.split(".")[1]
-            if room == "sim" or other not in ROOMS:
-                allowed = other == room or (room != "sim" and other in ("errors", "sim"))
-            else:
-                allowed = ROOMS.index(other) <= ROOMS.index(room)
-            if not allowed:
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+        own = [parts for parts in imports if parts[0] == "sdpalab"]
+        back = [parts for parts in own if len(parts) == 1 or ROOMS.index(parts[1]) > ROOMS.index(room)]
+        wrong += [f"{path.relative_to(ROOT)} imports {'.'.join(parts)}" for parts in back]
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_module_imports_what_the_package_itself_defines() -> None:
-    """``sdpalab/__init__.py`` is behind all other modules."""
-    wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")):
+def test_the_simulator_imports_nothing_of_the_lab() -> None:
+    files = list(_files(PACKAGES["warpsan"]))
+    assert len(files) > 300
+    assert [path for path, _, imports in files if any(parts[0] == "sdpalab" for parts in imports)] == []
+
+
+def test_the_lab_imports_only_public_names_of_the_simulator() -> None:
+    """``from warpsan import NAME`` or ``from warpsan.ROOM import NAME``, with a name of the room's ``__all__``."""
+    seen, wrong = set(), []
+    for path in sorted({*PACKAGE.rglob("*.py")} - {PACKAGE / "sim.py"}):  # the alias takes all public names
         for node in _nodes(path):
-            if isinstance(node, ast.ImportFrom) and node.module == "sdpalab" and path != PACKAGE / "__init__.py":
-                names = [alias.name for alias in node.names if not _file_of(f"sdpalab.{alias.name}")]
-                wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in names]
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("warpsan"):
+                continue
+            names = {alias.name for alias in node.names}
+            public = names <= set(import_module(str(node.module)).__all__)
+            of_a_room = str(node.module).count(".") < 2 or str(node.module).startswith("warpsan.terminal.")
+            seen |= {f"{node.module}.{name}" for name in names}
+            if not public or not of_a_room:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} imports {sorted(names)} from {node.module}")
+    assert len(seen) > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_of_the_lab_imports_what_the_package_itself_defines() -> None:
+    """``sdpalab/__init__.py`` is behind all other modules."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in _nodes(path)
+        if isinstance(node, ast.ImportFrom) and node.module == "sdpalab" and path.parent != PACKAGE
+        if any(not _file_of(f"sdpalab.{alias.name}") for alias in node.names)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_import_circle() -> None:
     # Also of imports in functions, and of those for types alone: each file can be read after those that it names.
-    files = {path: {_file_of(name) for name in _imports(path)} for path in PACKAGE.rglob("*.py")}
+    files = {
+        path: {_file_of(name) for name in _imports(path)}
+        for package in PACKAGES.values()
+        for path in package.rglob("*.py")
+    }
     list(graphlib.TopologicalSorter(files).static_order())
 
 
-NAMED = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")])
+NAMED = sorted([*(ROOT / "packages").glob("*/src/**/*.py"), *(ROOT / "scripts").glob("*.py")])
 """The files whose names are held to the glossary."""
 SAYS_NOTHING = re.compile(r"(^|_)(made|told|said|found|kept)(_|$)")
 """A variable of such a name does not say what it holds."""
@@ -136,9 +164,10 @@ def _variables(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
 
 
-def test_a_class_name_has_one_meaning() -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_class_name_has_one_meaning(package: str) -> None:
     classes: dict[str, list[str]] = defaultdict(list)
-    for path in NAMED:
+    for path in PACKAGES[package].rglob("*.py"):
         for node in _nodes(path):
             if isinstance(node, ast.ClassDef):
                 classes[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
@@ -154,7 +183,7 @@ def test_a_variable_says_what_it_holds() -> None:
 
 def test_no_two_files_of_the_tests_have_one_name() -> None:
     # They are modules without a package, of which Python keeps one for each name.
-    counts = Counter(path.name for path in (ROOT / "packages" / "sdpalab" / "tests").rglob("*.py"))
+    counts = Counter(path.name for path in (ROOT / "packages").glob("*/tests/**/*.py"))
     counts.pop("conftest.py")  # pytest tells those apart
     assert [name for name, count in counts.items() if count > 1] == []
 
@@ -171,7 +200,7 @@ def test_no_raw_asm_in_kernel_files() -> None:
     assert not wrong, f"inline PTX belongs into a wrapper under include/: {wrong}"
 
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "packages" / "sdpalab" / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "packages").glob("*/*.md"), *(ROOT / "packages").glob("*/docs/**/*.md")])
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
 _MADE = (
@@ -200,12 +229,13 @@ _MADE = (
 def test_paths_named_in_the_docs_exist(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    bases = (ROOT, *(ROOT / "packages").iterdir(), *PACKAGES.values(), PACKAGE / "evidence", page.parent)
     missing = [target for target in links if "://" not in target and not (page.parent / target).exists()]
     for name in re.findall(r"`([^`\s]+)`", text):
         named = _PATH.fullmatch(name) and name.endswith(_ENDINGS) and name not in _ENDINGS
         if not named or name.startswith(_MADE):
             continue
-        if not any(list(base.glob(name.rstrip("/"))) for base in (ROOT, PACKAGE, PACKAGE / "evidence", page.parent)):
+        if not any(list(base.glob(name.rstrip("/"))) for base in bases):
             missing.append(name)
     assert not missing, f"{page.name} names what does not exist: {missing}"
 

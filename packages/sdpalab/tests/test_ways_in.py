@@ -15,7 +15,7 @@ from sdpalab.cli import main
 from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "warpsan" / "docs"
 PTX_PAGE, SOURCE_PAGE = ((DOCS / name).read_text() for name in ("ptx.md", "source-file.md"))
 ROWSUM = PTX_PAGE.partition("```\n")[2].partition("```")[0]
 

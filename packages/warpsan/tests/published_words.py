@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["FOLDER", "needs_words", "published"]
 
-FOLDER = Path(os.environ.get("SDPALAB_WORDS") or Path(__file__).resolve().parents[3] / "shared" / "words")
+FOLDER = Path(os.environ.get("SDPALAB_WORDS") or Path(__file__).resolve().parents[4] / "shared" / "words")
 
 
 def published(name: str) -> Any:

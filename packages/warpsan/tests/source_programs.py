@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-__all__ = ["PROGRAMS", "Program"]
+__all__ = ["DEVICE", "PROGRAMS", "Program"]
+
+DEVICE = Path(__file__).resolve().parent / "device"
+"""The headers that the programs include."""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,6 @@ def test_unknown_opcodes_and_modifiers_raise_with_their_line():
 def test_a_launch_beyond_the_memory_budget_is_refused_before_it_begins(monkeypatch):
     ptx = HEAD + ".entry k() { .local .align 16 .b8 depot[65536]; .reg .b64 %rd<2>; mov.u64 %rd1, depot; ret; }"
     warpsan.launch(ptx, "k", 1, 32, [])
-    monkeypatch.setattr(sys.modules["warpsan.launch"], "MEMORY_BUDGET", 1 << 20)  # the name is the function's too
+    monkeypatch.setattr(sys.modules["warpsan.host.launch"], "MEMORY_BUDGET", 1 << 20)  # the name is the function's too
     with pytest.raises(warpsan.LaunchError, match=r"would need about 1\.\d GiB .* at most 0 GiB"):
         warpsan.launch(ptx, "k", 4096, 32, [])

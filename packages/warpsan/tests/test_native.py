@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from outcomes import digest
 
 import ptx_snippets
 import translated_functions
 import warpsan
-from outcomes import digest
 from recorded import Recorded
 from sdpalab.campaigns import fuzz
 from translated_functions import FUNCTIONS
@@ -323,11 +323,11 @@ def test_what_is_made_from_sources_of_before_is_not_kept(tmp_path: Path, monkeyp
 
 def test_every_source_of_the_simulator_is_in_the_key(tmp_path: Path) -> None:
     root = tmp_path / "sim"
-    shutil.copytree(sources.__file__.rpartition("/")[0], root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(sources.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
     before, imported = sources.sources_digest(root), time.time()
     assert before == sources.sources_digest()
     assert not sources.changed_since_import(root, imported + 1)
-    for name in ("tally.py", "checks/orders.py", "native/layout.py"):
+    for name in ("profile/tally.py", "checks/orders.py", "engine/layout.py"):
         path = root / name
         path.write_text(path.read_text() + "\n")
         os.utime(path, (imported + 2, imported + 2))

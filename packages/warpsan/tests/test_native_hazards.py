@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outcomes import alike
 
 import warpsan
 from hazard_bugs import PAIRS, Pair
-from outcomes import alike
 from recorded import Recorded
 from source_bugs import BUGS, Edit
-from source_programs import PROGRAMS
+from source_programs import DEVICE, PROGRAMS
 from warpsan.build.builder import build
 from warpsan.build.source import Module
 from warpsan.engine.repeating import Repetition, TooManyEvents
@@ -188,7 +188,11 @@ def outcome(
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.program}: {bug.name}")
 def test_planted_bugs_are_reported(bug: Edit, recorded: Recorded) -> None:
     program = PROGRAMS[bug.program]
-    ptx = build(Module("program.cu", replace_once(program.source, *bug.edits, where=bug.program), "entry")).ptx.decode()
+    ptx = build(
+        Module(
+            "program.cu", replace_once(program.source, *bug.edits, where=bug.program), "entry", include_dirs=(DEVICE,)
+        )
+    ).ptx.decode()
     given = np.random.default_rng(program.n).integers(0, 1 << 32, program.n, dtype=np.uint32)
     smem = program.dynamic_smem if bug.dynamic_smem is None else bug.dynamic_smem
     for checks in (warpsan.CHECKS, (*warpsan.CHECKS, "lanes")):
@@ -200,7 +204,7 @@ def test_planted_bugs_are_reported(bug: Edit, recorded: Recorded) -> None:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_broken_twins_are_reported(pair: Pair, recorded: Recorded) -> None:
-    ptx = build(Module("program.cu", pair.source(broken=True), "entry"), pair.arch).ptx.decode()
+    ptx = build(Module("program.cu", pair.source(broken=True), "entry", include_dirs=(DEVICE,)), pair.arch).ptx.decode()
     arrays = [np.arange(512, dtype=np.uint32) % 100, np.zeros(1024, np.uint32), 40]
     recorded.check(outcome(ptx, 2, pair.threads, arrays))
 

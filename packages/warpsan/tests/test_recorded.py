@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import recorded as recording
 from recorded import Module, Recorded
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with the records of two tests of one module."""
-    monkeypatch.setattr(recording, "FOLDER", tmp_path)
-    write({"test_b": [1, {"hazards": ["race"]}], "test_a": ["text"]}, collected={"test_a", "test_b"})
+    write(tmp_path, {"test_b": [1, {"hazards": ["race"]}], "test_a": ["text"]}, collected={"test_a", "test_b"})
     return tmp_path
 
 
-def write(outcomes: dict[str, list[object]], collected: set[str]) -> None:
+def write(folder: Path, outcomes: dict[str, list[object]], collected: set[str]) -> None:
     """Record outcomes, as ``pytest --record`` does."""
-    module = Module("test_things", write=True)
+    module = Module(folder / "test_things.json", write=True)
     for test, values in outcomes.items():
         one = Recorded(module, test)
         for value in values:
@@ -30,8 +28,8 @@ def write(outcomes: dict[str, list[object]], collected: set[str]) -> None:
     module.close(collected)
 
 
-def kept() -> Recorded:
-    return Recorded(Module("test_things", write=False), "test_b")
+def kept(folder: Path) -> Recorded:
+    return Recorded(Module(folder / "test_things.json", write=False), "test_b")
 
 
 def test_a_file_has_a_line_for_each_test(folder: Path) -> None:
@@ -40,14 +38,14 @@ def test_a_file_has_a_line_for_each_test(folder: Path) -> None:
 
 
 def test_equal_outcomes_pass(folder: Path) -> None:
-    outcomes = kept()
+    outcomes = kept(folder)
     outcomes.check(1)
     outcomes.check({"hazards": ("race",)})  # JSON has no tuples
     outcomes.close()
 
 
 def test_another_outcome_fails(folder: Path) -> None:
-    outcomes = kept()
+    outcomes = kept(folder)
     outcomes.check(1)
     with pytest.raises(
         pytest.fail.Exception, match=r"outcome 1 of test_b is not the recorded one.*\n.*race.*\n.*async"
@@ -56,7 +54,7 @@ def test_another_outcome_fails(folder: Path) -> None:
 
 
 def test_more_or_fewer_outcomes_than_recorded_fail(folder: Path) -> None:
-    outcomes = kept()
+    outcomes = kept(folder)
     outcomes.check(1)
     with pytest.raises(AssertionError, match="test_b has 2 records and 1 outcomes"):
         outcomes.close()
@@ -67,7 +65,7 @@ def test_more_or_fewer_outcomes_than_recorded_fail(folder: Path) -> None:
 
 def test_a_record_that_no_test_asks_for_is_reported_and_goes(folder: Path) -> None:
     with pytest.raises(AssertionError, match=r"no test asks for these records of test_things.json: \['test_b'\]"):
-        Module("test_things", write=False).close({"test_a", "test_c"})
-    Module("test_things", write=False).close(None)  # a part of the module was collected
-    write({"test_c": [3]}, collected={"test_a", "test_c"})
+        Module(folder / "test_things.json", write=False).close({"test_a", "test_c"})
+    Module(folder / "test_things.json", write=False).close(None)  # a part of the module was collected
+    write(folder, {"test_c": [3]}, collected={"test_a", "test_c"})
     assert json.loads((folder / "test_things.json").read_text()) == {"test_a": ["text"], "test_c": [3]}

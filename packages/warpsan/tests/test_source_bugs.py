@@ -9,7 +9,7 @@ import pytest
 
 import warpsan
 from source_bugs import BUGS, Edit
-from source_programs import PROGRAMS, Program
+from source_programs import DEVICE, PROGRAMS, Program
 from warpsan.build.builder import build
 from warpsan.build.source import Module
 from warpsan.planting import replace_once
@@ -21,7 +21,7 @@ MAX_STEPS = 2_000
 
 
 def compiled(source: str) -> str:
-    return build(Module("program.cu", source, "entry")).ptx.decode()
+    return build(Module("program.cu", source, "entry", include_dirs=(DEVICE,))).ptx.decode()
 
 
 def findings(ptx: str, program: Program, *, dynamic_smem: int | None = None, **options) -> dict[str, str]:

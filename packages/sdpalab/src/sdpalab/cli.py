@@ -18,6 +18,10 @@ from warpsan.terminal.lazy import CommandEntry, group_of
 
 __all__ = ["COMMANDS", "TOOL", "app", "main"]
 
+_TOOL = "warpsan.commands"
+"""The package of the commands that are the simulator's own."""
+_AS_IT_IS = {"allow_interspersed_args": False}
+
 COMMANDS = {
     "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report.", one_thread=True),
     "kernels": CommandEntry("The shipped kernels: ideas, types, knobs, numerics."),
@@ -26,8 +30,8 @@ COMMANDS = {
     "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
     "judge": CommandEntry("Is it attention? If not, why not, and at which line?", one_thread=True),
     "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
-    "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
-    "capture": CommandEntry("Run it, and leave a launch file.", {"allow_interspersed_args": False}),
+    "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", _AS_IT_IS, package=_TOOL),
+    "capture": CommandEntry("Run it, and leave a launch file.", _AS_IT_IS, package=_TOOL),
     "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
     "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
     "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),

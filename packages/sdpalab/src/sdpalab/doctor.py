@@ -6,83 +6,41 @@ Each check does the thing itself where that is cheap: it compiles, disassembles,
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.kernels.plan import Module
-from warpsan.locks import lock_file
+from warpsan.doctor import Check, Health, cache_folder, compile_kernel, compiler, disk, headers, packages, python
 
-__all__ = ["Check", "Health", "examine"]
+__all__ = ["examine"]
 
 TORCH_OF_RECORD = "2.13.0"
-NVRTC_OF_RECORD = "13.0"
-LEAST_DISK, LITTLE_DISK = 200 << 20, 2 << 30
-"""Bytes: the job writes some tens of MiB; below the first it is not worth starting."""
 
 _TRITON_ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 """One of each generation that Triton compiles for."""
-
-_SOURCE = """#include <cuda_fp16.h>
-__global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.x); }
-"""
-
-
-class Health(str, Enum):
-    """The result of a check: ``fail`` means that the main job cannot run."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the pre-flight: what was checked, the result, and what to do (empty if nothing)."""
-
-    name: str
-    health: Health
-    detail: str
-    advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``found`` is the name of ``detail`` in them."""
-        return {"name": self.name, "health": self.health.value, "found": self.detail, "advice": self.advice}
 
 
 def examine() -> tuple[Check, ...]:
     """All checks, in the order in which the job needs what they check. None of them raises."""
     checks: tuple[Callable[[], Check], ...] = (
-        _python,
+        python,
         _torch,
         _packages,
-        _nvrtc,
-        _headers,
-        _compile,
+        compiler,
+        headers,
+        compile_kernel,
         _disassemblers,
         _triton,
         _gpu,
         _confinement,
-        _cache,
-        _disk,
+        cache_folder,
+        disk,
     )
     return tuple(check() for check in checks)
-
-
-def _python() -> Check:
-    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    if platform.system() != "Linux":
-        return Check("Python", Health.WARN, detail, "the lab is tested on Linux only")
-    return Check("Python", Health.OK, detail)
 
 
 def _torch() -> Check:
@@ -102,56 +60,7 @@ def _torch() -> Check:
 
 
 def _packages() -> Check:
-    needed = ("numpy", "ml_dtypes", "cloudpickle", "pydantic", "platformdirs", "jinja2", "matplotlib")
-    versions, missing = [], []
-    for name in needed:
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-    if missing:
-        return Check("packages", Health.FAIL, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
-    return Check("packages", Health.OK, ", ".join(versions))
-
-
-def _nvrtc() -> Check:
-    from sdpalab.compile import compiler_version
-
-    try:
-        version = compiler_version()
-    except MachineError as error:
-        return Check("NVRTC", Health.FAIL, "none", str(error))
-    if not version.startswith(f"NVRTC {NVRTC_OF_RECORD}."):
-        advice = f"pin it to {NVRTC_OF_RECORD}: a 580 driver refuses the PTX of a newer one"
-        return Check("NVRTC", Health.WARN, version, advice)
-    return Check("NVRTC", Health.OK, version)
-
-
-def _headers() -> Check:
-    from sdpalab.compile import cuda_include_dirs
-
-    try:
-        folders = cuda_include_dirs()
-    except MachineError as error:
-        return Check("CUDA headers", Health.FAIL, "none", str(error))
-    if len(folders) == 1:
-        detail = f"{folders[0]}, without libcu++: <cstdint>, <cuda/barrier> and cooperative_groups.h do not compile"
-        return Check("CUDA headers", Health.WARN, detail, "pip install nvidia-cuda-cccl")
-    return Check("CUDA headers", Health.OK, f"{folders[0]}; libcu++ in {folders[1]}")
-
-
-def _compile() -> Check:
-    """Compile a kernel that needs the headers, in a cache of its own, and disassemble it."""
-    from sdpalab.compile import Cache, build
-
-    try:
-        with tempfile.TemporaryDirectory(prefix="sdpalab-doctor-") as folder:
-            built = build(Module("doctor.cu", _SOURCE, "doctor"), cache=Cache(folder))
-    except (UserError, MachineError, OSError) as error:
-        return Check("compile", Health.FAIL, f"a three-line kernel does not compile: {error}", "see the lines above")
-    return Check(
-        "compile", Health.OK, f"a three-line kernel to PTX and a cubin for {built.arch} in {built.seconds * 1e3:.0f} ms"
-    )
+    return packages("numpy", "ml_dtypes", "cloudpickle", "pydantic", "platformdirs", "jinja2", "matplotlib")
 
 
 def _disassemblers() -> Check:
@@ -263,46 +172,3 @@ def _listed_gpu() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
-
-
-def _cache() -> Check:
-    """Write, lock and rename in the build cache's folder."""
-    from sdpalab.compile import Cache
-
-    folder = Cache().root
-    advice = "set WARPSAN_CACHE_DIR to a folder that can be written to"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as name:
-            draft = Path(name) / "draft"
-            with draft.open("wb") as file:
-                lock_file(file.fileno(), wait=False)
-                file.write(b"sdpalab")
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(Path(name) / "entry")
-    except OSError as error:
-        # Builds go on without a cache, only slower.
-        return Check("build cache", Health.WARN, f"{folder}: {error.strerror}", advice)
-    return Check("build cache", Health.OK, f"{folder}: can be written and locked")
-
-
-def _disk() -> Check:
-    from sdpalab.compile import Cache
-
-    worst = Check("disk", Health.OK, "")
-    sizes = []
-    for name, folder in (
-        ("here", Path.cwd()),
-        ("temporary files", Path(tempfile.gettempdir())),
-        ("cache", Cache().root),
-    ):
-        while not folder.exists():
-            folder = folder.parent
-        free = shutil.disk_usage(folder).free
-        sizes.append(f"{name} {free / 2**30:.1f} GiB")
-        if free < LEAST_DISK:
-            worst = Check("disk", Health.FAIL, "", f"free some space: a run needs {LEAST_DISK >> 20} MiB")
-        elif free < LITTLE_DISK and worst.health is Health.OK:
-            worst = Check("disk", Health.WARN, "", "space is getting short")
-    return Check("disk", worst.health, "free: " + ", ".join(sizes), worst.advice)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 import sdpalab
+import warpsan
 
 Tensor = torch.Tensor
 LEFT = "sdpalab-left"

@@ -23,40 +23,43 @@ from sdpalab.search.log import Head
 
 JUDGE, JOBS = "sdpalab.judge.session", "sdpalab.jobs.kinds"
 DECIDES = (
-    *("problem.py", "scoring.py", "record.py", "gpus.py", "gpus.json", "inputs/kinds.py", "inputs/__init__.py"),
-    *("kernels/flash.py", "kernels/stream_k.py", "kernels/triton_flash.py", "kernels/declarations.py"),
-    *("kernels/registry.py", "compile/options.py", "judge/sandbox/executor.py", "judge/sandbox/worker.py"),
-    *("judge/rule/evaluate.py", "judge/__init__.py", "sim/native/operations/wmma.py", "run/gpu.py"),
+    *("problem.py", "scoring.py", "record.py", "inputs/kinds.py", "inputs/__init__.py", "kernels/flash.py"),
+    *("kernels/stream_k.py", "kernels/triton_flash.py", "kernels/declarations.py", "kernels/registry.py"),
+    *("judge/sandbox/executor.py", "judge/sandbox/worker.py", "judge/rule/evaluate.py", "judge/__init__.py"),
+    "run/gpu.py",
 )
+DECIDES_BELOW = ("gpus.py", "gpus.json", "build/options.py", "semantics/wmma.py", "engine/__init__.py")
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the package, of which the graph is read."""
-    copy = tmp_path / "sdpalab"
-    shutil.copytree(import_graph._PACKAGE, copy, ignore=shutil.ignore_patterns("*.cu", "*.cuh", "__pycache__"))
-    monkeypatch.setattr(import_graph, "_PACKAGE", copy)
+    """A folder with copies of both packages, of which the graph is read."""
+    copies = {name: tmp_path / name for name in import_graph._PACKAGES}
+    for name, folder in import_graph._PACKAGES.items():
+        shutil.copytree(folder, copies[name], ignore=shutil.ignore_patterns("*.cu", "*.cuh", "__pycache__"))
+    monkeypatch.setattr(import_graph, "_PACKAGES", copies)
     import_graph._file.cache_clear()
-    yield copy
+    yield tmp_path
     import_graph._file.cache_clear()
 
 
 def test_an_edit_of_each_module_that_decides_changes_the_digest(package: Path) -> None:
     seen = {digest_of(JUDGE)}
-    for count, name in enumerate(DECIDES, 2):
+    files = [*(f"sdpalab/{name}" for name in DECIDES), *(f"warpsan/{name}" for name in DECIDES_BELOW)]
+    for count, name in enumerate(files, 2):
         with (package / name).open("a") as file:
             file.write("\n")
         seen.add(digest_of(JUDGE))
         assert len(seen) == count, name
     for name in ("commands/judge.py", "torch_api/ops.py"):
-        (package / name).write_text("# another\n")
+        (package / "sdpalab" / name).write_text("# another\n")
     assert digest_of(JUDGE) in seen
 
 
 def test_a_job_rests_on_the_model_and_the_gates_too(package: Path) -> None:
     before = digest_of(JOBS)
     for name in ("model/pipes.json", "search/gates.py", "campaigns/self_test.py", "judge/session.py", "problem.py"):
-        with (package / name).open("a") as file:
+        with (package / "sdpalab" / name).open("a") as file:
             file.write("\n")
         assert before != (before := digest_of(JOBS)), name
 
@@ -69,7 +72,7 @@ from sdpalab.kernels.registry import KERNELS
 from sdpalab.judge.session import judge
 list(KERNELS.items())
 assert judge("scalar", [sdpalab.Problem(1, 1, 9, 32)], claims=False).passed
-print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith("sdpalab.")]))
+print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith(("sdpalab.", "warpsan."))]))
 """
 
 
@@ -84,7 +87,7 @@ def test_the_source_of_a_shipped_kernel_covers_the_python_that_plans_it(package:
     for name in ("flash.py", "stream_k.py", "declarations.py", "kernel.py"):
         tuned._digest_of_python.cache_clear()
         before = source_digest(get("flash")), source_digest(get("scalar"))
-        with (package / "kernels" / name).open("a") as file:
+        with (package / "sdpalab/kernels" / name).open("a") as file:
             file.write("\n")
         tuned._digest_of_python.cache_clear()
         assert source_digest(get("flash")) != before[0], name

@@ -20,8 +20,9 @@ from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import sanitize_kernel, small_problems
 from warpsan.report import progress
+from warpsan.report.explanations import EXPLANATIONS
 from warpsan.report.hazards import KINDS
-from warpsan.report.sarif import RULES, to_sarif
+from warpsan.report.sarif import to_sarif
 from warpsan.sanitize.case import PtxCase, read_case
 from warpsan.sanitize.launch_file import LaunchFile
 from warpsan.sanitize.sanitizer import Modes, Sanitized, sanitize_case
@@ -321,4 +322,4 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
 
 
 def test_every_kind_of_finding_has_a_rule_and_no_other_has() -> None:
-    assert set(RULES) == KINDS | {"deadlock", "endless", "trap", "result"}
+    assert set(EXPLANATIONS) == KINDS | {"deadlock", "endless", "trap", "result"}

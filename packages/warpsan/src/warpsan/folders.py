@@ -1,26 +1,31 @@
-"""Where compiled parts of the simulator are kept."""
+"""The folders in which builds and compiled operations are kept."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["NATIVE", "SHARED_CACHE", "cache_root", "shared_root"]
+__all__ = ["NATIVE", "SHARED_CACHE", "cache_folder", "cache_root", "shared_root"]
 
 NATIVE = "sim-native"
-"""The folder of a cache that holds them."""
-SHARED_CACHE = "SDPALAB_SHARED_CACHE_DIR"
+"""The folder of a cache that holds compiled operations."""
+SHARED_CACHE = "WARPSAN_SHARED_CACHE_DIR"
 """Environment variable: a second cache, which is only read."""
 
 
-def cache_root() -> Path:
-    """``sim-native`` in ``WARPSAN_CACHE_DIR``, or in the user's cache (platformdirs)."""
-    chosen = os.environ.get("WARPSAN_CACHE_DIR")
+def cache_folder() -> Path:
+    """``WARPSAN_CACHE_DIR`` (or its older name ``SDPALAB_CACHE_DIR``), else ``warpsan`` in the user's cache folder."""
+    chosen = os.environ.get("WARPSAN_CACHE_DIR") or os.environ.get("SDPALAB_CACHE_DIR")
     if not chosen:
         import platformdirs
 
         chosen = str(platformdirs.user_cache_path("warpsan"))
-    return Path(chosen).expanduser().absolute() / NATIVE
+    return Path(chosen).expanduser().absolute()
+
+
+def cache_root() -> Path:
+    """The folder of compiled operations."""
+    return cache_folder() / NATIVE
 
 
 def shared_root() -> Path | None:

@@ -37,7 +37,7 @@ def test_directory_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     assert Cache().root == tmp_path / "from-environment"
     monkeypatch.delenv("WARPSAN_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert Cache().root == tmp_path / "xdg" / "sdpalab"
+    assert Cache().root == tmp_path / "xdg" / "warpsan"
 
 
 def test_pruning_removes_what_was_stored_longest_ago_and_no_more(cache: Cache) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from warpsan.build import residency as occupancy
 from warpsan.build.headers import cuda_include_dirs
-from warpsan.build.residency import SM_LIMITS, sm_limits
+from warpsan.build.residency import SM_LIMITS, occupancy, sm_limits
 from warpsan.errors import UserError
 
 REGISTERS = (0, 16, 24, 32, 40, 63, 64, 96, 120, 128, 168, 200, 255)

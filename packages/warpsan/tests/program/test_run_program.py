@@ -13,7 +13,7 @@ import pytest
 from programs import HERE, KERNELS, compile_program, fat_binary, lz4_literals, ptx_of
 
 import warpsan
-from sdpalab.cli import main
+from warpsan.cli import main
 from warpsan.errors import MachineError, UserError
 from warpsan.gpus import GPUS
 from warpsan.program import ProgramOutcome, RunOptions, run_program
@@ -316,4 +316,4 @@ def test_addresses_and_maps_in_a_structure_are_named() -> None:
 def test_device_properties_have_the_size_of_the_structure(version: str, size: int) -> None:
     data = properties_of(device_properties(GPUS["H200"], "sm_90", 1 << 34), version)
     assert len(data) == size
-    assert data.startswith(b"NVIDIA H200 (simulated by sdpalab)\0")
+    assert data.startswith(b"NVIDIA H200 (simulated by warpsan)\0")

@@ -127,7 +127,7 @@ def test_a_comment_at_either_access_suppresses(number: int) -> None:
     "line", ["x; // sdpalab: suppress race", "x; // sdpalab: suppress race:", "x; // sdpalab: suppress: a reason"]
 )
 def test_a_comment_without_a_reason_or_a_kind_is_bad_input(line: str) -> None:
-    with pytest.raises(UserError, match=r"my\.cu:1: a suppression is written as: sdpalab: suppress KIND: REASON"):
+    with pytest.raises(UserError, match=r"my\.cu:1: a suppression is written as: warpsan: suppress KIND: REASON"):
         suppressions_in(Sources({"my.cu": line}))
 
 

@@ -219,7 +219,7 @@ def change(facts: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 STRUCT = "launches.0.args.0.struct"
 WRONG: list[tuple[str, Any, str]] = [
-    ("launches", [], "launches: list should have at least 1 item"),
+    ("launches", [], "launches: should have at least 1 item"),
     ("launch", 1, "there is no 'launch' in a launch file; it has buffers, variables, expect"),
     ("launches.0.grids", 1, "there is no 'grids' .* it has entry, grid, block"),
     ("launches.0.grid", ..., "a launch needs 'grid'"),
@@ -230,7 +230,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("launches.0.args.0", {"bytes": "abcd"}, r"argument 0 \(s\) has 2 bytes, and the parameter has 256"),
     (f"{STRUCT}.size", 248, "at offset 128 reaches beyond the 248 bytes"),
     (f"{STRUCT}.data", "00" * 300, "a struct of 256 bytes has 300 bytes of data"),
-    (f"{STRUCT}.items.8", 5, "launches.0.args.0.struct.struct.items.8"),
+    (f"{STRUCT}.items.8", 5, "launches.0.args.0.struct.items.8"),
     (f"{STRUCT}.items", {"4": "x"}, "an address lies at a multiple of 8 bytes of a Struct, not at 4"),
     (f"{STRUCT}.items", {"head": "x"}, "have offsets in bytes, not 'head'"),
     (f"{STRUCT}.items", {"254": {"value": 1, "dtype": "int32"}}, "a number at offset 254 reaches beyond the 256 bytes"),

@@ -29,9 +29,9 @@ from sdpalab.run.simulated import SimulatedExecutor
 __all__ = ["PACKAGES", "SOURCES", "run"]
 
 LEAST_IMPLEMENTATIONS, LEAST_RUNS = 20, 1000
-TRITON_KERNEL = "tests/sim/triton_attention.py"
+TRITON_KERNEL = "packages/sdpalab/tests/sim/triton_attention.py"
 PACKAGES = ("numpy", "torch")
-SOURCES = ("src", "tests/judge", TRITON_KERNEL)
+SOURCES = ("packages", TRITON_KERNEL)
 """What of the repository makes the result."""
 
 SHAPES = (

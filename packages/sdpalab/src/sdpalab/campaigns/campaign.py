@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.installation import source_tree
 
 __all__ = ["CampaignResult", "Content", "Say", "checkout", "tests_module"]
 
@@ -18,8 +19,6 @@ Content = dict[str, Any]
 
 Say = Callable[[str], None]
 """Prints a line of progress."""
-
-_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,16 @@ def checkout() -> Path:
     UserError
         If the package is installed without one.
     """
-    if not (_ROOT / "tests").is_dir():
-        raise UserError("this campaign needs a checkout of the repository: it uses kernels and oracles of tests/")
-    return _ROOT
+    root = source_tree()
+    if root is None:
+        raise UserError("this campaign needs a checkout of the repository: it uses kernels and oracles of the tests")
+    return root
 
 
 def tests_module(folder: str, name: str) -> Any:
     """A module of ``tests/FOLDER``; raises UserError where there is no checkout."""
-    path = str(checkout() / "tests" / folder)
+    packages = checkout() / "packages"
+    path = str(packages / "warpsan/tests" if folder == "sim" else packages / "sdpalab/tests" / folder)
     if path not in sys.path:
         sys.path.append(path)
     return importlib.import_module(name)

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 REASONS = Path(__file__).with_name("deletion_reasons.json")
-TEST_KERNELS = ("tests/sim/triton_attention.py",)
+TEST_KERNELS = ("packages/sdpalab/tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
 CASE_STEPS = 20_000_000
 """Most vector steps of a warp in a launch of a FILE.ptx."""

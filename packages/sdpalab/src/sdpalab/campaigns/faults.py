@@ -29,6 +29,7 @@ from typing import Any
 
 from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
 from sdpalab.errors import MachineError
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.judge import CaseSpec, Status, Verdict, judge_candidate
 from sdpalab.judge.sandbox.guard import descendants
 from sdpalab.problem import Problem
@@ -137,7 +138,7 @@ def no_compiler() -> dict[str, Any]:
         package = Path(folder, "cuda")
         package.mkdir()
         package.joinpath("__init__.py").write_text("raise ImportError('there is no compiler here')\n")
-        path = os.pathsep.join([folder, str(checkout() / "src")])
+        path = os.pathsep.join([folder, *IMPORT_FOLDERS])
         return _judged([], {"WARPSAN_CACHE_DIR": f"{folder}/cache", "PYTHONPATH": path}, 3, "INFRA_ERROR")
 
 
@@ -146,7 +147,7 @@ def _judged(before: list[str], environment: Mapping[str, str], code: int, status
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "verdict.json")
         command = [sys.executable, "-m", "sdpalab", "judge", "scalar", "--shape", "1,1,8,32", "--json", str(report)]
-        given = {**os.environ, "PYTHONPATH": str(checkout() / "src"), **environment}
+        given = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_FOLDERS), **environment}
         start = time.monotonic()
         done = subprocess.run([*before, *command], env=given, capture_output=True, text=True, cwd=checkout())
         seconds = time.monotonic() - start

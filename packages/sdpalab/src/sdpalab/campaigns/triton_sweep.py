@@ -30,7 +30,7 @@ from warpsan import Report, launch
 
 __all__ = ["ARCHS", "PACKAGES", "rows", "run"]
 
-KERNEL = "tests/sim/triton_attention.py"
+KERNEL = "packages/sdpalab/tests/sim/triton_attention.py"
 PACKAGES = ("numpy", "triton")
 ARCHS = ("sm_80", "sm_89", "sm_90")
 HEAD_DIMS = (16, 32, 64, 128)

@@ -222,7 +222,7 @@ def litmus(
     from sdpalab.campaigns import litmus as runs
 
     words = [*(["--only", only] if only else []), "--instances", str(instances), "--seed", str(seed)]
-    sources = ("src", "tests/sim/ptx_axioms.py")
+    sources = ("packages",)
     return _run("litmus", words, lambda say, _: runs.run(only, instances, seed, say), record, sources=sources)
 
 
@@ -274,7 +274,7 @@ def _run(
     record: RecordOptions,
     *,
     packages: Sequence[str] = ("numpy",),
-    sources: Sequence[str] = ("src",),
+    sources: Sequence[str] = ("packages",),
     folder: str = "campaigns",
     in_evidence: bool = True,
 ) -> int:

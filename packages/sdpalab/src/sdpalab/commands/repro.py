@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import print_bundle
-from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.option_groups import ConfinementOptions
 from sdpalab.commands.options import KERNEL_HELP, IncludeOption, SignOption, include_dirs_of
@@ -19,6 +18,7 @@ from sdpalab.commands.progress import CaseProgress
 from sdpalab.evidence.kernel_runs import CaseStarted, KernelRun
 from sdpalab.evidence.preparing import PreparedKernel
 from sdpalab.evidence.repro import ReproObserver, ReproResult
+from warpsan.terminal.checks import print_checks
 from warpsan.terminal.console import INTERRUPTED, conclude, verdict_text
 from warpsan.terminal.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from warpsan.terminal.options import JsonOption, NumericsOption, checked_numerics
@@ -26,7 +26,7 @@ from warpsan.terminal.tables import show_table, table
 
 if TYPE_CHECKING:
     from sdpalab.compile.building import BuiltStep
-    from sdpalab.doctor import Check
+    from warpsan.doctor import Check
 
 __all__ = ["repro"]
 

@@ -33,7 +33,7 @@ class Campaign:
     """
 
     def __init__(
-        self, name: str, command: str, *, sources: Sequence[str] = ("src",), packages: Sequence[str] = ("numpy",)
+        self, name: str, command: str, *, sources: Sequence[str] = ("packages",), packages: Sequence[str] = ("numpy",)
     ) -> None:
         self._start = time.monotonic()
         self._root = repository()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sdpalab.errors import UserError
 from sdpalab.evidence.records import Environment, Harness
+from sdpalab.installation import IMPORT_FOLDERS, source_tree
 
 __all__ = ["COMMIT_VARIABLE", "current_environment", "git", "harness_diff", "repository"]
 
@@ -36,11 +37,11 @@ PACKAGES = (
 )
 """Whose versions matter to a result or to its presentation."""
 
-_PACKAGE_DIR = Path(__file__).resolve().parent.parent
-_SHIPPED = _PACKAGE_DIR / "evidence" / "shipped"
+_PACKAGE_DIRS = tuple(Path(folder, name) for folder, name in zip(IMPORT_FOLDERS, ("sdpalab", "warpsan"), strict=True))
+_SHIPPED = Path(__file__).resolve().parent / "shipped"
 """Records that a wheel carries: they are results, not sources."""
 _SOURCES = {".py", ".cu", ".cuh", ".json", ".j2"}
-_TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
+_TRACKED = ("packages", "pyproject.toml", "constraints.txt", "repro.sh")
 """The parts of the repository that a result depends on; their diff goes into the bundle."""
 
 
@@ -94,10 +95,11 @@ def _harness(*, dirty: bool) -> Harness:
     else:
         commit = (git(root, "rev-parse", "HEAD") or "").strip() or None
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE_DIR.rglob("*")):
-        if path.suffix in _SOURCES and path.is_file() and _SHIPPED not in path.parents:
-            name, content = path.relative_to(_PACKAGE_DIR).as_posix().encode(), path.read_bytes()
-            digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
+    for package in _PACKAGE_DIRS:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in _SOURCES and path.is_file() and _SHIPPED not in path.parents:
+                name, content = path.relative_to(package.parent).as_posix().encode(), path.read_bytes()
+                digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return Harness(
         commit=commit,
         dirty=dirty,
@@ -128,11 +130,9 @@ def _version() -> str:
 
 
 def repository() -> Path | None:
-    """Root of the git work tree that holds this package as ``src/sdpalab``, or None (an installed copy, no git)."""
-    root = _PACKAGE_DIR.parent.parent
-    if _PACKAGE_DIR.parent.name != "src" or not (root / ".git").exists():
-        return None
-    return root
+    """Root of the git work tree that holds this package, or None (an installed copy, no git)."""
+    root = source_tree()
+    return root if root is not None and (root / ".git").exists() else None
 
 
 def git(root: Path, *arguments: str, good: tuple[int, ...] = (0,)) -> str | None:

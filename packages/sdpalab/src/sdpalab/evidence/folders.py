@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sdpalab.installation import source_tree
 from sdpalab.user_folder import data_folder
 
 __all__ = ["EVIDENCE", "evidence_folder", "folder_of", "proofs_folder"]
@@ -21,9 +22,8 @@ def evidence_folder() -> Path:
     In the wheel they lie beside this module. In a source tree ``shipped`` is a link to the tree's folder, so that
     setuptools finds them there; the folder itself is read, since a copy of a tree may have lost its links.
     """
-    tree = _HERE.parents[2]
-    in_tree = (tree / "pyproject.toml").is_file() and (tree / "evidence").is_dir()
-    return tree / "evidence" if in_tree else _HERE / "shipped"
+    tree = source_tree()
+    return tree / "evidence" if tree is not None and (tree / "evidence").is_dir() else _HERE / "shipped"
 
 
 EVIDENCE = evidence_folder()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdpalab.doctor import Check, Health, examine
+from sdpalab.doctor import examine
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.bundle import BundleWriter, WrittenBundle
 from sdpalab.evidence.kernel_runs import JudgeRequest, KernelOutcome, KernelRun, judged_side_by_side
@@ -23,6 +23,7 @@ from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
 from warpsan import DEFAULT_NUMERICS
 from warpsan import prepare as prepare_simulator
+from warpsan.doctor import Check, Health
 
 if TYPE_CHECKING:
     from sdpalab.run import GpuExecutor

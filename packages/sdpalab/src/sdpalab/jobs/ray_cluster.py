@@ -17,10 +17,10 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.jobs.job import Job, JobOutcome, JobResult
 from sdpalab.jobs.local import result_of
 
@@ -176,12 +176,11 @@ def _connected(address: str | None, workers: int | None) -> Any:
         _check_reachable(address)
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
-    source = str(Path(__file__).resolve().parents[2])
     if address is not None:
         quiet.pop("include_dashboard")
     else:
         here = {name: os.environ[name] for name in ("WARPSAN_CACHE_DIR",) if name in os.environ}
-        path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (*IMPORT_FOLDERS, os.environ.get("PYTHONPATH"))))
         quiet |= {"num_cpus": workers, "runtime_env": {"env_vars": {**here, "PYTHONPATH": path}}}
     try:
         ray.init(address=address, **quiet)

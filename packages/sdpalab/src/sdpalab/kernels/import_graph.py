@@ -12,10 +12,13 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from sdpalab.installation import IMPORT_FOLDERS
+
 __all__ = ["digest_of", "files_behind"]
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-_NAME = _PACKAGE.name
+_PACKAGES = {name: Path(folder, name) for folder, name in zip(IMPORT_FOLDERS, ("sdpalab", "warpsan"), strict=True)}
+"""Folders of the lab and of the simulator."""
+_NAME = "(?:sdpalab|warpsan)"
 _IMPORT = re.compile(
     rf"^[ \t]*from ({_NAME}(?:\.\w+)*) import (\([^)]*\)|[^\n(]*)"
     rf"|^[ \t]*import ({_NAME}(?:\.\w+)*)"
@@ -29,14 +32,15 @@ _NO_CODE = frozenset({"tuned.json"})
 """Data that records what the code has decided."""
 
 
-def digest_of(*roots: str, within: str = _NAME) -> str:
+def digest_of(*roots: str, within: str = "") -> str:
     """Sha256 of the files that :func:`files_behind` gives, with their names, if they are ``within`` a package."""
     digest = sha256()
-    folder = _PACKAGE.joinpath(*within.split(".")[1:])
+    folders = [_folder(within)] if within else list(_PACKAGES.values())
     for path in files_behind(*roots):
-        if path.is_relative_to(folder):
+        package = next((each for each in _PACKAGES.values() if path.is_relative_to(each)), None)
+        if package is not None and any(path.is_relative_to(folder) for folder in folders):
             text = path.read_bytes()
-            digest.update(f"{path.relative_to(_PACKAGE).as_posix()} {len(text)}\n".encode() + text)
+            digest.update(f"{path.relative_to(package.parent).as_posix()} {len(text)}\n".encode() + text)
     return digest.hexdigest()
 
 
@@ -58,8 +62,8 @@ def files_behind(*roots: str) -> list[Path]:
 
 def _imports(name: str, path: Path) -> Iterator[str]:
     """Names of modules, and others, that a module may import; its package comes first, as Python has it."""
-    if name == _NAME:  # the package imports nothing until a name of it is used, and the lab uses the modules' own
-        yield f"{_NAME}.version"
+    if name == "sdpalab":  # it imports nothing until a name of it is used, and the lab uses the modules' own
+        yield "sdpalab.version"
         return
     yield name.rpartition(".")[0]
     text = path.read_text()
@@ -73,14 +77,20 @@ def _imports(name: str, path: Path) -> Iterator[str]:
 
 
 def _modules_in(package: str) -> Iterator[str]:
-    for path in _PACKAGE.joinpath(*package.split(".")[1:]).glob("*.py"):
+    for path in _folder(package).glob("*.py"):
         yield f"{package}.{path.stem}"
 
 
 @cache
 def _file(name: str) -> Path | None:
     """The file of a module; None if there is no module of the lab with that name."""
+    if name.partition(".")[0] not in _PACKAGES:
+        return None
+    path = _folder(name)
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py") if "." in name else (path / "__init__.py",)
+    return next((each for each in candidates if each.is_file()), None)
+
+
+def _folder(name: str) -> Path:
     first, *rest = name.split(".")
-    path = _PACKAGE.joinpath(*rest)
-    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py") if rest else (path / "__init__.py",)
-    return next((each for each in candidates if first == _NAME and each.is_file()), None)
+    return _PACKAGES[first].joinpath(*rest)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sdpalab.errors import MachineError
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.problem import Problem
 from sdpalab.profile.metrics import WGMMA_METRICS
 
@@ -137,8 +138,8 @@ def _run(command: Sequence[str]) -> str:
 
 def _environment() -> dict[str, str]:
     """This process's own, in which the target finds the lab wherever it lies."""
-    lab = str(Path(__file__).resolve().parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (lab, os.environ.get("PYTHONPATH", ""))))}
+    path = os.pathsep.join(filter(None, (*IMPORT_FOLDERS, os.environ.get("PYTHONPATH", ""))))
+    return os.environ | {"PYTHONPATH": path}
 
 
 def _last(output: str) -> str:

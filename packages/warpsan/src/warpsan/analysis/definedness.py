@@ -59,7 +59,7 @@ class _Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """Registers that are written between a branch and the block where its ways meet (:mod:`warpsan.analysis.regions`)."""
+    """Registers that are written between a branch and the block where its ways meet (:mod:`.regions`)."""
 
     meeting: int
     writes: frozenset[str]

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from warpsan.build.cache import Cache as Cache
     from warpsan.build.cache import ForwardedCache as ForwardedCache
     from warpsan.build.cache import key_of as key_of
-    from warpsan.build.foreign import Workshop as Workshop
-    from warpsan.build.foreign import foreign as foreign
-    from warpsan.build.foreign import workshop_of as workshop_of
     from warpsan.build.headers import MOST_BYTES as MOST_BYTES
     from warpsan.build.headers import Header as Header
     from warpsan.build.headers import cuda_include_dirs as cuda_include_dirs
@@ -41,6 +38,9 @@ if TYPE_CHECKING:
     from warpsan.build.triton_compiler import TESTED as TESTED
     from warpsan.build.triton_compiler import assemble as assemble
     from warpsan.build.triton_compiler import ptxas_version as ptxas_version
+    from warpsan.build.untrusted import Workshop as Workshop
+    from warpsan.build.untrusted import foreign as foreign
+    from warpsan.build.untrusted import workshop_of as workshop_of
 else:
     from warpsan.exports import exports
 
@@ -48,7 +48,7 @@ else:
         {
             "warpsan.build.builder": ["Build", "build"],
             "warpsan.build.cache": ["Cache", "FOREIGN", "ForwardedCache", "key_of"],
-            "warpsan.build.foreign": ["Workshop", "foreign", "workshop_of"],
+            "warpsan.build.untrusted": ["Workshop", "foreign", "workshop_of"],
             "warpsan.build.headers": ["Header", "MOST_BYTES", "cuda_include_dirs", "resolve_headers", "share_headers"],
             "warpsan.build.host_code": ["SetAside", "set_aside"],
             "warpsan.build.nvrtc": [

@@ -11,13 +11,13 @@ from hashlib import sha256
 from typing import Any
 
 from warpsan.build.cache import Cache, key_of
-from warpsan.build.foreign import Workshop, workshop_of
 from warpsan.build.headers import Header
 from warpsan.build.host_code import device_code, file_name, full_name
 from warpsan.build.nvrtc import BuildError, Compiled, check_arch, compile_program, compiler_version
 from warpsan.build.options import allowed_options, check_macro
 from warpsan.build.source import DEFAULT_ARCH, Module, PtxSource, Source, TritonModule
 from warpsan.build.triton_compiler import TritonProgram, assemble, assemblers_version
+from warpsan.build.untrusted import Workshop, workshop_of
 from warpsan.errors import MachineError, UserError
 
 __all__ = ["DEFAULT_ARCH", "FILES", "Build", "ForeignBuild", "build", "build_key"]
@@ -191,7 +191,7 @@ def build(
     arch : str
         ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
-        Default: the user's. An untrusted module (:mod:`warpsan.build.foreign`) has that of its workshop.
+        Default: the user's. An untrusted module (:mod:`warpsan.build.untrusted`) has that of its workshop.
     options : sequence of str
         Further options of NVRTC, from the list of :mod:`warpsan.build.options`.
 

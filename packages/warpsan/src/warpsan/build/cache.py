@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from warpsan.folders import cache_folder
 from warpsan.locks import lock_file
 
 __all__ = ["FOREIGN", "Cache", "ForwardedCache", "Stored", "key_of"]
@@ -67,16 +68,11 @@ class Cache:
     Parameters
     ----------
     root : Path, optional
-        Default: ``WARPSAN_CACHE_DIR`` from the environment, else the user's cache folder (platformdirs).
+        Default: :func:`warpsan.folders.cache_folder`.
     """
 
     def __init__(self, root: Path | str | None = None) -> None:
-        chosen = root or os.environ.get("WARPSAN_CACHE_DIR")
-        if not chosen:
-            import platformdirs
-
-            chosen = platformdirs.user_cache_path("warpsan")
-        self.root = Path(chosen).expanduser().absolute()
+        self.root = Path(root).expanduser().absolute() if root else cache_folder()
 
     def load(self, name: str, key: str) -> Files | None:
         """The files of an entry, or None if there is none that matches its digests and ``key``. Changes nothing."""

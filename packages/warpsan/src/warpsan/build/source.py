@@ -95,7 +95,7 @@ class PtxSource:
     command : tuple of str
         What the compiler was given.
     triton : mapping of str to int
-        As in :class:`sdpalab.compile.Build`.
+        As in :class:`warpsan.build.Build`.
 
     Raises
     ------

@@ -86,7 +86,7 @@ class TritonProgram:
             from triton.backends.compiler import GPUTarget
             from triton.compiler import ASTSource, make_backend
         except ImportError as error:
-            raise MachineError(f"Triton is not installed: pip install 'sdpalab[triton]' ({error})") from None
+            raise MachineError(f"Triton is not installed: pip install 'warpsan[triton]' ({error})") from None
         self.module = module
         self.options = {**_FIXED_OPTIONS, **module.options}
         self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)

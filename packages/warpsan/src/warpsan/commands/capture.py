@@ -1,4 +1,4 @@
-"""``sdpalab capture``: a CUDA program's launches as a launch file."""
+"""``warpsan capture``: a CUDA program's launches as a launch file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def capture(
     outcome = run_program([program, *(arguments or [])], options)
     console = progress_console()
     for written in outcome.captured:
-        console.print(f"captured: sdpalab sanitize {Path(written).with_suffix('.ptx')}", soft_wrap=True)
+        console.print(f"captured: {INVOCATION.tool.name} sanitize {Path(written).with_suffix('.ptx')}", soft_wrap=True)
     if outcome.left_out:
         console.print(f"note: {outcome.left_out} launches are left out; --most captures more")
     if not outcome.captured:

@@ -1,4 +1,4 @@
-"""``sdpalab run``: a CUDA program, or a Python program with Triton's kernels, with the simulator in place of a GPU."""
+"""``warpsan run``: a CUDA program, or a Python program with Triton's kernels, with the simulator in place of a GPU."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(
 
     A Python file (.py) is run by Python, with the simulator as the GPU of Triton.
 
-    The program runs as it does without sdpalab, with your rights: it is not confined. Its output stays as it is, and
+    The program runs as it does on a GPU, with your rights: it is not confined. Its output stays as it is, and
     the report is on standard error.
     """
     from warpsan.program import run_program
@@ -124,7 +124,7 @@ def program_options(
         seed=seed,
         max_steps=max_steps,
         seconds=timeout,
-        report=lambda sentence: print(f"sdpalab: {sentence}", file=sys.stderr, flush=True),
+        report=lambda sentence: print(f"{INVOCATION.tool.name}: {sentence}", file=sys.stderr, flush=True),
     )
 
 

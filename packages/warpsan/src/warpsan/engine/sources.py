@@ -12,20 +12,26 @@ from pathlib import Path
 
 __all__ = ["changed_since_import", "sources_digest"]
 
-_ROOT = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
+_ROOMS = ("analysis", "checks", "engine", "host", "numerics", "profile", "ptx", "replay", "semantics", "weak")
+"""Folders of the package whose code decides what a launch computes and reports."""
 _IMPORTED = time.time()
 """When this process began to import the simulator: its package imports this module first. Seconds since the epoch."""
 
 
-def sources_digest(root: Path = _ROOT) -> str:
-    """A digest of the names and the content of all Python files of a folder, hexadecimal."""
+def sources_digest(package: Path = _PACKAGE) -> str:
+    """A digest of the names and the content of the simulator's Python files in a package's folder, hexadecimal."""
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in _files(package):
         content = path.read_bytes()
-        digest.update(f"{path.relative_to(root)} {len(content)} ".encode() + content)
+        digest.update(f"{path.relative_to(package)} {len(content)} ".encode() + content)
     return digest.hexdigest()
 
 
-def changed_since_import(root: Path = _ROOT, imported: float = _IMPORTED) -> bool:
-    """Whether a Python file of a folder was written after this process began to import it."""
-    return any(path.stat().st_mtime > imported for path in root.rglob("*.py"))
+def changed_since_import(package: Path = _PACKAGE, imported: float = _IMPORTED) -> bool:
+    """Whether one of these files was written after this process began to import it."""
+    return any(path.stat().st_mtime > imported for path in _files(package))
+
+
+def _files(package: Path) -> list[Path]:
+    return sorted(path for room in _ROOMS for path in (package / room).rglob("*.py"))

@@ -8,7 +8,7 @@ beyond the range is infinite.
 
 Sources: the words of eight GPUs that MATLAB-tensor-core b12b5a7 publishes (Khattak and Mikaitis, "Accurate Models of
 NVIDIA Tensor Cores", arXiv 2512.07004), the models of MMA-Sim c785138 (arXiv 2511.10909), and for 8-bit factors in
-``mma.sync`` of sm_90 the machine code. ``sdpalab campaign words`` compares this module with the words.
+``mma.sync`` of sm_90 the machine code. The tests compare this module with the words.
 """
 
 from __future__ import annotations

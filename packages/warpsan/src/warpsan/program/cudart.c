@@ -1,9 +1,9 @@
-/* A libcudart (and libcuda) for programs that run on the simulator: hands every call to sdpalab through a socket.
+/* A libcudart (and libcuda) for programs that run on the simulator: hands every call to warpsan through a socket.
  *
- * Calls with simple arguments are one line each in calls.inc, which sdpalab writes from its table; those that need more
+ * Calls with simple arguments are one line each in calls.inc, which warpsan writes from its table; those that need more
  * are below: module registration, launches, copies, error state, driver entry points. Device memory is a memfd of
- * sdpalab's, mapped twice: at the addresses that kernels see, where only memory that the host may access has its pages
- * open, and a second time for copies. A fault in a closed page asks sdpalab whether the host may access it yet.
+ * warpsan's, mapped twice: at the addresses that kernels see, where only memory that the host may access has its pages
+ * open, and a second time for copies. A fault in a closed page asks warpsan whether the host may access it yet.
  *
  * Compiled once for each version of the runtime: -DVERSION=13. Sources: CUDA Runtime API; crt/host_runtime.h (what
  * compiled programs call); fatbinary_section.h. */
@@ -155,9 +155,9 @@ static void fault(int number, siginfo_t *info, void *context) {
 static void child(void) { disconnect(); } /* CUDA cannot be used after fork, as on a GPU */
 
 static void start(void) {
-    const char *path = getenv("SDPALAB_RUN_SOCKET");
+    const char *path = getenv("WARPSAN_RUN_SOCKET");
     if (!path) {
-        fprintf(stderr, "sdpalab: this libcudart works in programs that 'sdpalab run' starts\n");
+        fprintf(stderr, "warpsan: this libcudart works in programs that 'warpsan run' starts\n");
         return;
     }
     struct sockaddr_un place = {.sun_family = AF_UNIX};
@@ -181,7 +181,7 @@ static void start(void) {
     memory_size = hello[1];
     int flags = MAP_SHARED | MAP_NORESERVE;
     memory = mmap(wanted, memory_size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, file, 0);
-    if (memory != wanted) _exit(NO_ROOM); /* something lies there, by chance: sdpalab starts the program again */
+    if (memory != wanted) _exit(NO_ROOM); /* something lies there, by chance: warpsan starts the program again */
     alias = mmap(NULL, memory_size, PROT_READ | PROT_WRITE, flags, file, 0);
     close(file);
     if (alias == MAP_FAILED) disconnect();
@@ -364,7 +364,7 @@ static char *reach(const void *pointer) {
     return at >= memory && at < memory + memory_size ? alias + (at - memory) : (char *)at;
 }
 
-/* Rows of a copy. sdpalab checks it, and copies what lies in device memory on both sides; the rest is copied here. */
+/* Rows of a copy. warpsan checks it, and copies what lies in device memory on both sides; the rest is copied here. */
 static int copy(const char *name, void *target, size_t target_pitch, const void *source, size_t source_pitch,
                 size_t width, size_t height, word kind, word stream) {
     uint32_t host = 0;

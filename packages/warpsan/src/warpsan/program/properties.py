@@ -64,8 +64,8 @@ def device_properties(gpu: Gpu, arch: str, memory: int) -> dict[str, Any]:
         *("unifiedFunctionPointers", "pciBusID"),
     )
     return dict.fromkeys(ones, 1) | {
-        "name": f"{device_name(gpu)} (simulated by sdpalab)".encode(),
-        "uuid": b"sdpalab simulate",
+        "name": f"{device_name(gpu)} (simulated by warpsan)".encode(),
+        "uuid": b"warpsan simulate",
         "totalGlobalMem": memory,
         "sharedMemPerBlock": _SHARED_WITHOUT_OPT_IN,
         "regsPerBlock": _REGISTERS,

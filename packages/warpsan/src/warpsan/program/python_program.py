@@ -49,10 +49,10 @@ def run_python(command: Sequence[str], options: RunOptions) -> ProgramOutcome:
     if options.capture is not None:
         raise UserError("launches of a Python program cannot be captured: capture takes a program that nvcc has linked")
     if find_spec("triton") is None:
-        raise MachineError("Triton is not installed: pip install 'sdpalab[triton]'")
+        raise MachineError("Triton is not installed: pip install 'warpsan[triton]'")
     gpu = options.gpu or default_gpu(_ARCH)
     options = replace(options, gpu=gpu, arch=options.arch or gpu.arch, report=_ignore, progress=None)
-    with tempfile.TemporaryDirectory(prefix="sdpalab-run-") as folder:
+    with tempfile.TemporaryDirectory(prefix="warpsan-run-") as folder:
         given, outcome = Path(folder, "options"), Path(folder, "outcome")
         given.write_bytes(pickle.dumps(options))
         host = [sys.executable, "-m", "warpsan.program.python_host", str(given), str(outcome), *command]

@@ -19,6 +19,7 @@ from warpsan.program.arguments import described_argument, element_types
 from warpsan.program.state import Allocation, LoadedModule, ProgramState, RegisteredFunction
 from warpsan.ptx.names import demangled, resolve, short_name
 from warpsan.ptx.parser import parse
+from warpsan.sanitize.json_fields import read_fields
 from warpsan.sanitize.launch_file import LaunchFile
 
 __all__ = ["LaunchRecorder"]
@@ -125,7 +126,7 @@ class LaunchRecorder:
             expected[name] = entry
         buffers = {name: buffer for _, (name, buffer) in sorted(self._buffers.items())}
         facts = {"buffers": buffers, "launches": self.launches, "expect": expected}
-        LaunchFile.model_validate(facts)
+        read_fields(LaunchFile, facts)
         path = self._folder / f"{self._name}.json"
         path.write_text(json.dumps(facts, indent=1) + "\n")
         return path

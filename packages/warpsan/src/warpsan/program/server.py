@@ -101,7 +101,7 @@ class Server:
     def _begin(self, connection: socket.socket) -> ProgramState:
         """Share memory with a process."""
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        file = os.memfd_create("sdpalab device memory")
+        file = os.memfd_create("warpsan device memory")
         try:
             os.ftruncate(file, self._options.memory)
             memory = mmap.mmap(file, self._options.memory)

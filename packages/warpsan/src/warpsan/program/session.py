@@ -62,7 +62,7 @@ def _run(
     path: Path, command: Sequence[str], runtime: str, options: RunOptions, cache: Cache | None
 ) -> ProgramOutcome | None:
     """One attempt; None if device memory found no room."""
-    with tempfile.TemporaryDirectory(prefix="sdpalab-run-") as name:
+    with tempfile.TemporaryDirectory(prefix="warpsan-run-") as name:
         folder, libraries = Path(name), {}
         for version in [runtime] if runtime else VERSIONS:
             (folder / version).mkdir()
@@ -97,7 +97,7 @@ def _run(
 
 def _environment(folder: Path, libraries: dict[str, Path], runtime: str) -> dict[str, str]:
     """The program's: it finds the stand-in before any other library, also where its RPATH names one."""
-    environment = dict(os.environ, SDPALAB_RUN_SOCKET=str(folder / "socket"))
+    environment = dict(os.environ, WARPSAN_RUN_SOCKET=str(folder / "socket"))
     paths = [str(library.parent) for library in libraries.values()]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     if runtime:

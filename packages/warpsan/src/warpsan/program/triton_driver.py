@@ -96,7 +96,7 @@ class _PtxBackend(CUDABackend):  # type: ignore[misc]
 
     def hash(self) -> str:
         """Keeps what is compiled here apart from what was compiled for a GPU, in Triton's cache."""
-        return f"sdpalab-{self.target.arch}"
+        return f"warpsan-{self.target.arch}"
 
 
 class _Utils:

@@ -16,111 +16,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from warpsan.report.explanations import EXPLANATIONS, Explanation
 from warpsan.report.groups import HazardGroup, Party
 from warpsan.report.source_text import split_place
 from warpsan.sanitize.sanitizer import Sanitized
 
-__all__ = ["RULES", "to_sarif"]
+__all__ = ["to_sarif"]
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-
-RULES: dict[str, tuple[str, str]] = {
-    "async": (
-        "An asynchronous operation in flight is disturbed",
-        "A thread reads what a copy in flight still writes, or overwrites what it still reads. Wait for the group "
-        "(cp.async.wait_group, counted from the newest) before the access, and check which copies the group holds.",
-    ),
-    "barrier": (
-        "A CTA barrier is misused",
-        "All arrivals at a barrier in one phase must name the same number of threads: a multiple of 32, and no more "
-        "than arrive. All threads of a warp arrive by the same instruction, once. A reduction needs its own barrier.",
-    ),
-    "cluster": (
-        "Another block of the cluster may have exited",
-        "Its shared memory is gone when it exits. Put a barrier.cluster between the last access to it and the exit of "
-        "the block that owns it.",
-    ),
-    "deadlock": (
-        "Threads wait for an event that cannot happen",
-        "A barrier expects more threads than can still arrive: its count is wrong, some threads wait at another "
-        "barrier, or it stands in a branch that not all take.",
-    ),
-    "divergent": (
-        "A warp-wide instruction is reached by part of a warp",
-        "All lanes named in the mask of an aligned instruction must execute it together. Move it out of the branch, or "
-        "name only the lanes that are there.",
-    ),
-    "endless": (
-        "The kernel does not come to an end",
-        "It took more steps than the limit: a loop whose condition never changes, or a wait for a flag that is "
-        "never set. Raise --max-steps if the launch is merely long.",
-    ),
-    "lane-race": (
-        "Lanes of one warp race in shared memory",
-        "Since sm_70 the lanes of a warp need not run together. Put a __syncwarp() between the write of one lane and "
-        "the access of another.",
-    ),
-    "mbarrier": (
-        "An mbarrier is misused",
-        "Initialise it once, with the number of arrivals of a phase, before any thread uses it (and a fence and a "
-        "barrier behind that); expect exactly the bytes that the copies bring; touch its memory with nothing else.",
-    ),
-    "misaligned": (
-        "An access is not aligned to its width",
-        "A vector access of 4, 8 or 16 bytes needs an address that is a multiple of that. Check the row stride, the "
-        "padding and the vector width.",
-    ),
-    "out-of-bounds": (
-        "An access lies outside its buffer",
-        "The address is in no buffer of the launch, or beyond the block's shared memory. Usually the last rows of a "
-        "ragged tile lack a bound, or the launch gives too little dynamic shared memory.",
-    ),
-    "progress": (
-        "A block waits for one that may not run before it ends",
-        "Blocks are not all resident at once, and they begin in any order. Launch no more blocks than fit, as a "
-        "cooperative launch does, or let a block wait only for those that drew an earlier ticket from an atomic.",
-    ),
-    "proxy": (
-        "The asynchronous proxy has no order with ordinary accesses",
-        "A bulk copy or wgmma reads what threads wrote, or the reverse, and a barrier alone does not order the two. "
-        "Put a fence.proxy.async after the threads' accesses and before the barrier.",
-    ),
-    "race": (
-        "Two accesses to the same bytes have no order",
-        "Different warps access the same bytes, at least one writes, and no barrier orders them. Put a __syncthreads() "
-        "or a named barrier between them; after an asynchronous copy, a wait by the issuer and then a barrier.",
-    ),
-    "registers": (
-        "The warps of a block ask for more registers than it has",
-        "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over all "
-        "warps, the requested registers must not exceed those the block was launched with.",
-    ),
-    "tensor-map": (
-        "A tensor copy is given no tensor map",
-        "The address does not lead to a 128-byte descriptor. Pass one as a __grid_constant__ parameter, by value.",
-    ),
-    "trap": (
-        "The kernel ends the launch itself",
-        "An assert failed, or __trap() or a breakpoint was reached.",
-    ),
-    "uninitialised": (
-        "What was never written is read",
-        "Memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was filled "
-        "in another layout than it is read in; or a buffer was not cleared; or a variable is set in one branch only.",
-    ),
-    "result": (
-        "A buffer does not hold what is expected",
-        "The launch file says what the buffers hold after the launches, and within which tolerance. The message has "
-        "the worst element.",
-    ),
-    "wgmma": (
-        "A warpgroup's matrix product is misused",
-        "Its registers must not be touched from its issue until wgmma.wait_group has waited for its group, and a "
-        "wgmma.fence belongs between other accesses to them and the next product. All four warps execute it with the "
-        "same descriptors.",
-    ),
-}
-"""What each kind of hazard is, and what to do about it."""
 
 
 def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Iterable[Path] = ()) -> dict[str, Any]:
@@ -136,7 +39,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
     directories : iterable of Path
         Where CUDA sources and headers are looked for by their file names.
     """
-    kinds = sorted({*RULES, *(group.kind for group in outcome.groups)})
+    kinds = sorted({*EXPLANATIONS, *(group.kind for group in outcome.groups)})
     folders, seen = list(directories), Counter[str]()
     ordered = sorted(outcome.groups, key=lambda group: ([split_place(place) for place in group.places], group.kind))
     return {
@@ -146,7 +49,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
             {
                 "tool": {
                     "driver": {
-                        "name": "sdpalab sanitize",
+                        "name": "warpsan",
                         "version": version,
                         "rules": [_rule(kind) for kind in kinds],
                     }
@@ -160,7 +63,8 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
 
 
 def _rule(kind: str) -> dict[str, Any]:
-    title, help_text = RULES.get(kind, (f"The simulator's check reports {kind}", "The message says what is missing."))
+    unknown = Explanation(f"A check reports {kind}", "The message says what is missing.", "")
+    title, help_text = (each := EXPLANATIONS.get(kind, unknown)).title, each.text
     return {
         "id": kind,
         "name": "".join(part.capitalize() for part in kind.split("-")),

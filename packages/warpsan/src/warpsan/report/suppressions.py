@@ -2,7 +2,7 @@
 
 In the source, on the line of either access or alone on the line before it::
 
-    counter[0] = 1;  // sdpalab: suppress race: every thread writes the same value
+    counter[0] = 1;  // warpsan: suppress race: every thread writes the same value
 
 Or in a file, a line each, for sources that cannot be changed; ``*`` stands for anything::
 
@@ -27,7 +27,7 @@ from warpsan.report.source_text import Sources
 
 __all__ = ["Suppression", "read_suppressions", "suppress", "suppressions_in"]
 
-_COMMENT = re.compile(r"(?P<code>.*?)(?://|#|/\*)\s*sdpalab:\s*suppress\b(?P<rest>.*?)(?:\*/\s*)?$")
+_COMMENT = re.compile(r"(?P<code>.*?)(?://|#|/\*)\s*(?:warpsan|sdpalab):\s*suppress\b(?P<rest>.*?)(?:\*/\s*)?$")
 _FROM_COMMENT = re.compile(r"\s+(?P<kind>[\w*-]+)\s*:\s*(?P<reason>\S.*?)\s*$")
 _FROM_FILE = re.compile(r"(?P<kind>\S+)\s+(?P<place>\S+?)(?:\s+(?P<other>\S+?))?:\s+(?P<reason>\S.*)$")
 
@@ -76,12 +76,12 @@ def suppressions_in(sources: Sources) -> list[Suppression]:
     suppressions: list[Suppression] = []
     for name, text in sources.known().items():
         for number, line in enumerate(text.splitlines(), 1):
-            comment = _COMMENT.match(line) if "sdpalab:" in line else None
+            comment = _COMMENT.match(line) if ": suppress" in line or ":suppress" in line else None
             if comment is None:
                 continue
             origin, rest = f"{name}:{number}", _FROM_COMMENT.match(comment["rest"])
             if rest is None:
-                raise UserError(f"{origin}: a suppression is written as: sdpalab: suppress KIND: REASON")
+                raise UserError(f"{origin}: a suppression is written as: warpsan: suppress KIND: REASON")
             place = origin if comment["code"].strip() else f"{name}:{number + 1}"
             suppressions.append(_checked(Suppression(rest["kind"], (place,), rest["reason"], origin)))
     return suppressions

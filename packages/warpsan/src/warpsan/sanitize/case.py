@@ -14,9 +14,9 @@ import numpy.typing as npt
 from warpsan import Device, DeviceArray, Pointer, Report, SimError, Stream, Struct, TensorMap
 from warpsan.build.builder import Build, build
 from warpsan.build.cache import Cache
-from warpsan.build.foreign import Workshop, foreign
 from warpsan.build.host_launches import HostLaunch, launch_of, only_kernel
 from warpsan.build.source import DEFAULT_ARCH, Module
+from warpsan.build.untrusted import Workshop, foreign
 from warpsan.dtypes import dtype_of, filler
 from warpsan.errors import UserError
 from warpsan.host.device import DeviceModule
@@ -259,8 +259,8 @@ def _completed(launches: LaunchFile, module: Module, description: Path) -> Launc
                 update[name] = size
             elif name != "dynamic_smem":
                 raise UserError(f"{description}: a launch needs {name!r}: {own}")
-        done.append(launch.model_copy(update=update))
-    return launches.model_copy(update={"launches": done})
+        done.append(replace(launch, **update))
+    return replace(launches, launches=done)
 
 
 def _lowered(launches: LaunchFile, module: Module, built: Build) -> LaunchFile:
@@ -269,10 +269,8 @@ def _lowered(launches: LaunchFile, module: Module, built: Build) -> LaunchFile:
         resolve(module.entry, parse(built.ptx.decode()).entries, "entry")
     except SimError:
         names = [built.entry if launch.entry == module.entry else launch.entry for launch in launches.launches]
-        done = [
-            launch.model_copy(update={"entry": name}) for launch, name in zip(launches.launches, names, strict=True)
-        ]
-        return launches.model_copy(update={"launches": done})
+        done = [replace(launch, entry=name) for launch, name in zip(launches.launches, names, strict=True)]
+        return replace(launches, launches=done)
     return launches
 
 
@@ -392,7 +390,8 @@ class PtxRun:
         return value
 
     def _map(self, value: Map) -> TensorMap:
-        options = value.model_dump(exclude={"buffer", "dtype", "box", "swizzle"})
+        own = ("buffer", "dtype", "box", "swizzle")
+        options = {name: setting for name, setting in vars(value).items() if name not in own}
         array: Array = self._buffer(value.buffer)
         if value.dtype is not None:
             array = array.reshape(-1).view(np.uint8).view(dtype_of(value.dtype))
@@ -513,8 +512,8 @@ def _shaped(array: Array, shape: list[int] | None, what: str) -> Array:
 
 def _difference(name: str, got: Array, expected: Expected, folder: Path) -> str:
     """How a buffer differs from what is expected; empty if it does not."""
-    fields = {"dtype": expected.dtype or got.dtype.name, "shape": expected.shape or list(got.shape)}
-    want = _values(expected.model_copy(update=fields), f"the expected {name}", 0, folder)
+    fields: dict[str, Any] = {"dtype": expected.dtype or got.dtype.name, "shape": expected.shape or list(got.shape)}
+    want = _values(replace(expected, **fields), f"the expected {name}", 0, folder)
     a, b = (np.asarray(each).astype(np.float64) for each in (got, want))
     with np.errstate(all="ignore"):
         error = np.abs(a - b)

@@ -18,13 +18,13 @@ In the long one it has named buffers, several launches, variables, and what is e
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
-
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from warpsan.errors import UserError
 from warpsan.host.geometry import Dim3
+from warpsan.sanitize.json_fields import FieldError, Rule, read_fields, schema_of
 
 __all__ = [
     "Argument",
@@ -45,155 +45,148 @@ __all__ = [
 ]
 
 Init: TypeAlias = Literal["normal", "zeros", "ones", "-inf", "inf", "arange", "poison"]
-
-_Positive = Annotated[int, Field(ge=1, strict=True)]
-_Bytes = Annotated[int, Field(ge=0, strict=True)]
-_Sizes = _Positive | Annotated[list[_Positive], Field(min_length=1, max_length=3)]
-_Hex = Annotated[str, Field(pattern=r"^([0-9a-fA-F]{2}|\s)*$")]
-_Plain = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, title="")
+_Positive = Annotated[int, Rule(least=1)]
+_Offset = Annotated[int, Rule(least=0, about="In bytes.")]
+_Sizes = _Positive | Annotated[list[_Positive], Rule(least_items=1, most_items=3)]
+_Hex = Annotated[str, Rule(pattern=r"^([0-9a-fA-F]{2}|\s)*$", about="In hexadecimal digits.")]
+_Plain = int | float
+_Tolerance = Annotated[float, Rule(least=0)]
 
 
-class BufferDescription(_Model):
+@dataclass(frozen=True)
+class BufferDescription:
     """An array in device memory."""
 
-    dtype: str | None = Field(None, description="A NumPy or ml_dtypes type; that of the file by default.")
-    shape: _Positive | list[_Positive] | None = Field(None, description="That of the file by default.")
-    init: Init | _Plain = Field(
-        "normal",
-        description="What it is filled with; poison is 0xFF in every byte, that nobody wrote: uses are reported.",
-    )
-    file: str | None = Field(None, description="A .npy file, relative to the launch file.")
-    values: list[Any] | None = Field(None, description="Its values, in nested lists.")
-    address: _Positive | None = Field(
-        None, description="Where it lies, for addresses in other buffers; the buffers are then in this order."
-    )
+    dtype: Annotated[str | None, Rule("A NumPy or ml_dtypes type; that of the file by default.")] = None
+    shape: Annotated[_Positive | list[_Positive] | None, Rule("That of the file by default.")] = None
+    init: Annotated[
+        Init | _Plain,
+        Rule("What it is filled with; poison is 0xFF in every byte, as unwritten memory: uses are reported."),
+    ] = "normal"
+    file: Annotated[str | None, Rule("A .npy file, relative to the launch file.")] = None
+    values: Annotated[list[Any] | None, Rule("Its values, in nested lists.")] = None
+    address: Annotated[
+        _Positive | None,
+        Rule("Where it lies, for addresses in other buffers; the buffers are then in this order."),
+    ] = None
 
 
-class BufferPart(_Model):
+@dataclass(frozen=True)
+class BufferPart:
     """An address within a buffer."""
 
+    KEY: ClassVar[str] = "buffer"
+
     buffer: str
-    offset: _Bytes = Field(0, description="In bytes.")
+    offset: _Offset = 0
 
 
-class Map(_Model):
+@dataclass(frozen=True)
+class Map:
     """A tensor map of a buffer, with the arguments of warpsan.TensorMap."""
 
     buffer: str
     box: list[_Positive]
     swizzle: Literal["none", "32B", "64B", "128B"] = "none"
     shape: list[_Positive] | None = None
-    strides: list[_Bytes] | None = Field(None, description="In bytes, the outermost axis first.")
+    strides: Annotated[list[_Offset] | None, Rule("In bytes, the outermost axis first.")] = None
     element_strides: list[_Positive] | None = None
-    dtype: str | None = Field(None, description="Of an element; that of the buffer by default.")
+    dtype: Annotated[str | None, Rule("Of an element; that of the buffer by default.")] = None
     interleave: Literal["none"] = "none"
     oob_fill: Literal["zero", "nan"] = "zero"
-    offset: _Bytes = Field(0, description="In bytes.")
+    offset: _Offset = 0
 
 
-class MapArgument(_Model):
+@dataclass(frozen=True)
+class MapArgument:
     """A tensor map that is passed by value."""
+
+    KEY: ClassVar[str] = "map"
 
     map: Map
 
 
-class Number(_Model):
+@dataclass(frozen=True)
+class Number:
     """A number of a type of its own."""
+
+    KEY: ClassVar[str] = "value"
 
     value: _Plain
     dtype: str
 
 
-class Bytes(_Model):
+@dataclass(frozen=True)
+class Bytes:
     """Bytes that are passed by value."""
 
-    bytes: _Hex = Field(description="In hexadecimal digits.")
+    KEY: ClassVar[str] = "bytes"
+
+    bytes: _Hex
 
 
-class Table(_Model):
+@dataclass(frozen=True)
+class Table:
     """The address of a table of addresses."""
+
+    KEY: ClassVar[str] = "table"
 
     table: list[str | BufferPart | None]
 
 
-class StructDescription(_Model):
+@dataclass(frozen=True)
+class StructDescription:
     """A structure that holds addresses and tensor maps."""
 
-    size: _Positive | None = Field(None, description="Bytes; the data is filled up with zeros to it.")
-    data: _Hex = Field("", description="In hexadecimal digits.")
-    file: str | None = Field(None, description="A file with the bytes, in place of data.")
-    items: dict[str, str | BufferPart | MapArgument | Table | Number | None] = Field(
-        default_factory=dict, description="What is filled in, by its offset in bytes."
-    )
+    size: Annotated[_Positive | None, Rule("Bytes; the data is filled up with zeros to it.")] = None
+    data: _Hex = ""
+    file: Annotated[str | None, Rule("A file with the bytes, in place of data.")] = None
+    items: Annotated[
+        dict[str, str | BufferPart | MapArgument | Table | Number | None],
+        Rule("What is filled in, by its offset in bytes."),
+    ] = field(default_factory=dict)
 
 
-class StructArgument(_Model):
+@dataclass(frozen=True)
+class StructArgument:
     """A structure that is passed by value, or by its address."""
+
+    KEY: ClassVar[str] = "struct"
 
     struct: StructDescription
     by_address: bool = False
 
 
-_KEYS: dict[str, type[BaseModel]] = {
-    "buffer": BufferPart,
-    "map": MapArgument,
-    "value": Number,
-    "bytes": Bytes,
-    "table": Table,
-    "struct": StructArgument,
-}
-"""The object that a key stands for; another one is a buffer."""
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        return next((key for key in _KEYS if key in value), "array")
-    if isinstance(value, BaseModel):
-        return next((key for key, kind in _KEYS.items() if isinstance(value, kind)), "array")
-    return "name" if isinstance(value, str) else "plain"
-
-
-Argument = Annotated[
-    Annotated[BufferDescription, Tag("array")]
-    | Annotated[BufferPart, Tag("buffer")]
-    | Annotated[MapArgument, Tag("map")]
-    | Annotated[Number, Tag("value")]
-    | Annotated[Bytes, Tag("bytes")]
-    | Annotated[Table, Tag("table")]
-    | Annotated[StructArgument, Tag("struct")]
-    | Annotated[str, Tag("name")]
-    | Annotated[_Plain | None, Tag("plain")],
-    Discriminator(_kind),
-]
+_Object: TypeAlias = BufferDescription | BufferPart | MapArgument | Number | Bytes | Table | StructArgument
+Argument: TypeAlias = str | _Object | _Plain | None
 """A number, null, the name of a buffer, or an object."""
-
 
 _FROM_SOURCE = "Of a FILE.cu that launches the kernel with constant sizes, those by default"
 
 
-class LaunchDescription(_Model):
+@dataclass(frozen=True, kw_only=True)
+class LaunchDescription:
     """One launch of one kernel."""
 
-    entry: str | None = Field(None, description="As in the PTX, or as in C++; not needed where there is one kernel.")
-    grid: _Sizes | None = Field(None, description=_FROM_SOURCE)
-    block: _Sizes | None = Field(None, description=_FROM_SOURCE)
+    entry: Annotated[str | None, Rule("As in the PTX, or as in C++; not needed where there is one kernel.")] = None
+    grid: Annotated[_Sizes | None, Rule(f"{_FROM_SOURCE}.")] = None
+    block: Annotated[_Sizes | None, Rule(f"{_FROM_SOURCE}.")] = None
     args: list[Argument]
-    dynamic_smem: _Bytes | None = Field(None, description=f"In bytes. {_FROM_SOURCE}; 0 where there is no launch.")
-    cluster: _Sizes = Field([1, 1, 1])
+    dynamic_smem: Annotated[int | None, Rule(f"In bytes. {_FROM_SOURCE}; 0 where there is no launch.", least=0)] = None
+    cluster: _Sizes = 1
     cooperative: bool = False
-    programmatic: bool = Field(
-        False, description="Programmatic stream serialization: it may overlap the launch before it in its stream."
+    programmatic: Annotated[
+        bool, Rule("Programmatic stream serialization: it may overlap the launch before it in its stream.")
+    ] = False
+    stream: Annotated[str, Rule("The stream that it is issued to; the default stream if empty.")] = ""
+    after: Annotated[list[str], Rule("Streams whose work so far it waits for, by an event.")] = field(
+        default_factory=list
     )
-    stream: str = Field("", description="The stream that it is issued to; the default stream if empty.")
-    after: list[str] = Field(default_factory=list, description="Streams whose work so far it waits for, by an event.")
-    ptx: str | None = Field(None, description="The PTX file of the kernel, where it is another than the launch file's.")
-    set: dict[str, BufferDescription] = Field(
-        default_factory=dict, description="Buffers and variables that the host fills anew before the launch, by name."
-    )
+    ptx: Annotated[str | None, Rule("The PTX file of the kernel, where it is another than the launch file's.")] = None
+    set: Annotated[
+        dict[str, BufferDescription],
+        Rule("Buffers and variables that the host fills anew before the launch, by name."),
+    ] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[Dim3, Dim3, Dim3]:
@@ -214,43 +207,46 @@ def _dim3(name: str, sizes: int | list[int] | None) -> Dim3:
     return x, y, z
 
 
+@dataclass(frozen=True)
 class Expected(BufferDescription):
     """What a buffer holds after all launches."""
 
     init: Init | _Plain = "zeros"
-    atol: Annotated[float, Field(ge=0)] = 0.0
-    rtol: Annotated[float, Field(ge=0)] = 0.0
+    atol: _Tolerance = 0.0
+    rtol: _Tolerance = 0.0
 
 
-class _Shared(_Model):
-    buffers: dict[str, BufferDescription] = Field(default_factory=dict, description="By name.")
-    variables: dict[str, BufferDescription] = Field(
-        default_factory=dict, description="Values of __device__ and __constant__ variables, set before the launches."
-    )
-    expect: dict[str, Expected] = Field(default_factory=dict, description="By the name of the buffer.")
-    arch: str | None = Field(None, description="For a FILE.cu: what it is compiled for, such as sm_90a.")
-    defines: dict[str, str] = Field(default_factory=dict, description="For a FILE.cu: macros.")
-    include: list[str] = Field(default_factory=list, description="For a FILE.cu: folders of headers.")
+@dataclass(frozen=True)
+class _Shared:
+    """What both forms of the file have."""
+
+    buffers: Annotated[dict[str, BufferDescription], Rule("By name.")] = field(default_factory=dict)
+    variables: Annotated[
+        dict[str, BufferDescription],
+        Rule("Values of __device__ and __constant__ variables, set before the launches."),
+    ] = field(default_factory=dict)
+    expect: Annotated[dict[str, Expected], Rule("By the name of the buffer.")] = field(default_factory=dict)
+    arch: Annotated[str | None, Rule("For a FILE.cu: what it is compiled for, such as sm_90a.")] = None
+    defines: Annotated[dict[str, str], Rule("For a FILE.cu: macros.")] = field(default_factory=dict)
+    include: Annotated[list[str], Rule("For a FILE.cu: folders of headers.")] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
 class LaunchFile(_Shared):
     """Several launches, one after the other."""
 
-    launches: Annotated[list[LaunchDescription], Field(min_length=1)]
+    launches: Annotated[list[LaunchDescription], Rule(least_items=1)] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
 class OneLaunch(LaunchDescription, _Shared):
     """A single launch."""
 
 
-_FILE: TypeAdapter[LaunchFile | OneLaunch] = TypeAdapter(LaunchFile | OneLaunch)
-
-
 def launch_schema() -> dict[str, Any]:
     """The JSON schema of launch files."""
-    schema = _FILE.json_schema()
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A launch file of sdpalab"}
-    return {**head, **schema}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A launch file of warpsan"}
+    return {**head, **schema_of(LaunchFile, OneLaunch)}
 
 
 def read_launch_file(path: Path) -> LaunchFile:
@@ -270,50 +266,30 @@ def read_launch_file(path: Path) -> LaunchFile:
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error.msg} (line {error.lineno})") from None
     if not isinstance(facts, dict):
-        raise UserError(f"{path} must hold one JSON object with {', '.join(LaunchDescription.model_fields)}")
+        raise UserError(f"{path} must hold one JSON object with {', '.join(_names(LaunchDescription))}")
     try:
         if "launches" in facts:
-            return LaunchFile.model_validate(facts)
-        single = OneLaunch.model_validate(facts)
-    except ValidationError as error:
-        raise UserError(f"{path}: {_sentence(error, 'launches' in facts)}") from None
-    shared = {name: getattr(single, name) for name in _Shared.model_fields}
-    one = LaunchDescription.model_construct(**{name: getattr(single, name) for name in LaunchDescription.model_fields})
-    return LaunchFile.model_construct(**shared, launches=[one])
+            return read_fields(LaunchFile, facts)
+        single = read_fields(OneLaunch, facts)
+    except FieldError as error:
+        raise UserError(f"{path}: {_sentence(error)}") from None
+    one = LaunchDescription(**{name: getattr(single, name) for name in _names(LaunchDescription)})
+    return LaunchFile(**{name: getattr(single, name) for name in _names(_Shared)}, launches=[one])
 
 
-def _sentence(error: ValidationError, several: bool) -> str:
-    """The first thing that is wrong, and where."""
-    errors = error.errors()
-    of_one = [each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]]
-    first = max(of_one, key=lambda each: len(each["loc"]))  # of the alternatives, the one that got furthest
-    # The names of a union's members are in the path, behind a number or a key of the file.
-    path = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "constrained-", "list["))]
-    last = path[-1] if path else ""
-    where = ".".join(path[:-1])
+def _names(kind: type) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
+def _sentence(error: FieldError) -> str:
+    """What is wrong, and where."""
+    where = ".".join(error.path)
+    if not error.key or error.owner is None:
+        return f"{where}: {error.words}" if where else error.words
     place = f"in {where} " if where else ""
-    if first["type"] == "extra_forbidden":
-        known = _fields(path[:-1], several)
-        return f"there is no {last!r} {place}{'of' if where else 'in'} a launch file; it has {known}".replace("  ", " ")
-    if first["type"] == "missing":
-        return (
-            f"{place}a launch needs {last!r}"
-            if last in LaunchDescription.model_fields
-            else f"{place}{last!r} is missing"
-        )
-    message = str(first["msg"])
-    shown = json.dumps(first["input"], default=str)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    place = ".".join(each for each in path if each not in ("int", "float", "str"))
-    return f"{place}: {message[0].lower()}{message[1:]}, not {shown}"
-
-
-def _fields(path: list[str], several: bool) -> str:
-    """The keys that there may be at a place."""
-    for part in reversed(path):
-        if part in _KEYS:
-            return ", ".join(_KEYS[part].model_fields)
-        if part == "array":
-            return ", ".join(BufferDescription.model_fields)
-    model: type[BaseModel] = LaunchFile if several and not path else LaunchDescription if several else OneLaunch
-    return ", ".join(model.model_fields)
+    if not error.missing:
+        known = ", ".join(_names(error.owner))
+        return f"there is no {error.key!r} {place}{'of' if where else 'in'} a launch file; it has {known}"
+    if error.key in _names(LaunchDescription):
+        return f"{place}a launch needs {error.key!r}"
+    return f"{place}{error.key!r} is missing"

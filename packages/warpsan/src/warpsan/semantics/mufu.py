@@ -1,8 +1,8 @@
 """Approximations in float32 as the special function unit computes them, bit for bit.
 
 The model is that of ptx-math 2c7dc92 (:mod:`warpsan.numerics.mufu_tables`): exact for every argument on GPUs of sm_50
-to sm_75, with the roots of sm_60 and later and the sine and cosine of sm_70. Later ones have not been compared. No result
-depends on the host's processor.
+to sm_75, with the roots of sm_60 and later and the sine and cosine of sm_70. Later ones have not been compared. No
+result depends on the host's processor.
 """
 
 from __future__ import annotations

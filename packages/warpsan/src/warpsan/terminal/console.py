@@ -76,7 +76,7 @@ def conclude(console: Console, *parts: Any) -> None:
 
 
 class _Console(Console):
-    """A console that ignores a closed pipe (``sdpalab kernels | head``): the command goes on and keeps its exit
+    """A console that ignores a closed pipe (``warpsan instructions | head``): the command goes on and keeps its exit
     code."""
 
     def on_broken_pipe(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pprint import pformat
 
 from sdpalab.evidence.verifier import facts
+from sdpalab.installation import IMPORT_FOLDERS
 
 __all__ = ["CARRIED", "PACKAGE", "assembled", "carried_modules"]
 
@@ -23,7 +24,12 @@ PACKAGE = "sdpalab_verifier"
 CARRIED = {"numpy", "ml_dtypes"}
 """What its modules may import beside the standard library and each other."""
 _MAIN = "sdpalab.evidence.verifier.main"
-_ROOT = Path(__file__).parents[2]
+_OWN = ("sdpalab", "warpsan")
+"""The packages whose modules the file has."""
+_NAMES = {"sdpalab": PACKAGE, "warpsan": f"{PACKAGE}_warpsan"}
+"""Names of these packages in the file."""
+_IMPORTED = re.compile(r"^(\s*(?:from|import)\s+)(sdpalab|warpsan)\b", re.MULTILINE)
+_ROOTS = dict(zip(_OWN, (Path(folder) for folder in IMPORT_FOLDERS), strict=True))
 _RECORD = '''\
 """The base of records: the verifier checks their fields itself."""
 
@@ -83,7 +89,7 @@ def carried_modules() -> dict[str, str]:
             continue
         texts[name] = _text(name)
         for imported in _imports(ast.parse(texts[name])):
-            if imported.partition(".")[0] == "sdpalab":
+            if imported.partition(".")[0] in _OWN:
                 wanted.append(imported)
             elif imported.partition(".")[0] not in CARRIED | set(_standard_library()):
                 raise ValueError(f"{name} imports {imported}, which the assembled file has not")
@@ -97,15 +103,20 @@ def assembled() -> str:
     doc = ast.get_docstring(ast.parse(modules[_MAIN]), clean=False)
     parts = [f'#!/usr/bin/env python3\n"""{doc}"""\n\n{_START}MODULES = {{}}\n']
     for name, text in modules.items():
-        own = re.sub(r"^(\s*(?:from|import)\s+)sdpalab\b", rf"\1{PACKAGE}", text, flags=re.MULTILINE)
+        own = _IMPORTED.sub(lambda match: match[1] + _NAMES[match[2]], text)
         if "'''" in own:
             raise ValueError(f"{name} has three single quotes, which end its text in the assembled file")
         parts.append(f"\n# --- {name} ".ljust(120, "-"))
-        parts.append(f"MODULES[{name.replace('sdpalab', PACKAGE, 1)!r}] = r'''{own}'''\n")
-    main = _MAIN.replace("sdpalab", PACKAGE, 1)
+        parts.append(f"MODULES[{_carried_name(name)!r}] = r'''{own}'''\n")
+    main = _carried_name(_MAIN)
     parts.append(f"\nsys.meta_path.insert(0, Carried())\n\nfrom {main} import main  # noqa: E402\n")
     parts.append('if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:]))\n')
     return "\n".join(parts)
+
+
+def _carried_name(name: str) -> str:
+    first, _, rest = name.partition(".")
+    return f"{_NAMES[first]}.{rest}"
 
 
 def _text(name: str) -> str:
@@ -115,8 +126,39 @@ def _text(name: str) -> str:
     if name == facts.__name__:
         values = (f"{each} = {pformat(getattr(facts, each), width=110, compact=True)}" for each in facts.__all__)
         return "\n".join(values) + "\n"
-    path = _ROOT.joinpath(*name.split(".")[1:])
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
+    return _with_direct_imports(_file(name).read_text("utf-8"))
+
+
+def _file(name: str) -> Path:
+    first, *rest = name.split(".")
+    path = _ROOTS[first].joinpath(first, *rest)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _with_direct_imports(text: str) -> str:
+    """The text with imports from the modules that define the names, in place of imports from a room of the simulator.
+
+    A room imports its modules on first use (:mod:`warpsan.exports`); the file has only those that are needed.
+    """
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("warpsan."):
+            homes = _homes(str(node.module))
+            if homes:
+                indent = " " * node.col_offset
+                direct = "".join(f"{indent}from {homes[each.name]} import {each.name}\n" for each in node.names)
+                last = node.end_lineno or node.lineno
+                lines[node.lineno - 1 : last] = [direct, *[""] * (last - node.lineno)]
+    return "".join(lines)
+
+
+@cache
+def _homes(room: str) -> dict[str, str]:
+    """The module that defines each name of a room of the simulator; empty for a module."""
+    if _file(room).name != "__init__.py":
+        return {}
+    imports = (each for each in ast.walk(ast.parse(_file(room).read_text("utf-8"))) if isinstance(each, ast.ImportFrom))
+    return {alias.name: str(each.module) for each in imports for alias in each.names}
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
 
+from sdpalab.installation import IMPORT_FOLDERS
 from warpsan.build import MOST_BYTES
 
 __all__ = ["bubblewrap_command", "call_filter", "is_shared_folder", "kernel_files", "view_of"]
@@ -49,7 +50,7 @@ _GPU_DEVICES = ("/dev/nvidia*", "/dev/dxg")
 _SHARED = ("/", "/tmp", "/var", "/var/tmp", "/dev/shm", "/run", "/var/run", "/etc", "/home", "/mnt", "/media", "/srv")
 """Folders of many owners: only sources in them are shown, never the whole."""
 
-_LAB = str(Path(__file__).resolve().parents[2])
+_PACKAGES = tuple(str(Path(folder, name)) for folder, name in zip(IMPORT_FOLDERS, ("sdpalab", "warpsan"), strict=True))
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of the machines whose system calls are known here."""
@@ -154,7 +155,7 @@ def view_of(
     tools = (os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH"))
     named = (*python, *libraries, *tools, *(path for path in imports if path != os.getcwd()))
     wanted += [path for path in (*named, *map(str, read)) if path and not is_shared_folder(Path(path))]
-    wanted += [_LAB, *(["/sys"] if gpu else [])]
+    wanted += [*_PACKAGES, *(["/sys"] if gpu else [])]
     shown: dict[str, tuple[str, str, str]] = {}
     for path in map(os.path.abspath, wanted):
         if os.path.islink(path) and path in _SYSTEM:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.judge.sandbox.confinement import bubblewrap_command, call_filter, view_of
 from sdpalab.judge.sandbox.fork_server import ForkServer, ServedProcess
 from sdpalab.judge.sandbox.guard import PRIVATE, SAME_FOLDER
@@ -372,7 +373,7 @@ def _start(
 
 def _path() -> list[str]:
     """This process's own path: what PYTHON* variables made of it is settled, and ``-I`` adds nothing."""
-    return [entry or str(Path.cwd()) for entry in sys.path] + [str(Path(__file__).resolve().parents[3])]
+    return [entry or str(Path.cwd()) for entry in sys.path] + [*IMPORT_FOLDERS]
 
 
 def _environment(more: tuple[str, ...]) -> dict[str, str]:

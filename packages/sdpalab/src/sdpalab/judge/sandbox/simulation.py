@@ -18,7 +18,8 @@ from sdpalab.compile import Build, Cache
 from sdpalab.judge.sandbox.plans import SentPlan, send_plan
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.run import RunResult, SimulatedExecutor
-from warpsan import Report, SimError, errors
+import warpsan
+from warpsan import Report, SimError
 from warpsan.host import Extent
 from warpsan.profile import AccessRecorder, RecordedAccess
 from warpsan.report import Hazard
@@ -88,7 +89,7 @@ class SimulatedRun(BaseModel):
         """The result of a run; raises the SimError that stopped it."""
         if not self.error:
             return RunResult(outputs, self.device, self.ptx_sha256, self.hazards, self.changed_inputs)
-        kind = getattr(errors, self.error, SimError)
+        kind = getattr(warpsan, self.error, SimError)
         error = SimError.__new__(kind if isinstance(kind, type) and issubclass(kind, SimError) else SimError)
         error.args, error.hazards = (self.message,), self.stopped_with
         vars(error).update(message=self.message, line=self.line, instruction="")

@@ -58,7 +58,7 @@ class WorkshopReply(Message):
 
 
 class ConfinedWorkshop:
-    """The workshop of a user's kernel (:class:`warpsan.build.foreign.Workshop`); its process starts with the first
+    """The workshop of a user's kernel (:class:`warpsan.build.untrusted.Workshop`); its process starts with the first
     order.
 
     Parameters
@@ -118,7 +118,7 @@ class ConfinedWorkshop:
         poison: int,
         options: Mapping[str, Any],
     ) -> tuple[list[Report], Callable[[], RunResult]]:
-        """As :meth:`warpsan.build.foreign.Workshop.simulate`."""
+        """As :meth:`warpsan.build.untrusted.Workshop.simulate`."""
         order, arrays = sent_run(plan, builds, inputs, options)
         run, outputs = self._run({"do": "simulate", "arch": arch, "poison": poison, **order}, arrays, options)
         return run.reports, lambda: run.result(outputs)
@@ -126,7 +126,7 @@ class ConfinedWorkshop:
     def simulate_case(
         self, source: Path, description: Path, options: Mapping[str, Any]
     ) -> tuple[list[Report], Callable[[], tuple[list[str], Mapping[str, int]]]]:
-        """As :meth:`warpsan.build.foreign.Workshop.simulate_case`."""
+        """As :meth:`warpsan.build.untrusted.Workshop.simulate_case`."""
         order = {"do": "case", "source": str(source), "description": str(description), **sent_options(options)}
         run, _ = self._run(order, {}, options)
 

@@ -1,4 +1,4 @@
-"""What launches came to, recorded: a test's outcomes are compared with those in ``tests/sim/recorded/``.
+"""What launches came to, recorded: a test's outcomes are compared with those in ``recorded/`` beside its module.
 
     def test_a_kernel(recorded):
         recorded.check(outcome)  # anything that JSON has
@@ -24,7 +24,6 @@ import pytest
 
 __all__ = ["COLLECTED", "Module", "Recorded", "module_records", "recorded", "recorded_launches", "recorded_wholly"]
 
-FOLDER = Path(__file__).resolve().parent / "sim" / "recorded"
 COLLECTED = pytest.StashKey[set[str]]()
 """The ids of all tests that were collected, those that are deselected among them."""
 
@@ -32,8 +31,8 @@ COLLECTED = pytest.StashKey[set[str]]()
 class Module:
     """The records of one module's tests."""
 
-    def __init__(self, name: str, *, write: bool) -> None:
-        self.path, self.write = FOLDER / f"{name}.json", write
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.path, self.write = path, write
         self.kept: dict[str, list[Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def close(self, collected: set[str] | None) -> None:
@@ -80,7 +79,7 @@ class Recorded:
 
         with pytest.MonkeyPatch.context() as patch:
             for name in ("launch", "device"):
-                module = importlib.import_module(f"warpsan.{name}")
+                module = importlib.import_module(f"warpsan.host.{name}")
                 patch.setattr(module, "execute", checking(self.check, module.execute, wholly=wholly))
             yield
 
@@ -97,7 +96,8 @@ class Recorded:
 def module_records(request: pytest.FixtureRequest) -> Iterator[Module]:
     """The records of the module's tests."""
     config = request.config
-    module = Module(request.path.stem, write=config.getoption("--record"))
+    path = request.path.parent / "recorded" / f"{request.path.stem}.json"
+    module = Module(path, write=config.getoption("--record"))
     yield module
     whole = not any("::" in each for each in config.args)
     module.close({_name(each) for each in config.stash[COLLECTED]} if whole else None)

@@ -46,3 +46,21 @@ def _sample(cases: list[Any]) -> set[pytest.Item]:
         chosen.add(best)
         uncovered -= values[best]
     return chosen
+
+
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""How many tests are deselected here, by reason."""
+
+
+def is_full(config: pytest.Config) -> bool:
+    """Whether the slow tests run, too."""
+    return bool(config.getoption("--full") or config.getoption("--replay-on-gpu"))
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item], reason: str) -> None:
+    """Deselect tests, with a line in the summary that says why."""
+    if left_out:
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+        config.stash[LEFT_OUT][reason] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)

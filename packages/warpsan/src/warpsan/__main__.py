@@ -1,0 +1,7 @@
+"""``python -m warpsan``."""
+
+import sys
+
+from warpsan.cli import main
+
+sys.exit(main())
