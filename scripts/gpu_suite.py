@@ -31,17 +31,18 @@ from sdpalab.evidence.records import AttemptRecord
 from sdpalab.kernels.registry import KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
+TESTS = ROOT / "packages" / "sdpalab" / "tests"
+SIMULATOR_TESTS = ROOT / "packages" / "warpsan" / "tests"
 PARITY = TESTS / "gpu" / "parity.py"
 PROBE = "from sdpalab.run import GpuExecutor; print(GpuExecutor().device)"
 SHARDS = 6
-"""Processes among which the files of ``tests/sim`` are divided."""
+"""Processes among which the files of ``packages/warpsan/tests`` are divided."""
 CASE_SECONDS = 10
 """Limit of one case of the judge, or of the comparison with the simulator."""
 LARGE = ("prefill-4k", "2,16,4096,128")
 """Shapes that are timed beside the mission shape."""
 AGAIN = 4
-"""Exit code of ``tests/gpu/parity.py`` when its process had to end; a new process does the rest."""
+"""Exit code of ``packages/sdpalab/tests/gpu/parity.py`` when its process had to end; a new process does the rest."""
 GRACE_SECONDS = 5.0
 """From the interrupt of a step to its kill."""
 
@@ -99,10 +100,12 @@ class Suite:
         pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
         case = ("--case-seconds", str(CASE_SECONDS * self.asked.patience))
         large = self.asked.large or LARGE
-        marked = sorted(path for path in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in path.read_text())
+        marked = sorted(
+            path for path in ROOT.glob("packages/*/tests/**/test_*.py") if "pytest.mark.gpu" in path.read_text()
+        )
         left_out = {"test_kernel_parity", "test_sampling", "test_gpu_timing"}  # a step each, or no test of a GPU
         tests = [path for path in marked if path.stem not in left_out]
-        simulated = sorted(path for path in (TESTS / "sim").glob("test_*.py") if self.asked.replay in path.stem)
+        simulated = sorted(path for path in SIMULATOR_TESTS.glob("test_*.py") if self.asked.replay in path.stem)
         shards = [simulated[number::SHARDS] for number in range(min(SHARDS, len(simulated)))]
 
         def tests_of(name: str, seconds: float, *words: Path | str) -> SuiteStep:
@@ -235,7 +238,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--kernel", action="append", metavar="K", help="only this kernel; may be repeated")
     parser.add_argument("--only", action="append", metavar="WORD", help="only steps with this word in their names")
     parser.add_argument("--large", action="append", metavar="B,H,S,D", help=f"timed, too; default: {', '.join(LARGE)}")
-    parser.add_argument("--replay", default="", metavar="WORD", help="only files of tests/sim with this word")
+    parser.add_argument("--replay", default="", metavar="WORD", help="only its test files with this word")
     parser.add_argument("--seconds", type=float, default=570.0, metavar="S", help="of this call; default: 570")
     parser.add_argument("--patience", type=float, default=1.0, metavar="X", help="factor on the limit of each step")
     asked = parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""Write docs/instructions.md from the simulator's tables: what it executes, family by family.
+"""Write packages/warpsan/docs/instructions.md, the page of supported instructions, from the simulator's tables.
 
     python scripts/instruction_page.py
 
@@ -21,22 +21,23 @@ from warpsan.ptx import CLOCKS, OPCODES, TYPES
 
 PAGE = Path(__file__).parent.parent / "packages" / "warpsan" / "docs" / "instructions.md"
 
-_HEAD = """# Instructions that the simulator executes
+_HEAD = """# Instructions
 
-Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/native/`; do not edit. An opcode that is
-not here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX
-line where a lane reaches it: a path that never runs blocks nothing.
-Forms with a meaning of their own are listed by the modifiers that they begin with.
-The expected bits in `tests/sim/` come from the PTX manual; which results have been compared with words that GPUs
-computed, or follow a model of them, is at [the end](#exact-results).
+This page lists the PTX instructions that the simulator executes. An opcode, modifier, type or operand that is not
+supported raises `UnsupportedInstruction` with its PTX line when a lane reaches it; code that never runs has no effect.
+Instructions whose modifiers select an operation are listed with these modifiers. Tests take expected bits
+from the PTX manual; [Exact results](#exact-results) lists the products that were compared with GPUs.
+
+`scripts/instruction_page.py` writes this page from the tables of `warpsan.ptx` and `warpsan.engine`. Do not edit it.
+`warpsan instructions OPCODE` shows the entries of one opcode.
 
 """
 
 _EXACT = """## Exact results
 
-Products of matrices in hardware numerics ([numerics](numerics.md)), by architecture. **words**: exact on all published
-words of the GPUs named. **model**: by a public model of the hardware, with no words to compare. **nearest**: not
-compared; the rule of the architecture named. Integer products are exact, and sums in f64 are a chain of `fma`.
+Matrix products in hardware [numerics](numerics.md), by architecture. **words**: exact on all published words of the
+GPUs named. **model**: a public model of the hardware, without words to compare. **nearest**: not compared; the rule of
+the architecture named. Integer products are exact, and f64 sums are a chain of `fma`.
 
 | products | """
 
@@ -62,10 +63,10 @@ _PRODUCTS = [
     ("wgmma", "e4m3", 32, "f32"),
     ("wgmma", "e4m3", 32, "f16"),
 ]
-"""Unit, factors, K and result; e5m2 is as e4m3."""
+"""Unit, type of the factors, K and type of the result; e5m2 has the rule of e4m3."""
 _TARGETS = (70, 75, 80, 86, 89, 90, 100, 120)
 _FIRST = {"bf16": 80, "tf32": 80, "e4m3": 89}
-"""Architectures that have factors of a type first; wgmma is of sm_90 only."""
+"""First architecture with each type of factors; wgmma exists on sm_90 only."""
 
 
 def _cell(unit: str, kind: str, depth: int, result: str, target: int) -> str:
@@ -78,7 +79,7 @@ def _cell(unit: str, kind: str, depth: int, result: str, target: int) -> str:
 
 
 def exact_results() -> str:
-    """The table of what is exact on hardware words, on a model, or not compared."""
+    """The table of products by evidence: words of GPUs, a model, or none."""
     lines = [_EXACT + " | ".join(f"sm_{target}" for target in _TARGETS) + " |", "|---" * (len(_TARGETS) + 1) + "|"]
     for unit, kind, depth, result in _PRODUCTS:
         cells = [_cell(unit, kind, depth, result, target) for target in _TARGETS]
@@ -109,15 +110,15 @@ def page() -> str:
     clocks = ", ".join(f"`{name}`" for name in CLOCKS)
     parts.append(
         "## Special registers\n\n"
-        f"{clocks} count the steps of the blocks that run together, not time; they are read with `mov`. `%envreg1` and "
-        "`%envreg2` are the address of the grid's workspace in a cooperative launch, which cooperative groups use. "
-        "`%smid`, `%nsmid` and `%pm0` to `%pm7` have no value here.\n\n"
+        f"{clocks} count the steps of the blocks that run together, not time; `mov` reads them. `%envreg1` and "
+        "`%envreg2` hold the address of the grid's workspace in a cooperative launch (cooperative groups). "
+        "`%smid`, `%nsmid` and `%pm0` to `%pm7` are not supported.\n\n"
     )
     both = names[HANDLERS["add"]]
     parts.append(
         "## Types\n\n"
         f"Operand types: {', '.join(f'`.{name}`' for name in TYPES)}.\n\n"
-        f"By type suffix, {', '.join(f'`{name}`' for name in both)} are integer or floating-point instructions.\n"
+        f"The type suffix selects the integer or floating-point form of {', '.join(f'`{name}`' for name in both)}.\n"
     )
     parts.append(f"\n{exact_results()}")
     parts += ["\n", opcodes()]
@@ -131,7 +132,7 @@ _PIPES = {"": "by type", "space": "by state space"}
 
 
 def opcodes() -> str:
-    """The section of what is true of an opcode's instructions whatever their operands are."""
+    """The section with the facts of each opcode that do not depend on operands."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, record in OPCODES.items():
         ends = "always" if "" in record.ends else ", ".join(f"`.{form}`" for form in record.ends)
@@ -141,9 +142,8 @@ def opcodes() -> str:
         groups.setdefault(facts, []).append(f"`{name}`")
     lines = [
         "## Opcodes\n",
-        "From `src/sdpalab/sim/opcodes.py`: the section of the PTX ISA, the unit that counters attribute an "
-        "instruction to, who executes it together, how each lane accesses memory, and which forms access shared memory "
-        "in the async proxy or end a basic block.\n",
+        "For each opcode: its section in the PTX ISA, its unit in the counters, the lanes that execute it together, "
+        "its access to memory, and the forms that access shared memory in the async proxy or end a basic block.\n",
         "| section | opcodes | unit | executed by | memory | async proxy | ends a block |\n" + "|---" * 7 + "|",
     ]
     for (section, *facts), names in sorted(groups.items()):

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+SOURCES = [str(ROOT / "packages" / name / "src") for name in ("sdpalab", "warpsan")]
+sys.path[:0] = SOURCES
 
 from sdpalab.bugs import replace_once  # noqa: E402
 
@@ -142,7 +143,7 @@ def run(step: Step) -> str:
         folder = Path(name)
         (folder / "my_kernel.py").write_bytes((ROOT / "examples" / "my_kernel.py").read_bytes())
         (folder / "my_kernel.cu").write_text(broken(step))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(SOURCES), "COLUMNS": str(COLUMNS), "NO_COLOR": "1"}
         command = [sys.executable, "-m", "sdpalab", *step.command]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 1:

@@ -14,6 +14,7 @@ import pytest
 from warpsan.build.triton_compiler import TESTED
 
 ROOT = Path(__file__).resolve().parents[3]
+LAB = ROOT / "packages" / "sdpalab"
 
 READ = "from sdpalab.evidence.folders import EVIDENCE; print(*sorted(p.name for p in EVIDENCE.glob('*/*')))"
 
@@ -23,9 +24,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what packaging sees, with a record of a GPU among the evidence."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
+        (tree / "packages/sdpalab").mkdir(parents=True, exist_ok=True)
+        shutil.copy(LAB / name, tree / "packages/sdpalab")
     skipped = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", tree / "src", symlinks=True, ignore=skipped)
+    shutil.copytree(LAB / "src", tree / "packages/sdpalab/src", symlinks=True, ignore=skipped)
     for folder in ("h200", "ladder", "campaigns"):
         (tree / "evidence" / folder).mkdir(parents=True)
         (tree / "evidence" / folder / f"{folder}.json").write_text("{}")
@@ -44,7 +46,8 @@ def make(tree: Path, what: str, out: Path) -> Path:
 def test_the_bound_on_triton_is_what_is_tested_and_holds_the_pinned_one() -> None:
     (least, oldest), (most, newest) = TESTED
     bound = f'"triton>={least}.{oldest},<{most}.{newest + 1}"'
-    assert (ROOT / "pyproject.toml").read_text().count(bound) == 2  # the extra, and dev
+    texts = [path.read_text() for path in sorted(ROOT.glob("packages/*/pyproject.toml"))]
+    assert [text.count(bound) for text in texts] == [2, 1]  # the lab's extra and its dev; the simulator's extra
     (pinned,) = re.findall(r"^triton==(\d+)\.(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert TESTED[0] <= tuple(map(int, pinned)) <= TESTED[1]
 
@@ -53,7 +56,7 @@ def test_the_bound_on_triton_is_what_is_tested_and_holds_the_pinned_one() -> Non
 def test_a_wheel_carries_the_records_of_gpus_and_no_others(tree: Path, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    with zipfile.ZipFile(make(tree, "wheel", wheels)) as wheel:
+    with zipfile.ZipFile(make(tree / "packages/sdpalab", "wheel", wheels)) as wheel:
         wheel.extractall(tmp_path / "installed")
         names = wheel.namelist()
     assert [name for name in names if "/shipped/" in name] == ["sdpalab/evidence/shipped/h200/h200.json"]
@@ -65,7 +68,7 @@ def test_a_wheel_carries_the_records_of_gpus_and_no_others(tree: Path, tmp_path:
 def test_so_does_a_wheel_of_the_source_distribution(tree: Path, tmp_path: Path) -> None:
     for folder in ("sdist", "wheels"):
         (tmp_path / folder).mkdir()
-    shutil.unpack_archive(make(tree, "sdist", tmp_path / "sdist"), tmp_path / "unpacked")
+    shutil.unpack_archive(make(tree / "packages/sdpalab", "sdist", tmp_path / "sdist"), tmp_path / "unpacked")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     with zipfile.ZipFile(make(unpacked, "wheel", tmp_path / "wheels")) as wheel:
         assert [name for name in wheel.namelist() if "/shipped/" in name] == ["sdpalab/evidence/shipped/h200/h200.json"]
@@ -73,7 +76,7 @@ def test_so_does_a_wheel_of_the_source_distribution(tree: Path, tmp_path: Path) 
 
 
 def test_a_source_tree_has_its_own(tree: Path) -> None:
-    assert read(tree / "src") == "campaigns.json golden.jsonl h200.json ladder.json"
+    assert read(tree / "packages/sdpalab/src") == "campaigns.json golden.jsonl h200.json ladder.json"
 
 
 def read(path: Path) -> str:

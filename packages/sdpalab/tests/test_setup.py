@@ -24,14 +24,13 @@ esac
 """
 
 WORKERS = "-n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1"
+NAMES = ("sdpalab", "warpsan")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the scripts and of what decides about a new set-up, and the stand-in as ``python``."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / ".ci").mkdir()
     for name in (
         ".ci/run",
         "repro.sh",
@@ -39,9 +38,11 @@ def project(tmp_path: Path) -> Path:
         "scripts/setup_env.sh",
         "scripts/lint.sh",
         "scripts/constraints.sh",
-        "pyproject.toml",
+        "packages/warpsan/pyproject.toml",
+        "packages/sdpalab/pyproject.toml",
         "constraints.txt",
     ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "python").write_text(STAND_IN)
     (tmp_path / "python").chmod(0o755)
@@ -78,7 +79,7 @@ def test_first_run_installs_and_the_second_does_not(project: Path, run: Run) -> 
     done = run("repro.sh", "--kernel", "flash")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "ran -m sdpalab repro --kernel flash\n"
-    assert calls(project) == ["venv", "pip setuptools", f"pip {project}[test]"]
+    assert calls(project) == ["venv", "pip setuptools", f"pip {project}/packages/sdpalab[test]"]
     assert run("repro.sh").returncode == 0
     assert calls(project) == []
 
@@ -88,20 +89,22 @@ def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> N
     calls(project)
     done = run("test.sh", "-k", "judge")
     assert done.stdout == f"ran -m pytest {WORKERS} -k judge\nlint: ok\nformat: ok\ntypes: ok\npins: ok\n"
-    assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
+    assert calls(project) == ["pip setuptools", f"pip {project}/packages/sdpalab[dev]"]
     run("repro.sh")
     run("test.sh")
     assert calls(project) == []
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "name", ["constraints.txt", "packages/warpsan/pyproject.toml", "packages/sdpalab/pyproject.toml"]
+)
 def test_a_changed_requirement_installs_again(project: Path, run: Run, name: str) -> None:
     run("repro.sh")
     calls(project)
     with (project / name).open("a") as file:
         file.write("# changed\n")
     run("repro.sh")
-    assert calls(project) == ["pip setuptools", f"pip {project}[test]"]
+    assert calls(project) == ["pip setuptools", f"pip {project}/packages/sdpalab[test]"]
 
 
 def test_an_interrupted_install_is_made_anew(project: Path, run: Run) -> None:
@@ -111,7 +114,7 @@ def test_an_interrupted_install_is_made_anew(project: Path, run: Run) -> None:
     (project / ".venv" / ".installing").touch()
     done = run("repro.sh")
     assert "interrupted" in done.stderr
-    assert calls(project) == ["venv", "pip setuptools", f"pip {project}[test]"]
+    assert calls(project) == ["venv", "pip setuptools", f"pip {project}/packages/sdpalab[test]"]
     assert not (project / ".venv" / ".installing").exists()
 
 

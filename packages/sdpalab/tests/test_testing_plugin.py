@@ -163,7 +163,7 @@ def test_the_failure_points_to_the_users_own_line(
 
 
 def test_the_package_announces_the_plugin_to_pytest(root: Path) -> None:
-    text = (root / "pyproject.toml").read_text()
+    text = (root / "packages/sdpalab/pyproject.toml").read_text()
     assert '[project.entry-points.pytest11]\nsdpalab = "sdpalab.testing"\n' in text
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from sdpalab import MISSION
 from sdpalab.compile import Cache
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import ProblemClass, TunedEntry, keep_tuned, source_digest
 from sdpalab.user_folder import data_folder
@@ -60,7 +61,7 @@ def test_folders_of_a_command_are_temporary(cli: Runner, tmp_path: Path) -> None
     assert [each["name"] for each in json.loads(out.read_text())["kernels"] if each.get("tuned")] == []
     code = "from sdpalab.user_folder import data_folder; print(data_folder())"
     names = ("PATH", "HOME", "WARPSAN_CACHE_DIR")
-    env = {"PYTHONPATH": str(ROOT / "src"), **{name: os.environ[name] for name in names}}
+    env = {"PYTHONPATH": os.pathsep.join(IMPORT_FOLDERS), **{name: os.environ[name] for name in names}}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(data_folder())
     assert os.environ.get(POISONED, "none") not in done.stdout

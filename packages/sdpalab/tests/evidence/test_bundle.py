@@ -297,16 +297,16 @@ def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyP
         names = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True, capture_output=True)
 
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.py").write_text("x = 1\n")
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "a.py").write_text("x = 1\n")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")
     monkeypatch.setattr(environment, "repository", lambda: tmp_path)
     assert environment.harness_diff() == ""
     assert not environment.current_environment("").harness.dirty
-    (tmp_path / "src" / "a.py").write_text("x = 2\n")
-    (tmp_path / "src" / "new.py").write_text("y = 3\n")
+    (tmp_path / "packages" / "a.py").write_text("x = 2\n")
+    (tmp_path / "packages" / "new.py").write_text("y = 3\n")
     (tmp_path / "notes.txt").write_text("private\n")
     diff = environment.harness_diff()
     assert "+x = 2" in diff

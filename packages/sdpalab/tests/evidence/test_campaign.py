@@ -18,8 +18,8 @@ from sdpalab.evidence.environment import git
 def repository_of(root: Path) -> None:
     for command in (("init", "-q"), ("config", "user.email", "a@b.c"), ("config", "user.name", "a")):
         assert git(root, *command) is not None
-    (root / "src").mkdir()
-    (root / "src" / "a.py").write_text("x = 1\n")
+    (root / "packages").mkdir()
+    (root / "packages" / "a.py").write_text("x = 1\n")
     assert git(root, "add", ".") is not None
     assert git(root, "commit", "-q", "-m", "first") is not None
 
@@ -44,7 +44,7 @@ def test_a_record_names_the_commit_and_goes_beside_the_others(tmp_path: Path, mo
 def test_a_change_that_is_not_committed_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository_of(tmp_path)
     monkeypatch.setattr(module, "repository", lambda: tmp_path)
-    (tmp_path / "src" / "a.py").write_text("x = 2\n")
+    (tmp_path / "packages" / "a.py").write_text("x = 2\n")
     assert Campaign("sample", "").record()["changed_since"]
     assert not Campaign("sample", "", sources=("tests",)).record()["changed_since"]
 

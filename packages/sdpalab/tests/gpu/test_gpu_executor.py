@@ -15,6 +15,7 @@ from standin_gpu import prepended
 
 from sdpalab.compile import build
 from sdpalab.errors import UserError
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
 from sdpalab.run import GpuExecutor, SimulatedExecutor
 
@@ -241,7 +242,7 @@ for kind in (KernelFault, MachineError):
 
 
 def test_an_illegal_access_loses_the_context_and_says_so(root: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": prepended("PYTHONPATH", root / "src")}
+    environment = {**os.environ, "PYTHONPATH": prepended("PYTHONPATH", *map(Path, IMPORT_FOLDERS))}
     done = subprocess.run([sys.executable, "-c", FAULT], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()

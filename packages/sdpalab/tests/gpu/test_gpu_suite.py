@@ -73,11 +73,11 @@ def test_the_steps_and_their_order(script: ModuleType, root: Path, tmp_path: Pat
     words = [word for steps in groups for step in steps for word in step.command]
     marked = {
         str(path)
-        for path in (root / "tests").rglob("test_*.py")
+        for path in (root / "packages").glob("*/tests/**/test_*.py")
         if re.search(r"^(pytestmark = .*|@)pytest\.mark\.gpu", path.read_text(), re.M)
     }
     assert {Path(name).stem for name in marked - set(words)} <= {"test_kernel_parity", "test_sampling"}
-    assert {str(path) for path in (root / "tests" / "sim").glob("test_*.py")} <= set(words)
+    assert {str(path) for path in (root / "packages" / "warpsan" / "tests").glob("test_*.py")} <= set(words)
 
 
 def run(script: ModuleType, suite: Any, *steps: tuple[str, float, str]) -> int:

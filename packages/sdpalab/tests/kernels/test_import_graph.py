@@ -72,7 +72,8 @@ from sdpalab.kernels.registry import KERNELS
 from sdpalab.judge.session import judge
 list(KERNELS.items())
 assert judge("scalar", [sdpalab.Problem(1, 1, 9, 32)], claims=False).passed
-print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith(("sdpalab.", "warpsan."))]))
+own = [module for name, module in sys.modules.items() if name.startswith(("sdpalab.", "warpsan."))]
+print(json.dumps([module.__file__ for module in own]))
 """
 
 

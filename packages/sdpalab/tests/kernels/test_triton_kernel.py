@@ -338,7 +338,7 @@ def test_number_of_warps_that_cannot_be(write: Write) -> None:
 def test_without_triton_the_extra_is_named(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_of(write())
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(MachineError, match=r"pip install 'sdpalab\[triton\]'"):
+    with pytest.raises(MachineError, match=r"pip install 'warpsan\[triton\]'"):
         build(module)
     with pytest.raises(UserError, match=r"mine.py does not import: .*\(line 1\): pip install 'sdpalab\[triton\]'"):
         write()

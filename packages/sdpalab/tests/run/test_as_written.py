@@ -11,7 +11,7 @@ from sdpalab.cli import main
 from warpsan.sanitize.case import read_case
 from warpsan.sanitize.sanitizer import Modes, sanitize_case
 
-FOLDER = Path(__file__).parents[1] / "compile" / "as_written"
+FOLDER = Path(__file__).parents[3] / "warpsan" / "tests" / "build" / "as_written"
 CASES = sorted(path for path in FOLDER.rglob("*.cu") if path.with_suffix(".json").is_file())
 LOCKSTEP = Modes(schedules=("lockstep",), async_modes=("late",))
 

@@ -77,7 +77,9 @@ class StandIn:
         return {
             **os.environ,
             "LD_LIBRARY_PATH": prepended("LD_LIBRARY_PATH", self.folder),
-            "PYTHONPATH": prepended("PYTHONPATH", HERE, ROOT / "src"),
+            "PYTHONPATH": prepended(
+                "PYTHONPATH", HERE, *(ROOT / "packages" / each / "src" for each in ("sdpalab", "warpsan"))
+            ),
             "NO_COLOR": "1",
             **more,
         }

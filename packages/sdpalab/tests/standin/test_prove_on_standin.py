@@ -16,6 +16,7 @@ from standin_gpu import HERE, ROOT, StandIn, complaints, prepended
 from proof_sample import proof_times
 from sdpalab.bugs import replace_once
 from sdpalab.evidence.kept import keep
+from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 1, 48, 32)
@@ -200,7 +201,7 @@ def with_source(folder: Path, old: str, new: str) -> dict[str, str]:
     )
     path = package / "kernels" / "flash.cu"
     path.write_text(replace_once(path.read_text(), (old, new)))
-    return {"PYTHONPATH": prepended("PYTHONPATH", HERE, folder / "src")}
+    return {"PYTHONPATH": prepended("PYTHONPATH", HERE, folder / "src", *map(Path, IMPORT_FOLDERS))}
 
 
 @pytest.mark.slow

@@ -75,9 +75,9 @@ def current_environment(diff: str) -> Environment:
 def harness_diff() -> str:
     """Difference of the lab's working tree from its commit, new files included; empty if clean or outside git."""
     root = repository()
-    if root is None:
+    tracked = [name for name in _TRACKED if root is not None and (root / name).exists()]
+    if root is None or not tracked:
         return ""
-    tracked = [name for name in _TRACKED if (root / name).exists()]
     changed = git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *tracked) or ""
     untracked = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *tracked) or ""
     # exit status 1 means "they differ", which a new file always does

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+import warpsan
 from sdpalab.compile import Build, Cache
 from sdpalab.judge.sandbox.plans import SentPlan, send_plan
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.run import RunResult, SimulatedExecutor
-import warpsan
 from warpsan import Report, SimError
 from warpsan.host import Extent
 from warpsan.profile import AccessRecorder, RecordedAccess
