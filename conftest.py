@@ -19,9 +19,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent
 sys.path += [str(ROOT / "testkit")]
 
-from sampling import LEFT_OUT, beyond_the_sample, is_full, leave_out  # noqa: E402  (of the folder that was just named)
-
 from recorded import COLLECTED, module_records, recorded, recorded_launches, recorded_wholly  # noqa: E402, F401
+from sampling import LEFT_OUT, beyond_the_sample, is_full, leave_out  # noqa: E402  (of the folder that was just named)
 
 MOST_CACHE_BYTES = 1 << 30
 """What builds of earlier runs may take; all tests' own take about 100 MB."""

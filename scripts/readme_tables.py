@@ -3,8 +3,8 @@
     python scripts/readme_tables.py --write
     python scripts/readme_tables.py --check
 
-The ladder's figures are those of the newest record in ``evidence/ladder`` (``sdpalab campaign ladder`` makes one), its
-verdicts those of ``evidence/campaigns/verdicts-*.json`` (``sdpalab campaign verdicts``), of each kernel the newest;
+The ladder's figures are those of the newest record in ``evidence/ladder`` (``python -m lab ladder`` makes one), its
+verdicts those of ``evidence/campaigns/verdicts-*.json`` (``python -m lab verdicts``), of each kernel the newest;
 measured times those of the records of ``sdpalab bench --json`` in ``evidence/<gpu>``: the GPU's own clock, the mission
 shape, inputs in L2. Where there is none, the tables say so. ``--check`` exits with 1 if a page is not what the records
 say; a test does the same.
@@ -56,7 +56,7 @@ def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
     """Name and content of the newest record of the ladder; raises UserError if there is none."""
     records = [(path.name, json.loads(path.read_text())) for path in sorted(folder.glob("ladder-*.json"))]
     if not records:
-        raise UserError("there is no record of the ladder in evidence/ladder: run sdpalab campaign ladder")
+        raise UserError("there is no record of the ladder in evidence/ladder: run python -m lab ladder")
     return max(records, key=lambda record: str(record[1]["when"]))
 
 

@@ -20,8 +20,9 @@ TESTS = Path(__file__).resolve().parent
 SOURCES = [ROOT / "packages" / name / "src" for name in ("sdpalab", "warpsan")]
 sys.path += [str(TESTS / "standin"), str(TESTS / "jobs"), str(ROOT / "packages" / "warpsan" / "tests")]
 
-from sampling import is_full, leave_out  # noqa: E402
 from standin_gpu import StandIn, compile_library, prepended  # noqa: E402  (of the folder that was just named)
+
+from sampling import is_full, leave_out  # noqa: E402
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sdpalab.campaigns.verdicts import code_of
+from lab.verdicts import code_of
 from sdpalab.compile import build, resources
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.measure import gpu_named
@@ -20,7 +20,7 @@ from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
-REMEDY = "run sdpalab campaign ladder, then python scripts/readme_tables.py --write"
+REMEDY = "run python -m lab ladder, then python scripts/readme_tables.py --write"
 PUBLISHED = (
     *("registers", "static_shared_bytes", "dynamic_shared_bytes", "spill_bytes", "stack_bytes"),
     *("blocks_per_sm", "warps_per_sm", "limiter", "tensor_share"),
@@ -88,7 +88,7 @@ SEVERAL_CODES = ("scalar",)
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_full_verdict_is_of_the_kernel_as_it_is(name: str, readme_tables: ModuleType) -> None:
-    remedy = f"run sdpalab campaign verdicts {name}, and scripts/readme_tables.py --write"
+    remedy = f"run python -m lab verdicts {name}, and scripts/readme_tables.py --write"
     judged = readme_tables.verdicts()
     assert name in judged, remedy
     each = judged[name]

@@ -138,7 +138,7 @@ def test_the_newest_record_counts_whatever_its_name(tmp_path: Path, script: Modu
     for name, when in (("ladder-f.json", "2026-11-20T00:00:00"), ("ladder-a.json", "2026-11-21T00:00:00")):
         (tmp_path / name).write_text(json.dumps(ladder(when)))
     assert script.newest(tmp_path)[0] == "ladder-a.json"
-    with pytest.raises(UserError, match=r"run sdpalab campaign ladder"):
+    with pytest.raises(UserError, match=r"run python -m lab ladder"):
         script.newest(tmp_path / "none")
 
 

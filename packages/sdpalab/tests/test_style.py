@@ -139,6 +139,15 @@ def test_no_module_of_the_lab_imports_what_the_package_itself_defines() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_package_imports_nothing_of_the_lab() -> None:
+    """``lab/`` and the tests are not installed."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in _nodes(path):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not {name.partition(".")[0] for name in names} & {"lab", "tests"}, path
+
+
 def test_no_import_circle() -> None:
     # Also of imports in functions, and of those for types alone: each file can be read after those that it names.
     files = {
@@ -149,7 +158,7 @@ def test_no_import_circle() -> None:
     list(graphlib.TopologicalSorter(files).static_order())
 
 
-NAMED = sorted([*(ROOT / "packages").glob("*/src/**/*.py"), *(ROOT / "scripts").glob("*.py")])
+NAMED = sorted(path for each in ("packages/*/src/**", "scripts", "lab") for path in ROOT.glob(f"{each}/*.py"))
 """The files whose names are held to the glossary."""
 SAYS_NOTHING = re.compile(r"(^|_)(made|told|said|found|kept)(_|$)")
 """A variable of such a name does not say what it holds."""
@@ -183,7 +192,8 @@ def test_a_variable_says_what_it_holds() -> None:
 
 def test_no_two_files_of_the_tests_have_one_name() -> None:
     # They are modules without a package, of which Python keeps one for each name.
-    counts = Counter(path.name for path in (ROOT / "packages").glob("*/tests/**/*.py"))
+    files = [path for each in ("packages/*/tests", "lab/tests") for path in ROOT.glob(f"{each}/**/*.py")]
+    counts = Counter(path.name for path in files)
     counts.pop("conftest.py")  # pytest tells those apart
     assert [name for name, count in counts.items() if count > 1] == []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from outcomes import alike
 
 import warpsan
 from hazard_bugs import PAIRS, Pair
+from outcomes import alike
 from recorded import Recorded
 from source_bugs import BUGS, Edit
 from source_programs import DEVICE, PROGRAMS

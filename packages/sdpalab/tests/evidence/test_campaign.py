@@ -45,7 +45,7 @@ def test_a_change_that_is_not_committed_is_stated(tmp_path: Path, monkeypatch: p
     repository_of(tmp_path)
     monkeypatch.setattr(module, "repository", lambda: tmp_path)
     (tmp_path / "packages" / "a.py").write_text("x = 2\n")
-    assert Campaign("sample", "").record()["changed_since"]
+    assert Campaign("sample", "", sources=("packages",)).record()["changed_since"]
     assert not Campaign("sample", "", sources=("tests",)).record()["changed_since"]
 
 

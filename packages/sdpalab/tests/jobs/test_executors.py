@@ -122,7 +122,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "held_out": {"cases": 0},
     "judge": {"verdict": None},
     "sanitize": {"runs": ["a"], "hazards": [], "notes": []},
-    "diagnosis": {"outcome": "none", "diagnosis": "None"},
     "deletion": {
         "subject": "a",
         "configurations": ["a"],

@@ -2,8 +2,8 @@
 
 A bug is planted in :class:`.tiled.TiledAttention` in Python, or by an edit of a shipped kernel's source.
 :data:`.catalogue.BUGS` has them all. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) must reject each for
-the right reason, the diagnosis (:mod:`sdpalab.campaigns.diagnosis`) should name its cause, and the tests run all those
-whose cause is a hazard on the simulator.
+the right reason, a diagnosis should name its cause, and the tests run all those whose cause is a hazard on the
+simulator.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Long runs over many kernels, cases or bugs, each of which leaves a record."""
+"""Mutation tests that leave a record: of the synchronisation of a kernel, and of the judge."""

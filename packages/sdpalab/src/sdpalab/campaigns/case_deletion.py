@@ -1,14 +1,14 @@
 """Delete each synchronisation instruction of a PTX file in turn, and run it by its launch file: the campaign
-``deletion`` for kernels that are not shipped, such as those of a program that ``sdpalab capture`` has run.
+``deletion`` for kernels that are not shipped, such as those that ``sdpalab capture`` writes.
 
-Only instructions that the launches execute are deleted. A mutant is killed as there: by the first hazard, a deadlock,
-an endless loop, or a buffer that does not hold what is expected.
+Only instructions that the launches execute are deleted. The first hazard, a deadlock, an endless loop, or a buffer with
+other content than the launch file expects kills a mutant.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +23,7 @@ from warpsan.sanitize import Modes, PtxCase, read_case
 __all__ = ["case_deletions", "executed_sites"]
 
 _STEPS = 10
-"""How many times the steps of the original a mutant may take before that counts as an endless loop."""
+"""A mutant that takes more than this multiple of the original's steps counts as an endless loop."""
 
 
 def executed_sites(case: PtxCase, max_steps: int) -> tuple[list[Site], int]:
@@ -72,9 +72,9 @@ def resolved(name: str, entries: Sequence[str] | dict[str, Any]) -> str:
     return resolve(name, entries, "entry")
 
 
-def case_deletions(path: Path, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All mutants of a PTX file with its launch file beside it, as a record; ``strict`` of the modes holds where the
-    case itself is clean with it.
+def case_deletions(path: Path, modes: Modes, reasons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All mutants of a PTX file with its launch file beside it, as a record. The runs are strict if the modes are and
+    the original is clean in strict runs.
 
     Raises
     ------

@@ -1,20 +1,19 @@
 """Delete each synchronisation instruction of a kernel's PTX in turn, and check that the simulator reports a hazard.
 
-Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
-small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
-and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
-differs from the original's by a bit. The campaign ``weakening`` does the same with mutants in which an order or a scope
-of a memory operation or a fence is weaker by one step (:mod:`~sdpalab.campaigns.weakening`). A survivor needs a reason
-why it is redundant, in ``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it (and the weaker
-text), and ``most`` says how many survivors of one configuration a reason may explain. At least 95% of the others must
-be killed. FILE.ptx with its launch file takes the place of a kernel (:mod:`~sdpalab.campaigns.case_deletion`).
+Each mutant runs on small problems (one tile of keys, an even and an odd number of tiles, a ragged last tile), first in
+lockstep, then in every schedule and both async modes, with the strict check. The first hazard, deadlock, endless loop
+or output that differs from the original's by a bit kills it. A survivor needs a reason why it is redundant:
+``deletion_reasons.json`` has those of the shipped kernels, by kernel, opcode and CUDA source text, and ``most`` is the
+number of survivors of one configuration that a reason may explain. The campaign is good if at least 95% of the mutants
+without a reason are killed and no survivor lacks a reason. A FILE.ptx with its launch file takes the place of a kernel
+(:mod:`~sdpalab.campaigns.case_deletion`).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -23,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.campaigns.case_deletion import case_deletions
 from sdpalab.campaigns.deletion_sites import Site, is_synchronisation, reason_of, without
-from sdpalab.campaigns.weakening import weaker, with_text
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
@@ -45,28 +43,44 @@ from warpsan.report import source_of
 from warpsan.sanitize import Modes
 
 __all__ = [
+    "HEAD",
     "REASONS",
-    "TEST_KERNELS",
+    "Mutants",
+    "Reason",
+    "Target",
     "chooses",
+    "deleted",
     "deletions",
+    "result_of",
     "run",
+    "say_record",
     "sites",
+    "source_text",
     "target",
     "target_job",
+    "target_record",
     "targets",
     "totals",
     "without",
 ]
 
-REASONS = Path(__file__).with_name("deletion_reasons.json")
-TEST_KERNELS = ("packages/sdpalab/tests/sim/triton_attention.py",)
+Reason = Mapping[str, Any]
+"""An entry of ``deletion_reasons.json``: ``kernel``, ``opcode``, ``text``, ``most``, ``reason``, and ``weaker`` where
+the mutant has other text in place of the instruction."""
+
+REASONS: Sequence[Reason] = json.loads(Path(__file__).with_name("deletion_reasons.json").read_text())
+"""Reasons for the survivors of the shipped kernels."""
 LEAST_SHARE = 0.95
 CASE_STEPS = 20_000_000
-"""Most vector steps of a warp in a launch of a FILE.ptx."""
+"""Largest number of vector steps of a warp in a launch of a FILE.ptx."""
+HEAD = f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}"
+"""Head of the printed table."""
 TARGET_SECONDS = 3600.0
-"""Most for the mutants of one code."""
+"""Time limit for the mutants of one code."""
 Case = tuple[Problem, LaunchPlan, dict[str, Any]]
 """A run: its plan and its inputs."""
+Mutants = Callable[[str, str, Sequence[Path]], Iterator[tuple[Site, str]]]
+"""The mutants of PTX text, by entry and the folders of the CUDA sources: the changed place and the PTX of each."""
 
 
 @dataclass(frozen=True)
@@ -156,25 +170,18 @@ def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
     for instruction in module.entries[entry].instructions:
         if is_synchronisation(instruction):
             source = source_of(module, instruction)
-            text = _source_text(source, folders)
+            text = source_text(source, folders)
             listed.append(Site(instruction.text, instruction.line, source, text))
     return listed
 
 
-def _mutants(ptx: str, entry: str, folders: Sequence[Path], weaken: bool) -> Iterator[tuple[Site, str]]:
-    """Each mutant of an entry: where it differs, and its PTX."""
-    if not weaken:
-        yield from ((site, without(ptx, site)) for site in sites(ptx, entry, folders))
-        return
-    module = parse(ptx)
-    for instruction in module.entries[entry].instructions:
-        for text in weaker(instruction):
-            source = source_of(module, instruction)
-            site = Site(instruction.text, instruction.line, source, _source_text(source, folders), text)
-            yield site, with_text(ptx, instruction, text)
+def deleted(ptx: str, entry: str, folders: Sequence[Path]) -> Iterator[tuple[Site, str]]:
+    """The mutants of an entry, each without one of its synchronisation instructions."""
+    yield from ((site, without(ptx, site)) for site in sites(ptx, entry, folders))
 
 
-def _source_text(source: str, folders: Sequence[Path]) -> str:
+def source_text(source: str, folders: Sequence[Path]) -> str:
+    """The text of a source line ``NAME:LINE``; empty if none of the folders has the file."""
     name, _, line = source.rpartition(":")
     for folder in folders:
         if name and (folder / name).is_file():
@@ -233,7 +240,7 @@ class Runner:
         return "" if same else "wrong output"
 
 
-def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]], *, weaken: bool = False) -> dict[str, Any]:
+def deletions(of: Target, modes: Modes, reasons: Sequence[Reason], mutants_of: Mutants = deleted) -> dict[str, Any]:
     """All mutants of a target, as a record."""
     runner = Runner(of)
     folders = [*filter(None, [of.kernel.folder]), *HEADER_FOLDERS]
@@ -242,7 +249,7 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]], *, we
     builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]
     originals = {built.ptx_sha256: built for built in builds}
     for module, original in originals.items():
-        for site, ptx in _mutants(original.ptx.decode(), original.entry, folders, weaken):
+        for site, ptx in mutants_of(original.ptx.decode(), original.entry, folders):
             mutated = replace(original, ptx=ptx.encode())
             kill = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
@@ -276,38 +283,55 @@ def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the code with that ``number`` among those that ``kernel`` launches, or of a FILE.ptx."""
-    if inputs["kernel"].endswith(".ptx"):
-        reasons = json.loads(REASONS.read_text())
-        return case_deletions(Path(inputs["kernel"]), Modes(strict=True, max_steps=CASE_STEPS), reasons)
-    of = next(islice(targets([inputs["kernel"]], lambda line: None), inputs["number"], None))
+def target_record(kernel: str, number: int, reasons: Sequence[Reason], mutants_of: Mutants = deleted) -> dict[str, Any]:
+    """The record of the code with that number among those that a kernel launches.
+
+    Raises
+    ------
+    UserError
+        If the kernel does not run on the simulator, or is not clean itself.
+    """
+    of = next(islice(targets([kernel], lambda line: None), number, None))
     try:
-        modes, reasons = Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text())
-        return deletions(of, modes, reasons, weaken=bool(inputs.get("weaken")))
+        return deletions(of, Modes(strict=True, max_steps=200_000), reasons, mutants_of)
     except SimError as error:
         raise UserError(f"{of.name} does not run on the simulator: {error}") from None
 
 
-def run(names: Sequence[str], say: Say, executor: Executor, *, weaken: bool = False) -> CampaignResult:
-    """Delete from the named kernels, or from all, or weaken; each code that they launch is a job, and each FILE.ptx.
+def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`target_record` as a job, or :func:`~sdpalab.campaigns.case_deletion.case_deletions` for a FILE.ptx."""
+    kernel, reasons = inputs["kernel"], inputs["reasons"]
+    if kernel.endswith(".ptx"):
+        return case_deletions(Path(kernel), Modes(strict=True, max_steps=CASE_STEPS), reasons)
+    return target_record(kernel, inputs["number"], reasons)
+
+
+def run(names: Sequence[str], say: Say, executor: Executor, reasons: Sequence[Reason] = REASONS) -> CampaignResult:
+    """Delete from the named kernels, by default all shipped ones; each code that they launch is a job, and each
+    FILE.ptx.
 
     Raises
     ------
     UserError
         If there is no such kernel, or one is not clean itself.
     """
-    if weaken and (files := [name for name in names if name.endswith(".ptx")]):
-        raise UserError(f"{files[0]}: the campaign weakening is for kernels; deletion also takes a FILE.ptx")
     jobs = [
-        {"kernel": name, "number": number, **({"weaken": True} if weaken else {})}
-        for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS))
+        {"kernel": name, "number": number, "reasons": list(reasons)}
+        for name in names or KERNELS
         for number, _ in enumerate([name] if name.endswith(".ptx") else targets([name], say))
     ]
-    say(f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}")
-    records = values(executor, "deletion", jobs, seconds=TARGET_SECONDS, finished=lambda _, record: _say(say, record))
+    say(HEAD)
+    records = values(
+        executor, "deletion", jobs, seconds=TARGET_SECONDS, finished=lambda _, record: say_record(say, record)
+    )
+    return result_of(records, reasons)
+
+
+def result_of(records: Sequence[Mapping[str, Any]], reasons: Sequence[Reason]) -> CampaignResult:
+    """The campaign's result from the records of all codes."""
     total = totals(records)
-    content = {"totals": total, "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(), "subjects": records}
+    digest = sha256(json.dumps(list(reasons)).encode()).hexdigest()
+    content = {"totals": total, "reasons_sha256": digest, "subjects": list(records)}
     summary = (
         f"{total['killed']} of {total['mutants']} killed, {total['redundant']} redundant, {total['unexplained']} "
         f"unexplained: {total['share']:.1%} of those that matter; by {total['killed_by']}"
@@ -315,8 +339,8 @@ def run(names: Sequence[str], say: Say, executor: Executor, *, weaken: bool = Fa
     return CampaignResult(content, total["share"] >= LEAST_SHARE and not total["unexplained"], summary)
 
 
-def _say(say: Say, record: Mapping[str, Any]) -> None:
-    """The counts of one code, and each mutant that survives."""
+def say_record(say: Say, record: Mapping[str, Any]) -> None:
+    """Print the counts of one code, and each mutant that survives."""
     count = totals([record])
     say(f"{record['subject']:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}")
     for mutant in record["mutants"]:

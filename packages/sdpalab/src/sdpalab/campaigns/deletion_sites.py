@@ -1,5 +1,4 @@
-"""The synchronisation instructions that the campaigns ``deletion`` and ``weakening`` change, and the reasons why some
-are redundant."""
+"""Synchronisation instructions of PTX, mutants of them, and the reasons why some are redundant."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _MODIFIERS = {
 class Site:
     """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from.
 
-    ``weaker`` is the text that a mutant has in its place, empty where it is deleted.
+    ``weaker`` is the text of a mutant in place of the instruction, empty if the instruction is deleted.
     """
 
     opcode: str
@@ -37,7 +36,7 @@ class Site:
 
 
 class Mutant(BaseModel):
-    """A mutant of one site: what killed it and in which run, or why it is redundant; the reason may be empty."""
+    """A mutant of one site: the hazard that killed it and the run, or the reason why it is redundant, if any."""
 
     model_config = RECORD
 
@@ -80,7 +79,7 @@ def without(ptx: str, site: Site) -> str:
 
 
 def reason_of(kernel: str, site: Site, excuses: list[dict[str, Any]]) -> str:
-    """Why a survivor is redundant, if the committed file has a reason that is not used up; otherwise empty."""
+    """The first reason for a survivor that is not used up, counted down in ``excuses``; empty if there is none."""
     for entry in excuses:
         named = (entry["kernel"], entry["opcode"]) == (kernel, site.opcode)
         named &= entry.get("weaker", "") == site.weaker

@@ -22,12 +22,12 @@ __all__ = ["PACKAGES", "BugResult", "SelfTest", "bug_job", "judged", "run", "sel
 
 PACKAGES = ("numpy", "torch")
 BUG_SECONDS = 1800.0
-"""Most for one bug: several of its cases may take the judge's limit."""
+"""Time limit for one bug: several of its cases may take the judge's limit."""
 
 
 @dataclass(frozen=True, config=RECORD)
 class BugResult(JsonRecord):
-    """What the judge said of a bug: the first case that failed, and how; without one, PASSED.
+    """The judge's result for a bug: the first case that failed and its status, or PASSED.
 
     Attributes
     ----------

@@ -56,18 +56,23 @@ class Campaign:
         """The record: how it came about, the seconds until now, and ``content``."""
         return {**self._head, "seconds": round(time.monotonic() - self._start, 1), **content}
 
-    def write(self, record: dict[str, Any], out: Path | None = None, *, folder: str = "campaigns") -> Path:
-        """Write a record to ``out``, by default to ``evidence/FOLDER/NAME-COMMIT.json`` of the repository.
+    def place(self, out: Path | None = None, *, folder: str = "campaigns") -> Path:
+        """``out``, or by default ``evidence/FOLDER/NAME-COMMIT.json`` of the repository.
 
         Raises
         ------
         UserError
             If there is no repository, and no ``out``.
         """
-        if out is None:
-            if self._root is None:
-                raise UserError("there is no repository to keep the record in: say where with --out FILE")
-            out = self._root / "evidence" / folder / f"{self._name}-{self._commit}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(record, indent=1) + "\n")
-        return out
+        if out is not None:
+            return out
+        if self._root is None:
+            raise UserError("there is no repository to keep the record in: say where with --out FILE")
+        return self._root / "evidence" / folder / f"{self._name}-{self._commit}.json"
+
+    def write(self, record: dict[str, Any], out: Path | None = None, *, folder: str = "campaigns") -> Path:
+        """Write a record to :meth:`place`, and return that path."""
+        path = self.place(out, folder=folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        return path

@@ -32,7 +32,6 @@ KINDS: Mapping[str, str] = {
     "judge": "sdpalab.jobs.judging:judge_job",
     "sanitize": "sdpalab.jobs.sanitizing:sanitize_job",
     "bug": "sdpalab.campaigns.self_test:bug_job",
-    "diagnosis": "sdpalab.campaigns.diagnosis:bug_job",
     "deletion": "sdpalab.campaigns.deletion:target_job",
 }
 """``module:function`` by kind; each function takes plain JSON values and returns plain JSON values."""
@@ -48,7 +47,6 @@ VALUES: Mapping[str, str] = {
     "judge": "sdpalab.jobs.judging:JudgedCases",
     "sanitize": "sdpalab.jobs.sanitizing:SanitizedProblem",
     "bug": "sdpalab.campaigns.self_test:BugResult",
-    "diagnosis": "sdpalab.campaigns.diagnosis:Diagnosed",
     "deletion": "sdpalab.campaigns.deletion_sites:Deletions",
 }
 """``module:type`` by kind: what the value of a job is, for :func:`checked_value`."""

@@ -22,7 +22,7 @@ from sdpalab.model.flow import Anchor, Blocks, edge_flows, mean_path
 from sdpalab.model.tensor import is_tensor, sass_flops
 from warpsan.profile import Counters, InstructionCount
 
-__all__ = ["Role", "role_by_flops", "roles_of"]
+__all__ = ["Role", "roles_of"]
 
 ALIKE = 0.1
 """Warps are of one role if their counts differ by no more than this share of them."""
@@ -122,19 +122,6 @@ def roles_of(code: Sequence[SassInstruction], counters: Counters, through: Colle
     inside = blocks.block_of()
     targets = tuple(dict.fromkeys(inside[place] for place in through if place in inside))
     return tuple(_role(code, blocks, counters.by_instruction, group, by_warp, targets) for group in _groups(by_warp))
-
-
-def role_by_flops(code: Sequence[SassInstruction], warps: int, flops: float) -> Role:
-    """The role of warps that all do the same, of whose counts only the FLOPs of a warp's matrix instructions are known.
-
-    Raises
-    ------
-    UserError
-        If they fit no path.
-    """
-    blocks = Blocks.of(code)
-    tensor = {place: float(sass_flops(code[place])) for place in blocks.block_of() if is_tensor(code[place])}
-    return _role_on(code, blocks, range(warps), edge_flows(blocks, [Anchor(tensor, flops, TENSOR)], {}), flops)
 
 
 def _groups(by_warp: NDArray[np.float64]) -> list[list[int]]:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lab.ring_subject import RingSubject, outcome_of
 from sdpalab.bugs import Bug
 from sdpalab.bugs.edit import SourceEdit
-from sdpalab.campaigns.ring_subject import RingSubject, outcome_of
 from sdpalab.judge.algebra.stage import SCALE, algebra_problems, has_codes, reordered
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel

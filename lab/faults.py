@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
+from lab import ROOT
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import MachineError
 from sdpalab.installation import IMPORT_FOLDERS
 from sdpalab.judge import CaseSpec, Status, Verdict, judge_candidate
@@ -149,7 +150,7 @@ def _judged(before: list[str], environment: Mapping[str, str], code: int, status
         command = [sys.executable, "-m", "sdpalab", "judge", "scalar", "--shape", "1,1,8,32", "--json", str(report)]
         given = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_FOLDERS), **environment}
         start = time.monotonic()
-        done = subprocess.run([*before, *command], env=given, capture_output=True, text=True, cwd=checkout())
+        done = subprocess.run([*before, *command], env=given, capture_output=True, text=True, cwd=ROOT)
         seconds = time.monotonic() - start
         verdict = json.loads(report.read_text()) if report.exists() else {"cases": []}
     statuses = sorted({case["status"] for case in verdict["cases"]})
@@ -174,13 +175,11 @@ def run(kills: int, repeats: int, seed: int, say: Say) -> CampaignResult:
 
     Raises
     ------
-    UserError
-        Without a checkout of the repository.
     MachineError
         If a candidate does not pass undisturbed.
     """
     draw = random.Random(seed)
-    candidates = ("scalar", str(checkout() / "examples" / "my_callable.py"))
+    candidates = ("scalar", str(ROOT / "examples" / "my_callable.py"))
     calm = [baseline(candidate) for candidate in candidates]
     outcomes: list[dict[str, Any]] = []
     while len(outcomes) < kills:

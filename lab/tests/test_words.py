@@ -1,6 +1,6 @@
 """Words that real GPUs computed, as MATLAB-tensor-core publishes them: the simulator has the same.
 
-The sample (``published_words.py``) has eight sums of each GPU and format; ``sdpalab campaign words`` compares all of
+The sample (``published_words.py``) has eight sums of each GPU and format; ``python -m lab words`` compares all of
 them.
 """
 
@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lab.words import TARGETS, WordSet, computed, instructions_of, run, word_sets
 from published_words import needs_words, published
-from sdpalab.campaigns.words import TARGETS, WordSet, computed, instructions_of, run, word_sets
 from warpsan.errors import UserError
 from warpsan.numerics.tensor_cores import rule_of
 

@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from sdpalab.campaigns import suites
+from lab import suites
 from sdpalab.errors import UserError
 
 KERNEL = """typedef int data_t;

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import implementations
 import numpy as np
 import torch
 
-from sdpalab.campaigns.campaign import CampaignResult, Say, checkout, tests_module
+from lab import ROOT, TRITON_KERNEL
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
@@ -26,13 +28,10 @@ from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 
-__all__ = ["PACKAGES", "SOURCES", "run"]
+__all__ = ["PACKAGES", "run"]
 
 LEAST_IMPLEMENTATIONS, LEAST_RUNS = 20, 1000
-TRITON_KERNEL = "packages/sdpalab/tests/sim/triton_attention.py"
 PACKAGES = ("numpy", "torch")
-SOURCES = ("packages", TRITON_KERNEL)
-"""What of the repository makes the result."""
 
 SHAPES = (
     Problem(1, 2, 64, 64),
@@ -199,18 +198,11 @@ def _say_table(say: Say, title: str, counts: dict[str, RunCount]) -> None:
 
 
 def run(say: Say) -> CampaignResult:
-    """Run everything, with tables at the end.
-
-    Raises
-    ------
-    UserError
-        Without a checkout of the repository.
-    """
+    """Run everything, with tables at the end."""
     torch.set_num_threads(1)
     calibration = Calibration()
-    implementations = tests_module("judge", "implementations")
     calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
-    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(checkout() / TRITON_KERNEL))]
+    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(ROOT / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
         dtypes = [

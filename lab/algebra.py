@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lab.algebra_bugs import bug_entry
+from lab.float_mutants import FloatSite, float_sites, probes, reaches_only, target_of
+from lab.ring_subject import RingSubject, outcome_of
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.campaigns.algebra_bugs import bug_entry
 from sdpalab.campaigns.campaign import CampaignResult, Content, Say
-from sdpalab.campaigns.float_mutants import FloatSite, float_sites, probes, reaches_only, target_of
-from sdpalab.campaigns.ring_subject import RingSubject, outcome_of
 from sdpalab.errors import UserError
 from sdpalab.judge.algebra.outcome import AlgebraCase
 from sdpalab.judge.algebra.stage import SCALE

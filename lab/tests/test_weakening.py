@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import warpsan
-from sdpalab.campaigns.weakening import weaker, with_text
+from lab.weakening import weaker, with_text
 from warpsan.ptx.parser import parse
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.campaigns.campaign import CampaignResult, Say, tests_module
-from sdpalab.compile import build
-from sdpalab.kernels.plan import Module
+import scalar_evaluator
+from sdpalab.campaigns.campaign import CampaignResult, Say
+from source_programs import PROGRAMS
 from warpsan import SimError, launch
+from warpsan.build import Module, build
 
 __all__ = ["fuzz", "program_round", "run"]
 
@@ -33,11 +34,13 @@ _CORNERS = {
 
 def program_round(seed: int) -> str:
     """One random program on 64 threads; an empty string, or what differs."""
-    oracle, draw = _oracle(), random.Random(f"inputs {seed}")
-    names = [f"{kind}{k}" for kind, (_, many) in oracle.REGISTERS.items() for k in range(many)]
-    program = oracle.random_program(seed, size=draw.choice([5, 20, 40, 60]))
-    text = oracle.render(program)
-    first = [{name: _value(draw, name, oracle.REGISTERS[name[0]][0]) for name in names} for _ in range(THREADS)]
+    draw = random.Random(f"inputs {seed}")
+    names = [f"{kind}{k}" for kind, (_, many) in scalar_evaluator.REGISTERS.items() for k in range(many)]
+    program = scalar_evaluator.random_program(seed, size=draw.choice([5, 20, 40, 60]))
+    text = scalar_evaluator.render(program)
+    first = [
+        {name: _value(draw, name, scalar_evaluator.REGISTERS[name[0]][0]) for name in names} for _ in range(THREADS)
+    ]
     given = np.array([[state[name] for name in names] for state in first], dtype=np.uint64)
     results = np.zeros_like(given)
     schedule = draw.choice(["lockstep", "forward", "reverse", "random"])
@@ -45,23 +48,12 @@ def program_round(seed: int) -> str:
     if report.hazards:
         return f"hazard: {report.hazards[0].message}"
     for thread, state in enumerate(first):
-        last = oracle.evaluate(program, state)
+        last = scalar_evaluator.evaluate(program, state)
         for place, name in enumerate(names):
-            bits = int(results[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
-            if not oracle.expected_bits(last, name, bits):
+            bits = int(results[thread, place]) & (1 << scalar_evaluator.REGISTERS[name[0]][0]) - 1
+            if not scalar_evaluator.expected_bits(last, name, bits):
                 return f"%{name} of thread {thread} is {bits:#x}, and should be {last[name]:#x} ({schedule})\n{text}"
     return ""
-
-
-def _oracle() -> Any:
-    """The scalar evaluator of the tests: an interpreter of single threads that shares nothing with the simulator."""
-    return tests_module("sim", "scalar_evaluator")
-
-
-def _programs() -> dict[str, Any]:
-    """CUDA programs of the tests, small and of every kind."""
-    programs: dict[str, Any] = tests_module("sim", "source_programs").PROGRAMS
-    return programs
 
 
 def _value(draw: random.Random, name: str, bits: int) -> int:
@@ -75,14 +67,14 @@ def _value(draw: random.Random, name: str, bits: int) -> int:
 
 def texts() -> list[str]:
     """PTX that a compiler made, small and of every kind."""
-    return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in _programs().values()]
+    return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in PROGRAMS.values()]
 
 
 def parser_round(seed: int, sources: Sequence[str]) -> tuple[str, str]:
     """Damage a text and launch it: (outcome, the untyped exception if one escaped)."""
     draw = random.Random(f"parser {seed}")
     which = draw.randrange(len(sources))
-    program = list(_programs().values())[which]
+    program = list(PROGRAMS.values())[which]
     text = sources[which]
     for _ in range(draw.choice([1, 1, 2, 5])):
         text = _damaged(draw, text, sources)
@@ -148,7 +140,8 @@ def fuzz(seconds: float, seed: int, only: str = "", *, rounds: int | None = None
                 try:
                     wrong = program_round(this)
                 except Exception as error:
-                    wrong = f"{type(error).__name__}: {error}\n{_oracle().render(_oracle().random_program(this))}"
+                    text = scalar_evaluator.render(scalar_evaluator.random_program(this))
+                    wrong = f"{type(error).__name__}: {error}\n{text}"
                 done["programs"] += 1
                 if wrong:
                     failures.append({"kind": "program", "seed": this, "what": wrong})
@@ -161,13 +154,7 @@ def fuzz(seconds: float, seed: int, only: str = "", *, rounds: int | None = None
 
 
 def run(seconds: float, seed: int, only: str, say: Say) -> CampaignResult:
-    """Fuzz for a while; ``only`` is ``programs``, ``parser`` or empty for both.
-
-    Raises
-    ------
-    UserError
-        Without a checkout of the repository.
-    """
+    """Fuzz for a while; ``only`` is ``programs``, ``parser`` or empty for both."""
     content = fuzz(seconds, seed, only)
     for failure in content["failures"][:5]:
         say(f"{failure['kind']}, seed {failure['seed']}: {failure['what'][:3000]}\n")

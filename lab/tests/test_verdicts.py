@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lab import verdicts
+from lab.__main__ import main
 from sdpalab import cli
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.campaigns import verdicts
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, judge_candidate
 from sdpalab.judge.cases import quick_cases
@@ -24,7 +25,7 @@ def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
     specs = quick_cases([Problem(1, 1, 33, 64)])[:3]
     monkeypatch.setattr(verdicts, "full_cases", lambda: specs)
     out = tmp_path / "verdicts.json"
-    assert cli.main(["campaign", "verdicts", "wmma", "flash", "--out", str(out)]) == 0
+    assert main(["verdicts", "wmma", "flash", "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     assert (record["campaign"], record["level"]) == ("verdicts", "full")
     assert [each["kernel"] for each in record["verdicts"]] == ["wmma", "flash"]
@@ -47,7 +48,7 @@ def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytes
         verdicts, "judge_by_jobs", lambda _, name, specs, **more: judge_candidate(broken.candidate, specs, **more)
     )
     out = tmp_path / "verdicts.json"
-    assert cli.main(["campaign", "verdicts", "wmma", "--out", str(out)]) == 1
+    assert main(["verdicts", "wmma", "--out", str(out)]) == 1
     (each,) = json.loads(out.read_text())["verdicts"]
     assert (each["status"], each["statuses"]) == ("INCORRECT", {"INCORRECT": 1})
     assert "limit" in each["reason"]
@@ -58,7 +59,7 @@ def test_a_kernel_that_there_is_not_is_named_before_anything_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "verdicts.json"
-    assert cli.main(["campaign", "verdicts", "wnma", "--out", str(out)]) == 2
+    assert main(["verdicts", "wnma", "--out", str(out)]) == 2
     assert "did you mean 'wmma'" in capsys.readouterr().err
     assert not out.exists()
 

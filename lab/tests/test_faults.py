@@ -1,4 +1,4 @@
-"""A sample of the fault campaign (``sdpalab campaign faults``), and what the committed record of it says."""
+"""A sample of the fault campaign (``python -m lab faults``), and what the committed record of it says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.campaigns import faults
+from lab import ROOT, faults
 
-ROOT = Path(__file__).resolve().parents[4]
 RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("faults-*.json"))
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab import cli
-from sdpalab.campaigns import ladder
+from lab import ROOT, ladder
+from lab.__main__ import main
 from sdpalab.problem import Problem
 
-ROOT = Path(__file__).resolve().parents[4]
 PROBLEM = Problem(1, 1, 64, 64)
 
 
@@ -22,7 +21,7 @@ def small_mission(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_record_has_what_each_kernel_uses_counts_and_could_cost(tmp_path: Path) -> None:
     out = tmp_path / "ladder.json"
-    assert cli.main(["campaign", "ladder", "wmma", "cublas", "--out", str(out)]) == 0
+    assert main(["ladder", "wmma", "cublas", "--out", str(out)]) == 0
     text = out.read_text()
     record = json.loads(text)
     assert str(ROOT) not in text
@@ -42,7 +41,7 @@ def test_a_record_has_what_each_kernel_uses_counts_and_could_cost(tmp_path: Path
 
 
 def test_a_record_of_some_kernels_does_not_take_the_ladders_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["campaign", "ladder", "wmma"]) == 2
+    assert main(["ladder", "wmma"]) == 2
     assert "say where it goes with --out FILE" in capsys.readouterr().err
-    assert cli.main(["campaign", "ladder", "wnma", "--out", "x.json"]) == 2
+    assert main(["ladder", "wnma", "--out", "x.json"]) == 2
     assert "did you mean 'wmma'" in capsys.readouterr().err

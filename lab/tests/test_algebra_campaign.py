@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
+from lab import ROOT
+from lab.algebra_bugs import SAME_CODE, bug_entry, excluded, quick_problems
+from lab.float_mutants import float_sites, probes, reaches_only
 from sdpalab.bugs.catalogue import BUGS
-from sdpalab.campaigns.algebra_bugs import SAME_CODE, bug_entry, excluded, quick_problems
-from sdpalab.campaigns.float_mutants import float_sites, probes, reaches_only
 from sdpalab.kernels.registry import KERNELS
 from warpsan.ptx.parser import parse
 
-RECORDS = Path(__file__).parents[4] / "evidence" / "campaigns"
+RECORDS = ROOT / "evidence" / "campaigns"
 BODY = """.version 8.0
 .target sm_89
 .address_size 64
@@ -66,7 +66,7 @@ def test_what_reaches_only_a_comparison() -> None:
 
 def test_the_record_is_of_every_shipped_kernel_and_bug() -> None:
     paths = sorted(RECORDS.glob("algebra-*.json"))
-    assert paths, "run: sdpalab campaign algebra"
+    assert paths, "run: python -m lab algebra"
     record = json.loads(paths[-1].read_text())
     assert {kernel["kernel"]: kernel["outcome"] for kernel in record["kernels"]} == dict.fromkeys(KERNELS, "equal")
     for kernel in record["kernels"]:
@@ -77,7 +77,7 @@ def test_the_record_is_of_every_shipped_kernel_and_bug() -> None:
     planted = {bug.id for bug in BUGS.values() if bug.in_source}
     wanted = {name for name in planted if name in outcomes or not excluded(BUGS[name])}
     asked = planted & set(outcomes)
-    assert len(asked) > 0.9 * max(len(wanted), len(outcomes)), "the record is too old: sdpalab campaign algebra"
+    assert len(asked) > 0.9 * max(len(wanted), len(outcomes)), "the record is too old: python -m lab algebra"
     for name in sorted(asked):
         outcome = outcomes[name]
         missed = outcome in ("equal", "not algebraic", "not run", "left out")

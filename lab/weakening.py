@@ -1,17 +1,28 @@
-"""Memory orders, scopes and fences that are weaker by one step, for mutants of :mod:`~sdpalab.campaigns.deletion`.
+"""The campaign ``weakening``: as ``deletion``, with mutants whose memory order, scope or fence is weaker by one step.
 
 A step is the next narrower scope, or the next weaker order; ``.acq_rel`` has two, without the release or the acquire.
-Instructions that write no order have one by default: ``mbarrier.arrive`` and ``barrier.cluster.arrive`` release, waits
-for mbarriers acquire, atomic operations are relaxed with the scope of the GPU.
+Instructions without a written order have a default one: ``mbarrier.arrive`` and ``barrier.cluster.arrive`` release,
+waits for mbarriers acquire, atomic operations are relaxed with the scope of the GPU.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
-from warpsan.ptx import Instruction
+from lab.deletion import REASONS, SUBJECTS
+from sdpalab.campaigns import deletion
+from sdpalab.campaigns.campaign import CampaignResult, Say
+from sdpalab.campaigns.deletion_sites import Site
+from sdpalab.errors import UserError
+from warpsan.ptx import Instruction, parse
+from warpsan.report import source_of
 
-__all__ = ["weaker", "with_text"]
+__all__ = ["run", "weakened", "weaker", "with_text"]
 
 _SCOPES = {"sys": "gpu", "gpu": "cluster", "cluster": "cta", "gl": "cta"}
 """The next narrower scope; ``gl`` is that of ``membar``."""
@@ -95,3 +106,44 @@ def with_text(ptx: str, instruction: Instruction, text: str) -> str:
     assert after != before, f"{instruction.text} is not on line {instruction.line}"
     lines[instruction.line - 1] = after
     return "\n".join(lines)
+
+
+def weakened(ptx: str, entry: str, folders: Sequence[Path]) -> Iterator[tuple[Site, str]]:
+    """The mutants of an entry, each with one instruction that is weaker by one step."""
+    module = parse(ptx)
+    for instruction in module.entries[entry].instructions:
+        for text in weaker(instruction):
+            source = source_of(module, instruction)
+            site = Site(instruction.text, instruction.line, source, deletion.source_text(source, folders), text)
+            yield site, with_text(ptx, instruction, text)
+
+
+def run(names: Sequence[str], say: Say, workers: int | None = None) -> CampaignResult:
+    """Weaken the named kernels, by default :data:`lab.deletion.SUBJECTS`, each code in a process of its own.
+
+    Parameters
+    ----------
+    names : sequence of str
+    say : callable
+    workers : int, optional
+        Number of processes. Default: one for each CPU.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, or one is not clean itself.
+    """
+    if files := [name for name in names if name.endswith(".ptx")]:
+        raise UserError(f"{files[0]}: the campaign weakening is for kernels; deletion also takes a FILE.ptx")
+    codes = [(name, number) for name in names or SUBJECTS for number, _ in enumerate(deletion.targets([name], say))]
+    say(deletion.HEAD)
+    records: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for record in pool.map(_record, codes):
+            deletion.say_record(say, record)
+            records.append(record)
+    return deletion.result_of(records, REASONS)
+
+
+def _record(code: tuple[str, int]) -> dict[str, Any]:
+    return deletion.target_record(*code, REASONS, weakened)
