@@ -1,13 +1,13 @@
-"""Golden vectors: launches of the simulator's tests, with what a GPU made of the same bytes.
+"""Golden vectors: launches of the simulator's tests, with a GPU's results for the same bytes.
 
-A file ``golden.jsonl`` of ``evidence/<gpu>`` has one JSON object a line: first a header (which GPU, which driver, who
-assembled the PTX), then a record for each launch. A record holds the whole launch and its outputs where they are small,
-and their digests in any case. ``equal`` says whether the simulator agreed bit for bit; where it did not, ``worst_ulp``
-says by how much, if the PTX's stores are of one float type. ``error`` is why there is no result from the GPU.
+A file ``golden.jsonl`` of ``evidence/<gpu>`` has one JSON object per line: a header (GPU, driver, assembler of the
+PTX), then a record per launch. A record holds the whole launch and its outputs if they are small, and always their
+digests. ``equal`` is whether the simulator agrees bit for bit; otherwise ``worst_ulp`` is the maximum distance, if the
+PTX stores only one float type. ``error`` is the reason for a missing result of the GPU.
 
-A GPU may give other bits than the simulator only where an instruction is not exact: the approximations, of which the
-PTX manual states a greatest error, and products on tensor cores, whose sums it leaves to the hardware. All other
-launches agree bit for bit (:func:`allowed`).
+A GPU may return other bits than the simulator only for inexact instructions: approximations, with a maximum error in
+the PTX manual, and products on tensor cores, whose sums depend on the hardware. All other launches agree bit for bit
+(:func:`allowed`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warpsan.ptx.types import TYPES, PtxType
 __all__ = ["SMALL", "Job", "allowed", "compare", "make_record", "read_golden", "read_records", "stored_float"]
 
 SMALL = 3072
-"""Bytes of a record's PTX, inputs and outputs together, compressed; larger ones are kept as digests only."""
+"""Maximum bytes of a record's PTX, inputs and outputs, compressed; larger ones are kept as digests only."""
 
 _FLOATS = {name: TYPES[name] for name in ("f16", "bf16", "f32", "f64")}
 
@@ -41,7 +41,9 @@ _FLOATS = {name: TYPES[name] for name in ("f16", "bf16", "f32", "f64")}
 _APPROXIMATE = re.compile(r"(ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh)\.approx|div\.(approx|full)")
 _TENSOR = re.compile(r"(wgmma\.mma_async|wmma\.mma|mma)\.")
 _MOST_ULP = {"f32": 64, "f16": 2, "bf16": 2}
-"""Of a result behind approximations: they err by 1 or 2 ulp of f32 each (PTX ISA, "Floating Point Instructions")."""
+"""Maximum ULP error of a result after approximations, which err by 1 or 2 ulp of f32 each (PTX ISA, "Floating Point
+Instructions").
+"""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ class Job:
     grid, block, cluster : (int, int, int)
     dynamic_smem : int
     arrays : tuple of ndarray
-        The buffers before the launch, each once.
+        Distinct buffers before the launch.
     args : tuple of dict
-        One for each parameter: ``{"value": 3}``, ``{"bytes": hex}``, ``{"array": index}``, or a tensor map's keyword
+        One per parameter: ``{"value": 3}``, ``{"bytes": hex}``, ``{"array": index}``, or a tensor map's keyword
         arguments beside its ``array``.
     """
 
@@ -71,7 +73,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Sha256 of all that the launch depends on."""
+        """Sha256 of all inputs of the launch."""
         parts = [self.ptx, json.dumps(self.geometry), json.dumps(self.args), json.dumps(_kinds(self.arrays))]
         sha = sha256()
         for part in [*(text.encode() for text in parts), *(array.tobytes() for array in self.arrays)]:
@@ -85,7 +87,7 @@ class Job:
         return {name: getattr(self, name) for name in names}
 
     def arguments(self) -> tuple[list[Any], list[np.ndarray]]:
-        """Fresh arguments for ``warpsan.launch``, and the arrays among them."""
+        """New arguments for ``warpsan.launch``, and the arrays among them."""
         arrays = [array.copy() for array in self.arrays]
         return [_argument(described, arrays) for described in self.args], arrays
 
@@ -103,7 +105,7 @@ def _argument(described: dict[str, Any], arrays: Sequence[np.ndarray]) -> Any:
 
 
 def stored_float(ptx: str, entry: str) -> PtxType | None:
-    """The float type of all stores to global memory, by their suffix or their register; None if there is not one."""
+    """Float type of all stores to global memory, by suffix or register; None if it is not unique."""
     code = parse(ptx).entries[entry]
     types: set[PtxType | None] = set()
     for instruction in code.instructions:
@@ -117,9 +119,9 @@ def stored_float(ptx: str, entry: str) -> PtxType | None:
 
 
 def compare(golden: Sequence[np.ndarray], simulated: Sequence[np.ndarray], kind: PtxType | None) -> dict[str, Any]:
-    """Whether two results agree bit for bit; if not, in how many bytes they differ, and by how many ULPs at most.
+    """Whether two results agree bit for bit; otherwise the number of differing bytes, and the maximum ULP distance.
 
-    ``worst_ulp`` is None where ``kind`` is None, or a NaN stands against a number.
+    ``worst_ulp`` is None if ``kind`` is None, or for a NaN against a number.
     """
     raws = [[array.reshape(-1).view(np.uint8) for array in arrays] for arrays in (golden, simulated)]
     different = sum(int((one != other).sum()) for one, other in zip(*raws, strict=True))
@@ -132,7 +134,7 @@ def compare(golden: Sequence[np.ndarray], simulated: Sequence[np.ndarray], kind:
 
 
 def _ulps(one: np.ndarray, other: np.ndarray, kind: PtxType | None) -> int | None:
-    """The greatest distance between two arrays' elements, counted in numbers of the type; two NaNs are at none."""
+    """Maximum distance of two arrays' elements, in numbers of the type; two NaNs have distance 0."""
     if kind is None or one.size % kind.bytes:
         return None
     floats = [raw.view(kind.dtype) for raw in (one, other)]
@@ -144,13 +146,13 @@ def _ulps(one: np.ndarray, other: np.ndarray, kind: PtxType | None) -> int | Non
 
 
 def _place(bits: np.ndarray) -> np.ndarray:
-    """The number of a float among all of its type, in order; both zeros are number 0."""
+    """Position of a float among all numbers of its type, in order; both zeros are number 0."""
     lowest = np.iinfo(bits.dtype).min
     return np.where(bits < 0, lowest - bits, bits)
 
 
 def allowed(record: dict[str, Any]) -> bool:
-    """Whether a record is of a launch that ran, and gave bits that its instructions may give."""
+    """Whether a record has a completed launch with bits that its instructions allow."""
     if record["error"]:
         return False
     if record["equal"]:
@@ -166,7 +168,7 @@ def allowed(record: dict[str, Any]) -> bool:
 def make_record(
     test: str, job: Job, simulated: Sequence[np.ndarray], golden: Sequence[np.ndarray] | None, error: str | None
 ) -> dict[str, Any]:
-    """The record of a launch that was repeated on a GPU: ``golden`` is what that made of the arrays, or None."""
+    """Record of a launch repeated on a GPU: ``golden`` has the GPU's final arrays, or None."""
     entry = parse(job.ptx).entries[job.entry]
     kind = stored_float(job.ptx, job.entry)
     record: dict[str, Any] = {
@@ -197,18 +199,18 @@ def make_record(
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """All lines of a file, the header first. A last line that a crash has cut off is left out."""
+    """All lines of a file, the header first, without an incomplete last line after a crash."""
     lines = path.read_text().splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def read_golden(path: Path) -> Iterator[tuple[dict[str, Any], Job, list[np.ndarray]]]:
-    """Each record of the file that holds its whole launch, the launch, and the arrays after it on the GPU.
+    """Each record with a whole launch, the launch, and the final arrays on the GPU.
 
     Raises
     ------
     ValueError
-        If what a record holds is not what its digests say.
+        If a record's content does not match its digests.
     """
     for record in read_records(path)[1:]:
         if "data" not in record:

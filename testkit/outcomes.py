@@ -1,4 +1,4 @@
-"""The outcome of a launch as JSON values, to be recorded (``recorded.py``)."""
+"""Outcomes of launches as JSON values, for records (``recorded.py``)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def digest(*arrays: Any) -> str:
 
 
 def alike(hazards: Iterable[Hazard]) -> list[str]:
-    """What hazards are, without what depends on the order of threads: addresses, counts, and who was first."""
+    """Hazards without data that depend on thread order: addresses, counts, and first threads."""
     return sorted(
         {f"{each.kind} at {each.pc}{f' with {each.other.pc}' if each.other else ''}: {each.advice}" for each in hazards}
     )
 
 
 def placed(hazards: Iterable[Hazard]) -> list[str]:
-    """Everything about hazards but how many lanes were there."""
+    """Hazards with all data except the number of lanes."""
     lines = []
     for each in hazards:
         other = f" with {each.other}" if each.other else ""
@@ -48,10 +48,10 @@ def placed(hazards: Iterable[Hazard]) -> list[str]:
 
 
 def described(report: Report, code: Entry, memory: Sequence[Any], *, wholly: bool) -> dict[str, Any]:
-    """The outcome of a launch: its hazards, or if there are none what it left in memory; what it counted and printed.
-    ``wholly``, both, and the threads that the hazards name.
+    """Outcome of a launch: its hazards, or without any the final memory; counters and output. ``wholly``: both, and the
+    threads of the hazards.
 
-    How often the threads turn in a polling loop depends on their order, and is left out.
+    The number of iterations of a polling loop depends on the thread order, and is omitted.
     """
     value: dict[str, Any] = {}
     if report.hazards:
@@ -70,16 +70,16 @@ def described(report: Report, code: Entry, memory: Sequence[Any], *, wholly: boo
 
 
 def counted(counters: Counters) -> dict[str, Any]:
-    """The counters of a launch: sums, and all of them in a digest."""
+    """Counters of a launch: sums, and a digest of all counts."""
     values = dataclasses.asdict(counters)
     for each in values["by_instruction"]:
-        del each["source"], each["frames"]  # they have paths of this machine
+        del each["source"], each["frames"]  # paths of this machine
     whole = {name: value for name, value in values.items() if isinstance(value, int)}
     return whole | {"all": sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]}
 
 
 def checking(check: Callable[[Any], None], execute: Callable[..., Any], *, wholly: bool) -> Callable[..., Any]:
-    """``warpsan.launch.execute``, which gives each outcome to ``check``."""
+    """``warpsan.launch.execute`` that passes each outcome to ``check``."""
 
     def checked(text: str, entry: str, grid: Any, block: Any, args: Any, arena: Arena, **options: Any) -> Any:
         try:
@@ -95,7 +95,7 @@ def checking(check: Callable[[Any], None], execute: Callable[..., Any], *, wholl
 
 
 def _memory(arena: Arena) -> list[Any]:
-    """The caller's arrays that a launch may have changed; of a device, all that lies in its memory."""
+    """The caller's arrays that a launch may have changed; for a device, all of its memory."""
     arrays = [array for array, _ in arena._arrays]
     if arena.memory is not None:
         arrays += [arena.memory[each.begin : each.end] for each in arena.extents]

@@ -1,14 +1,13 @@
-"""What launches came to, recorded: a test's outcomes are compared with those in ``recorded/`` beside its module.
+"""Recorded outcomes: launches of a test are compared with records in ``recorded/`` beside its module.
 
     def test_a_kernel(recorded):
         recorded.check(outcome)  # anything that JSON has
 
-``recorded.launches()`` checks every launch in its context so (``outcomes.py``), and the fixture ``recorded_launches``
-every launch of a test. ``recorded_wholly`` checks its memory and the
-threads that its hazards name, too, which depend on the order of threads that race. A file has the outcomes of one
-module, a line for each test. ``pytest --record FILE`` writes it anew: the outcomes of tests that ran, and of no test
-that is not there any more. Read the difference before it is committed. The first records are the outcomes of a second
-simulator, on NumPy, which was deleted.
+``recorded.launches()`` checks every launch in its context (``outcomes.py``), and the fixture ``recorded_launches``
+every launch of a test. ``recorded_wholly`` also checks memory and the threads of hazards, which depend on the order of
+racing threads. A file has the outcomes of one module, one line per test. ``pytest --record FILE`` rewrites it, with the
+outcomes of tests that ran, and without deleted tests. Review the difference before a commit. The first records are
+outcomes of a second simulator, on NumPy, which was deleted.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ import pytest
 __all__ = ["COLLECTED", "Module", "Recorded", "module_records", "recorded", "recorded_launches", "recorded_wholly"]
 
 COLLECTED = pytest.StashKey[set[str]]()
-"""The ids of all tests that were collected, those that are deselected among them."""
+"""Ids of all collected tests, including deselected ones."""
 
 
 class Module:
-    """The records of one module's tests."""
+    """Records of one module's tests."""
 
     def __init__(self, path: Path, *, write: bool) -> None:
         self.path, self.write = path, write
         self.kept: dict[str, list[Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def close(self, collected: set[str] | None) -> None:
-        """Write what was recorded; of tests that were not ``collected``, if that is known, there is no record."""
+        """Write the records; tests that were not ``collected``, if known, lose theirs."""
         gone = set() if collected is None else self.kept.keys() - collected
         if not self.write:
             assert not gone, f"no test asks for these records of {self.path.name}: {sorted(gone)}; pytest --record"
@@ -50,7 +49,7 @@ class Module:
 
 
 class Recorded:
-    """The outcomes of one test, in their order."""
+    """Outcomes of one test, in order."""
 
     def __init__(self, module: Module, test: str) -> None:
         self._module, self._test = module, test
@@ -74,8 +73,8 @@ class Recorded:
 
     @contextmanager
     def launches(self, *, wholly: bool = False) -> Iterator[None]:
-        """Each launch in this context is an outcome (``outcomes.described``)."""
-        from outcomes import checking  # it imports the lab, for which conftest.py sets up the environment
+        """Check each launch in this context as an outcome (``outcomes.described``)."""
+        from outcomes import checking  # imports the packages, after conftest.py has set up the environment
 
         with pytest.MonkeyPatch.context() as patch:
             for name in ("launch", "device"):
@@ -84,7 +83,7 @@ class Recorded:
             yield
 
     def close(self) -> None:
-        """The test is over, and has passed."""
+        """End of a passed test: all records must have been compared."""
         if self._module.write:
             self._module.kept[self._test] = self._checked
         else:
@@ -94,7 +93,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def module_records(request: pytest.FixtureRequest) -> Iterator[Module]:
-    """The records of the module's tests."""
+    """Records of the module's tests."""
     config = request.config
     path = request.path.parent / "recorded" / f"{request.path.stem}.json"
     module = Module(path, write=config.getoption("--record"))
@@ -109,7 +108,7 @@ def _name(test: str) -> str:
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest, module_records: Module) -> Iterator[Recorded]:
-    """Compares what a test gives it with what is recorded for the test."""
+    """Compares outcomes of a test with its records."""
     outcomes, failed = Recorded(module_records, _name(request.node.nodeid)), request.session.testsfailed
     yield outcomes
     if request.session.testsfailed == failed:
@@ -118,13 +117,13 @@ def recorded(request: pytest.FixtureRequest, module_records: Module) -> Iterator
 
 @pytest.fixture
 def recorded_launches(recorded: Recorded) -> Iterator[None]:
-    """Every launch of the test is compared with its record."""
+    """Compares every launch of the test with its record."""
     with recorded.launches():
         yield
 
 
 @pytest.fixture
 def recorded_wholly(recorded: Recorded) -> Iterator[None]:
-    """The same, with what depends on the order of threads that race."""
+    """As ``recorded_launches``, with results that depend on the order of racing threads."""
     with recorded.launches(wholly=True):
         yield

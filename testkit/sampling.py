@@ -1,9 +1,9 @@
-"""Which cases of a parametrised test the fast suite runs: ``@pytest.mark.sample`` and ``@pytest.mark.sample(MOST)``.
+"""Cases of a parametrised test in the fast suite: ``@pytest.mark.sample`` and ``@pytest.mark.sample(MOST)``.
 
-A test over several parameters has a case for each combination. Its sample has each value of each parameter at least
-once (the each-choice criterion of Ammann and Offutt, "Introduction to Software Testing", 4.2), taken greedily: 10
-kernels and 17 shapes are 17 cases, and not 170. ``MOST`` is a limit on their number, for a long list of one parameter.
-With ``first=True`` it has the cases that are listed first, where these share the builds of other tests.
+A test over several parameters has a case per combination. Its sample has each value of each parameter at least once
+(the each-choice criterion of Ammann and Offutt, "Introduction to Software Testing", 4.2), chosen greedily: 10 kernels
+and 17 shapes are 17 cases instead of 170. ``MOST`` limits the number of cases, for a long list of one parameter. With
+``first=True`` the sample has the first cases of the list, for tests that share builds with other tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["beyond_the_sample"]
 
 
 def beyond_the_sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """The cases of tests that are marked ``sample`` which are not in the sample."""
+    """Cases of tests marked ``sample`` that are not in the sample."""
     tests: dict[str, list[Any]] = {}
     for item in items:
         if item.get_closest_marker("sample") and hasattr(item, "callspec"):
@@ -32,8 +32,8 @@ def beyond_the_sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 def _sample(cases: list[Any]) -> set[pytest.Item]:
     marker = cases[0].get_closest_marker("sample")
     most = marker.args[0] if marker.args else len(cases)
-    # Among cases that add as many values, a digest of the parameters chooses: the same in each test that has them, so
-    # that tests share their builds.
+    # Among cases that add equally many values, a digest of the parameters decides: equal in all tests with these
+    # parameters, so that tests share builds.
     left = list(cases)
     if not marker.kwargs.get("first"):
         left.sort(key=lambda case: sha256(case.callspec.id.encode()).digest())
@@ -49,16 +49,16 @@ def _sample(cases: list[Any]) -> set[pytest.Item]:
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
-"""How many tests are deselected here, by reason."""
+"""Number of deselected tests, by reason."""
 
 
 def is_full(config: pytest.Config) -> bool:
-    """Whether the slow tests run, too."""
+    """Whether slow tests run."""
     return bool(config.getoption("--full") or config.getoption("--replay-on-gpu"))
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item], reason: str) -> None:
-    """Deselect tests, with a line in the summary that says why."""
+    """Deselect tests, with the reason in a line of the summary."""
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]

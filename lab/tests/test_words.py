@@ -1,4 +1,4 @@
-"""Words that real GPUs computed, as MATLAB-tensor-core publishes them: the simulator has the same.
+"""Words computed by real GPUs, published with MATLAB-tensor-core: the simulator computes the same.
 
 The sample (``published_words.py``) has eight sums of each GPU and format; ``python -m lab words`` compares all of
 them.
@@ -54,7 +54,7 @@ def test_the_simulator_computes_what_the_gpu_did(gpu):
 
 @needs_sample
 def test_the_words_tell_architectures_apart():
-    """Those of an A100 are not those of a V100 or an H100's, on the same inputs: the sample can fail."""
+    """A V100 and an H100 differ from an A100 on the same inputs: the sample can fail."""
     a100 = next(words for words in SAMPLE if (words.gpu, words.kind, words.result) == ("A100", "f16", "f32"))
     h100 = next(words for words in SAMPLE if (words.gpu, words.kind, words.result) == ("H100", "f16", "f32"))
     assert (computed(replace(h100, gpu="A100"), "mma") != h100.d).any()
@@ -70,7 +70,7 @@ def test_every_form_that_counts_as_exact_on_words_is_in_the_sample():
 
 
 def write_checkout(folder, words):
-    """A set as the authors' files have it."""
+    """A set in the authors' file format."""
     root = folder / "model_validation" / words.gpu / "fp16"
     root.mkdir(parents=True)
     for name, array in (("a", words.a), ("b", words.b)):

@@ -1,4 +1,4 @@
-"""What warpsan's tests share: the modules of helpers beside them, and the command line as a process."""
+"""Common setup of warpsan's tests: the helper modules beside them, and the command line as a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def warpsan_cli() -> Runner:
-    """Run ``warpsan ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run."""
+    """Run ``warpsan ARGUMENTS`` in a new process; ``cwd``, ``env`` and ``timeout`` as in subprocess.run."""
 
     def run(
         *arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300

@@ -1,4 +1,4 @@
-"""A process for tests: loads machine code where the next free page of memory is gigabytes from the one before."""
+"""Test process: loads machine code while free pages of memory are gigabytes apart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def reserved(size: int) -> int:
-    """The address of memory that nobody may touch, and that takes none."""
+    """Address of reserved memory without access rights or pages."""
     return int(libc.mmap(None, size, 0, _PRIVATE_ANONYMOUS_UNRESERVED, -1, 0))
 
 
 def plus_constant() -> bytes:
-    """The object of a function that adds a number, which is kept among the object's constants."""
+    """Object file of a function that adds a number stored among the object's constants."""
     module = ir.Module("plus_constant")
     function = ir.Function(module, ir.FunctionType(ir.DoubleType(), [ir.DoubleType()]), "plus_constant")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -39,9 +39,9 @@ def main() -> None:
     """Print 4.25, or die."""
     code = plus_constant()
     library = Library(*target_name(), root=Path(sys.argv[1]))
-    for _ in range(5000):  # all holes of a page that there are
+    for _ in range(5000):  # all one-page holes
         reserved(PAGE)
-    for _ in range(40):  # and the greater ones; not a multiple of 2 MiB, which would be aligned
+    for _ in range(40):  # larger holes; not a multiple of 2 MiB, which would be aligned
         reserved((3 << 30) + PAGE)
     hole = reserved(PAGE)
     reserved((5 << 30) + PAGE)

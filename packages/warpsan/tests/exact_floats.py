@@ -1,4 +1,4 @@
-"""Floating-point arithmetic in exact fractions, one value at a time: what the simulator's results are checked against.
+"""Floating-point arithmetic in exact fractions, one value at a time: reference for the simulator's results.
 
 A number is (negative, magnitude) with a Fraction or infinity as magnitude; NaN is None.
 """
@@ -19,7 +19,7 @@ FORMATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52), "tf3
 """Exponent and mantissa bits."""
 
 CANONICAL_NANS = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0xFFF8 << 48}
-"""What arithmetic on a GPU gives (CUDA's math_constants.h, cuda_fp16.h, cuda_bf16.h)."""
+"""NaN results of GPU arithmetic (CUDA's math_constants.h, cuda_fp16.h, cuda_bf16.h)."""
 
 
 def width(name: str) -> int:
@@ -28,7 +28,7 @@ def width(name: str) -> int:
 
 
 def decode(bits: int, name: str) -> Number:
-    """The number that a bit pattern stands for."""
+    """The number of a bit pattern."""
     exponent_bits, mantissa_bits = FORMATS[name]
     negative = bool(bits >> exponent_bits + mantissa_bits & 1)
     exponent, mantissa = bits >> mantissa_bits & (1 << exponent_bits) - 1, bits & (1 << mantissa_bits) - 1
@@ -65,7 +65,7 @@ def encode(number: Number, name: str, rounding: str = "rn") -> int | None:
 
 
 def round_integer(negative: bool, magnitude: Fraction, rounding: str) -> int:
-    """A magnitude rounded to an integer, in the direction that its sign gives ``rm`` and ``rp``."""
+    """Round a magnitude to an integer, in the direction of its sign for ``rm`` and ``rp``."""
     whole = magnitude.numerator // magnitude.denominator
     rest = magnitude - whole
     up = {

@@ -1,8 +1,7 @@
-"""Pairs of small CUDA kernels: one right, and one with a bug of registers, barriers or atomics, by an edit of a line.
+"""Pairs of small CUDA kernels: a correct one, and one with a bug of registers, barriers or atomics by a one-line edit.
 
-All are ``entry(const unsigned* in, unsigned* out, int n)``. They compute no attention, so there is nothing that the
-judge could reject, and they are no entries of the catalogue (``sdpalab.bugs``): each is there for one check of the
-simulator.
+All are ``entry(const unsigned* in, unsigned* out, int n)``. They compute no attention, so the judge cannot reject them,
+and they are not in the catalogue (``sdpalab.bugs``): each tests one check of the simulator.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ __device__ __forceinline__ void arrive(int name, int count) {
 
 @dataclass(frozen=True)
 class Pair:
-    """A right kernel, and the edit that breaks it.
+    """A correct kernel, and the edit that breaks it.
 
     Attributes
     ----------
     name : str
     body : str
-        The right kernel's body; ``t`` is the thread.
+        Body of the correct kernel; ``t`` is the thread.
     edit : (str, str)
-        What stands in it once, and what to put in its place.
+        Text that occurs once, and its replacement.
     kind : str
-        The hazard that the broken one must lead to.
+        Expected hazard of the broken kernel.
     says : str
-        What its message must hold.
+        Expected part of its message.
     shows : tuple of str
-        The schedules in which it must.
+        Schedules that show the hazard.
     threads : int
     arch : str
     bounds : str
@@ -59,7 +58,7 @@ class Pair:
     bounds: str = ""
 
     def source(self, *, broken: bool) -> str:
-        """CUDA source of one of the two."""
+        """CUDA source of the correct or broken kernel."""
         body = replace_once(self.body, self.edit, where=self.name) if broken else self.body
         return (
             f'{_HEAD}extern "C" __global__ void {self.bounds} entry(const unsigned* in, unsigned* out, int n) {{\n'
@@ -77,7 +76,7 @@ _MMA = """    unsigned a[4], b[2];
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
     for (int i = 0; i < 4; ++i) out[t] = __float_as_uint(acc[i]);"""
 
-# Two warps fill, two take; a round trip of barriers 1 and 2.
+# Two warps produce, two consume; a round trip over barriers 1 and 2.
 _PIPE = """    __shared__ unsigned slot[64];
     if (t < 64) {
         for (int i = 0; i < 3; ++i) {
@@ -194,7 +193,7 @@ PAIRS: tuple[Pair, ...] = (
         ("sync(1, 64)", "sync(0, 64)"),
         "barrier",
         "in the same phase",
-        shows=("reverse",),  # the half alone completes its phase when it goes first
+        shows=("reverse",),  # half of the threads complete their phase alone if they run first
     ),
     Pair(
         "more threads than the count",
@@ -202,7 +201,7 @@ PAIRS: tuple[Pair, ...] = (
         ("sync(1, 128)", "sync(1, 64)"),
         "barrier",
         "128 threads are at barrier 1, which is given 64",
-        shows=("lockstep",),  # one after the other, two pairs of warps complete a phase each
+        shows=("lockstep",),  # in sequence, two pairs of warps complete a phase each
     ),
     Pair(
         "a barrier in both branches of a warp",

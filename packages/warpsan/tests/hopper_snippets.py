@@ -1,4 +1,4 @@
-"""What the tests of Hopper's memory side share: a kernel around a body, and the kinds of what was found in it."""
+"""Helpers for tests of Hopper's memory operations: a kernel around a body, and the hazard kinds of a launch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MODES = [("late", schedule) for schedule in ("lockstep", "forward", "reverse", "
 """Asynchronous operations as late as possible in every schedule, and as early as possible."""
 
 CTA_WAIT = "W{0}: mbarrier.try_wait.parity.shared::cta.b64 %p2, [{1}], {2};\n@!%p2 bra W{0};\n"
-"""A loop that waits: a number for its label, the mbarrier, the parity."""
+"""A waiting loop: label number, mbarrier, parity."""
 
 
 def kernel(body: str, params: str = ".param .u64 p") -> str:
     """PTX of an entry ``k``: %r0 is the thread, %p1 true for thread 0, %r1 a buffer of 16 KiB, %r2 four mbarriers.
 
-    %rd1 is the address of the first parameter if that is a pointer ``p``, %rd2 that of this thread's word in it.
+    %rd1 is the address of the first parameter if it is a pointer ``p``, %rd2 the address of this thread's word in it.
     """
     load = "ld.param.u64 %rd1, [p]; mul.wide.u32 %rd2, %r0, 4; add.u64 %rd2, %rd1, %rd2;\n" if "u64 p" in params else ""
     return (
@@ -32,6 +32,6 @@ def kernel(body: str, params: str = ".param .u64 p") -> str:
 def kinds(
     body: str, args: Sequence[Any], *, params: str = ".param .u64 p", grid: Any = 1, block: int = 64, **options: Any
 ) -> list[str]:
-    """The kinds of hazards of a launch, each once and sorted."""
+    """Distinct hazard kinds of a launch, sorted."""
     report = warpsan.launch(kernel(body, params), "k", grid, block, args, **options)
     return sorted({hazard.kind for hazard in report.hazards})

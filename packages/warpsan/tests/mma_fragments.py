@@ -70,9 +70,10 @@ SUBNORMALS = [
     ("e4m3", "e5m2", 1, 2.0**-16, "f32", 9 * 2.0**-28, 0x37804000),
     ("e5m2", "e5m2", 2.0**-16, 1, "f32", 9 * 2.0**-28, 0x37804000),
 ]
-"""Kinds and factors of one product, the sum's type, C, and the bits of the sum where the tensor core takes 8-bit
-factors itself and keeps 13 bits behind the point.
+"""Kinds and factors of one product, type of the sum, C, and bits of the sum, for tensor cores that multiply 8-bit
+factors directly and keep 13 fraction bits.
 
 A product's exponent is the sum of its factors', in which a subnormal of e4m3 counts as -6 and one of e5m2 as -14. The
-bits are worked out by hand: in the first row the product's exponent is -6 and the last digit is 2**-19, so that C is
-lost, although the product itself is 2**-9."""
+bits are computed by hand: in the first row the product's exponent is -6 and the last digit is 2**-19, so C is lost,
+although the product itself is 2**-9.
+"""

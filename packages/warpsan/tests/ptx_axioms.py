@@ -1,9 +1,9 @@
-"""The axioms of PTX's memory model on tiny programs: every outcome that they allow, by enumeration.
+"""The axioms of PTX's memory model for small programs: enumeration of all allowed outcomes.
 
-Written from PTX ISA, "Memory Consistency Model", sections "Morally strong operations" to "Axioms", and from nothing
-else: it shares no code with the simulator. All accesses are of 4 bytes, in the generic proxy, so that overlaps are
-complete and proxies preserve causality. An execution is a choice of a write for each read, of an order of the writes to
-each place, and of an order of the fences ``fence.sc``; it is allowed if no axiom is broken.
+Written only from PTX ISA, "Memory Consistency Model", sections "Morally strong operations" to "Axioms", without code of
+the simulator. All accesses are 4 bytes wide, in the generic proxy, so that overlaps are complete and proxies preserve
+causality. An execution chooses a write for each read, an order of the writes to each location, and an order of the
+``fence.sc`` fences; it is allowed if it violates no axiom.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEVELS = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 PLACES = "xyz"
 
 Outcome = tuple[tuple[int, ...], tuple[int, ...]]
-"""What the reads return, in the order of the program text, and what the places hold at the end."""
+"""Results of the reads in program order, and final contents of the locations."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ def joined(first: Pairs, second: Pairs) -> Pairs:
 
 
 class Axioms:
-    """The executions of a program.
+    """Executions of a program.
 
     Parameters
     ----------
     threads : sequence of sequence of str
-        The operations of each thread (:func:`event`).
+        Operations of each thread (:func:`event`).
     blocks, clusters : sequence of int
-        Of each thread.
+        Block and cluster of each thread.
     """
 
     def __init__(self, threads: Sequence[Sequence[str]], blocks: Sequence[int], clusters: Sequence[int]) -> None:
@@ -115,7 +115,7 @@ class Axioms:
         self.same = {(a.number, b.number) for a, b in pairs if a.place and a.place == b.place}
         self.strong = {(a.number, b.number) for a, b in pairs if self._morally_strong(a, b)}
         self.reach = {(a.number, b.number) for a, b in pairs if self._in_scope(a, b)}
-        """Pairs of operations whose scopes include each other's threads, whether on one place or not."""
+        """Pairs of operations whose scopes include each other's threads, also at different locations."""
         self.barriers = self._barriers()
         self.released, self.acquired = self._patterns()
         self.kept = {(a, b) for a, b in self.po if not self._may_pass(a, b)}
@@ -134,7 +134,7 @@ class Axioms:
         return self._in_scope(a, b) and (a.place == b.place or not (a.place and b.place))
 
     def _barriers(self) -> Pairs:
-        """The k-th barriers of the threads of a block synchronise with each other."""
+        """The k-th barriers of all threads of a block synchronize with each other."""
         number: dict[int, tuple[int, int]] = {}
         counts: dict[int, int] = {}
         for each in self.events:
@@ -163,7 +163,7 @@ class Axioms:
         return released, acquired
 
     def _may_pass(self, a: int, b: int) -> bool:
-        """Whether a load may be late behind another access, as the simulator has it (this is no axiom)."""
+        """Whether the simulator allows a load to complete after another access (not an axiom)."""
         if a >= len(self.events) - len(self.places):
             return False
         first, second = self.events[a], self.events[b]
@@ -180,9 +180,10 @@ class Axioms:
     # ---- executions -------------------------------------------------------------------------------------------------
 
     def outcomes(self, *, late: str = "any") -> set[Outcome]:
-        """All allowed outcomes; with ``late="plain"`` of the executions that the simulator can make: their order may
-        differ from that of the program by late loads alone, coherence order is total, and each atomic operation comes
-        after what it has read in it."""
+        """All allowed outcomes. With ``late="plain"``: of executions that the simulator can make, whose order differs
+        from program order only by late loads, with a total coherence order, and with each atomic operation after the
+        write it reads.
+        """
         reads = [each for each in self.events if each.reads]
         fences = [each.number for each in self.events if each.kind == "fence" and each.order == "sc"]
         allowed: set[Outcome] = set()
@@ -200,7 +201,7 @@ class Axioms:
                 if late == "plain" and self._needs_foresight(rf, base):
                     continue
                 for final, co in self._coherence_orders(cause, total=late == "plain"):
-                    if late == "plain" and not co.isdisjoint(source.items()):  # updates come after what they read
+                    if late == "plain" and not co.isdisjoint(source.items()):  # updates come after the write they read
                         continue
                     if self._holds(rf, source, co, cause):
                         ends = tuple(values[final[place]][1] for place in self.places)
@@ -209,7 +210,7 @@ class Axioms:
         return allowed
 
     def _needs_foresight(self, rf: Pairs, base: Pairs) -> bool:
-        """Whether no order of execution has each write before what reads it, with late loads alone."""
+        """Whether no execution order with only late loads puts each write before its reads."""
         meets = {each.number for each in self.events if each.kind == "bar"}  # these come before each other
         pairs = rf | self.kept | (base - self.po)
         return cyclic({(a, b) for a, b in pairs if not {a, b} & meets})
@@ -218,7 +219,7 @@ class Axioms:
         return [each.number for each in self.events if each.writes and each.place == place and each.number != read]
 
     def _values(self, source: dict[int, int]) -> dict[int, tuple[int, int]] | None:
-        """(what it reads, what it writes) of each event; None if a value comes out of thin air."""
+        """Values read and written by each event; None if a value comes out of thin air."""
         values = {each.number: (0, each.value) for each in self.events if each.writes and not each.reads}
         left = {each.number for each in self.events if each.reads}
         while left:
@@ -233,7 +234,7 @@ class Axioms:
         return values
 
     def _causality(self, rf: Pairs, order: Sequence[int]) -> tuple[Pairs, Pairs] | None:
-        """Base causality order, and causality order of operations on one place; None if Fence-SC contradicts it."""
+        """Base causality order, and causality order of operations on one location; None if Fence-SC contradicts it."""
         observed = {pair for pair in rf if pair in self.strong}
         updates = {each.number for each in self.events if each.updates}
         through = {(a, b) for a, b in observed if b in updates}
@@ -253,8 +254,7 @@ class Axioms:
         return base, cause
 
     def _coherence_orders(self, cause: Pairs, *, total: bool) -> Iterator[tuple[dict[str, int], Pairs]]:
-        """(the last write to each place, coherence order): total orders, of which only related pairs count, unless
-        ``total``."""
+        """Last write to each location, and coherence order: total, restricted to related pairs unless ``total``."""
         choices = []
         for place in self.places:
             writes = self._writes_to(place, -1)

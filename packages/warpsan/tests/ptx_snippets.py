@@ -1,4 +1,4 @@
-"""A kernel around a few instructions: values in, results out, one thread for each value.
+"""A kernel around a few instructions: inputs, results, one thread per value.
 
 (d,) = run("add.u32 %d, %a, %b;", {"d": "u32"}, a=("u32", values), b=("u32", values))
 """
@@ -17,30 +17,30 @@ from warpsan.ptx.types import TYPES, PtxType
 
 BLOCK = 64
 SENTINEL = 0xA5
-"""Byte in result registers before the snippet runs, and so in those of threads that skip it."""
+"""Initial byte of result registers, which threads that skip the snippet keep."""
 
 
 def run(
     body: str, results: dict[str, str], *, registers: str = "", target: str = "sm_90", **inputs: tuple[str, Any]
 ) -> tuple[np.ndarray, ...]:
-    """Run instructions over all values, and again with some threads of each warp branching around them.
+    """Run instructions over all values, twice: the second time some threads of each warp branch around them.
 
     Parameters
     ----------
     body : str
         Instructions. They read ``%name`` for each input and write ``%name`` for each result.
     results : dict
-        Type of each result by name; ``pred`` comes back as Booleans, packed types as (n, 2).
+        Type of each result by name; ``pred`` results are Booleans, packed types have shape (n, 2).
     registers : str
         Declarations of further registers.
     inputs : (type, values)
-        As many values each; integers are taken modulo the type's width, arrays of another type bit for bit.
+        Equal numbers of values; integers are taken modulo the type's width, arrays of another type bit for bit.
 
     Returns
     -------
     tuple of arrays
-        The results in the order of ``results``. That the second run agrees where the instructions ran, and that it left
-        all other threads' registers alone, is checked here.
+        Results in the order of ``results``. The function also checks that the second run agrees for threads that run
+        the body, and leaves all other threads' registers unchanged.
     """
     arrays = {name: _encoded(TYPES[type_name], values) for name, (type_name, values) in inputs.items()}
     count = len(next(iter(arrays.values())))
@@ -59,7 +59,7 @@ def kernel(
 ) -> str:
     """PTX of an entry ``snippet(count, diverge, inputs..., results...)`` around a body.
 
-    Threads beyond ``count`` exit first; where ``diverge`` is 3 and not 0, every fourth thread branches around the body.
+    Threads beyond ``count`` exit first; with ``diverge`` 3 instead of 0, every fourth thread branches around the body.
     """
     names = [*inputs, *results]
     loads, stores, declarations = [], [], []
@@ -78,7 +78,7 @@ def kernel(
         if type_.kind == "pred":
             stores += [f"selp.u32 %t, 1, 0, %{name};", "@!%skip st.global.u8 [%addr], %t;"]
         else:
-            # A thread that skips the body stores what it finds, unless another thread wrote to its register.
+            # A thread that skips the body stores its register, unless another thread wrote to it.
             loads += [*_address(name, type_), f"ld.global.b{type_.bits} %{name}, [%addr];"]
             stores.append(f"st.global.b{type_.bits} [%addr], %{name};")
     parameters = ",\n".join([".param .u32 count", ".param .u32 diverge", *(f".param .u64 p_{name}" for name in names)])
@@ -100,7 +100,7 @@ def kernel(
 
 
 def corners(bits: int) -> list[int]:
-    """Bit patterns at which integer instructions go wrong, and a few without a pattern."""
+    """Corner cases of integer instructions, and some irregular bit patterns."""
     top = 1 << bits - 1
     draw = random.Random(bits)
     patterns = [
@@ -129,7 +129,7 @@ def pairs(bits: int, other: int = 0) -> tuple[list[int], list[int]]:
 
 
 def triples(bits: int, count: int = 400) -> tuple[list[int], list[int], list[int]]:
-    """A fixed draw of triples of corners and random patterns, as three lists."""
+    """A fixed sample of triples of corners and random patterns, as three lists."""
     draw = random.Random(3 * bits)
     pool = corners(bits) + [draw.getrandbits(bits) for _ in range(40)]
     first, second, third = zip(*(draw.choices(pool, k=3) for _ in range(count)), strict=True)

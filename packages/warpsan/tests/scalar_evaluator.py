@@ -1,9 +1,8 @@
-"""Random PTX programs of integers and floats with branches and loops, and what one thread computes in them.
+"""Random PTX programs of integers and floats with branches and loops, and their evaluation for one thread.
 
-A program is a tree of statements. :func:`render` writes it as PTX, for the simulator; :func:`evaluate` runs it for one
-thread with Python integers and exact fractions, so that the two share neither parser, nor decoder, nor arithmetic.
-The semantics are read from the PTX manual, "Integer Arithmetic", "Logic and Shift", "Comparison and Selection",
-"Floating Point" and "cvt".
+A program is a tree of statements. :func:`render` writes it as PTX for the simulator; :func:`evaluate` runs it for one
+thread with Python integers and exact fractions. The two share no parser, decoder or arithmetic. The semantics follow
+the PTX manual, "Integer Arithmetic", "Logic and Shift", "Comparison and Selection", "Floating Point" and "cvt".
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from exact_floats import Number, add, decode, encode, mul, negated, round_intege
 __all__ = ["REGISTERS", "Program", "evaluate", "expected_bits", "random_program", "render"]
 
 REGISTERS = {"h": (16, 3), "r": (32, 6), "d": (64, 4), "s": (16, 2), "f": (32, 4), "g": (64, 3)}
-"""Classes of registers: bits and how many. h, r, d hold integers; s, f, g hold f16, f32 and f64."""
+"""Register classes: bits and count. h, r, d hold integers; s, f, g hold f16, f32 and f64."""
 _PREDICATES = 3
 _FLOATS = {"s": "f16", "f": "f32", "g": "f64"}
 _CLASS = {16: "h", 32: "r", 64: "d"}
@@ -28,7 +27,7 @@ _NAN = {"f16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
 
 @dataclass(frozen=True)
 class Op:
-    """One instruction: its text with ``{0}``, ``{1}``... for the operands, and what it computes from the sources."""
+    """One instruction: its text with ``{0}``, ``{1}``... for the operands, and its function of the sources."""
 
     text: str
     target: str
@@ -39,7 +38,7 @@ class Op:
 
 @dataclass(frozen=True)
 class If:
-    """``then`` where the predicate (negated or not) holds, ``otherwise`` elsewhere."""
+    """``then`` if the predicate (possibly negated) holds, ``otherwise`` if not."""
 
     predicate: str
     negated: bool
@@ -49,7 +48,7 @@ class If:
 
 @dataclass(frozen=True)
 class Loop:
-    """``body`` as often as the two low bits of a register say, plus one."""
+    """``body``, repeated by the two low bits of a register plus one."""
 
     count: str
     body: tuple[Statement, ...]
@@ -60,12 +59,12 @@ Statement = Op | If | Loop
 
 @dataclass(frozen=True)
 class Program:
-    """Statements, from the registers' first values to their last."""
+    """Statements, with initial and final register values."""
 
     body: tuple[Statement, ...]
 
 
-# ---- what one instruction computes -----------------------------------------------------------------------------------
+# ---- function of one instruction -------------------------------------------------------------------------------------
 
 
 def _signed(value: int, bits: int) -> int:
@@ -73,7 +72,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _integer_ops(draw: random.Random) -> tuple[str, str, tuple[str, ...], Callable[..., int]]:
-    """Text, target class, source classes ("p": predicate, "r": shift count) and meaning of an integer instruction."""
+    """Text, target class, source classes ("p": predicate, "r": shift count) and function of an integer instruction."""
     bits = draw.choice([16, 32, 32, 32, 64, 64])
     sign = draw.choice("us")
     own, mask = _CLASS[bits], (1 << bits) - 1
@@ -190,7 +189,7 @@ def _integer_ops(draw: random.Random) -> tuple[str, str, tuple[str, ...], Callab
 
 
 def _float_ops(draw: random.Random) -> tuple[str, str, tuple[str, ...], Callable[..., int]]:
-    """The same of a floating-point instruction. NaN is always the canonical one here."""
+    """As above, for a floating-point instruction. NaN is always the canonical one."""
     own = draw.choice("sffg")
     name, rounding = _FLOATS[own], draw.choice(["rn", "rz", "rm", "rp"])
     if own != "f":
@@ -258,7 +257,7 @@ def _float_ops(draw: random.Random) -> tuple[str, str, tuple[str, ...], Callable
 
 
 def _key(number: tuple[bool, Fraction]) -> tuple[Fraction | float, bool]:
-    """By value, and -0 before +0."""
+    """Sort key: by value, with -0 before +0."""
     return (-number[1] if number[0] else number[1]), not number[0]
 
 
@@ -310,7 +309,7 @@ def _pick(draw: random.Random, kind: str) -> str:
 
 
 def evaluate(program: Program, first: dict[str, int]) -> dict[str, int]:
-    """The registers after a program, from those before it; predicates begin as false."""
+    """Registers after a program, from the registers before it; predicates begin as false."""
     state = {**{f"p{k}": 0 for k in range(_PREDICATES)}, **first}
     _run(program.body, state)
     return state
@@ -334,7 +333,7 @@ def _run(body: Sequence[Statement], state: dict[str, int]) -> None:
 
 
 def expected_bits(state: dict[str, int], name: str, actual: int) -> bool:
-    """Whether a register's bits are the expected ones; any NaN will do for NaN."""
+    """Whether a register has the expected bits; any NaN matches NaN."""
     form = _FLOATS.get(name[0])
     if form is not None and decode(state[name], form) is None:
         return decode(actual, form) is None

@@ -1,7 +1,7 @@
-"""Bugs that people make in small CUDA kernels, as edits of the sources in ``source_programs``.
+"""Common bugs in small CUDA kernels, as edits of the sources in ``source_programs``.
 
-They are no entries of the catalogue (``sdpalab.bugs``): the programs compute no attention, so there is nothing that the
-judge could reject. Each is there for one check of the simulator.
+They are not in the catalogue (``sdpalab.bugs``): the programs compute no attention, so the judge cannot reject them.
+Each tests one check of the simulator.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ __all__ = ["BUGS", "Edit"]
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit of a program, and what it must lead to.
+    """An edit of a program, and its expected effect.
 
     Attributes
     ----------
     kind : str
-        A kind of hazard, ``deadlock``, ``endless``, or ``wrong``: a wrong result without any hazard.
+        A hazard kind, ``deadlock``, ``endless``, or ``wrong``: an incorrect result without a hazard.
     strict : bool
-        Whether it takes the strict check.
+        Whether the strict check is needed.
     some_orders_only : bool
-        Whether there are orders of the warps in which it does not show.
+        Whether some orders of the warps hide it.
     """
 
     name: str
@@ -82,7 +82,7 @@ BUGS: tuple[Edit, ...] = (
         "copy skips instead of filling",
         "pipeline",
         [("        ptx::cp_async_cg_16(", "        if (i < n) ptx::cp_async_cg_16(")],
-        "wrong",  # the stage still holds the tile before the last
+        "wrong",  # the stage still holds the second to last tile
     ),
     Edit(
         "copies one row too many", "pipeline", [("i < n ? i : 0), i < n", "i <= n ? i : 0), i <= n")], "out-of-bounds"
@@ -113,7 +113,7 @@ BUGS: tuple[Edit, ...] = (
         "missing named barrier of the producer",
         "named",
         [("sync(2, 128);  // producer waits", "arrive(2, 128);")],
-        "deadlock",  # two rounds of the producer alone complete barrier 1
+        "deadlock",  # two arrivals of the producer alone complete barrier 1
     ),
     Edit("wrong barrier number", "named", [("arrive(1, 128);  // producer says", "arrive(3, 128);")], "deadlock"),
     Edit(

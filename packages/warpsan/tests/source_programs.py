@@ -1,4 +1,4 @@
-"""Small CUDA kernels, each right as it stands: what ``source_bugs`` plants its mistakes in."""
+"""Small correct CUDA kernels, into which ``source_bugs`` plants errors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 __all__ = ["DEVICE", "PROGRAMS", "Program"]
 
 DEVICE = Path(__file__).resolve().parent / "device"
-"""The headers that the programs include."""
+"""Folder of the headers that the programs include."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel ``entry(const unsigned* in, unsigned* out, int n)`` on ``n`` words in and as many out.
+    """A kernel ``entry(const unsigned* in, unsigned* out, int n)`` with ``n`` words of input and of output.
 
-    ``expected`` computes the words that the right kernel leaves, from those it is given.
+    ``expected`` computes the output words of the correct kernel from the input words.
     """
 
     source: str
@@ -58,7 +58,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     }
 }"""
 
-# Two stages of 128 x 16 bytes, filled by cp.async one tile ahead; each thread reads what the next warp has copied.
+# Two stages of 128 x 16 bytes, filled by cp.async one tile ahead; each thread reads the copies of the next warp.
 _PIPELINE = """
 #include "ptx/sm80.cuh"
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
@@ -87,7 +87,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     out[t] = sum;
 }"""
 
-# Each warp reverses its own words twice, through shared memory of its own.
+# Each warp reverses its own words twice, through its own shared memory.
 _WARP = """
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     __shared__ unsigned tile[64];
@@ -114,7 +114,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     }
 }"""
 
-# The first two warps fill, the last two take; "full" is barrier 1, "empty" barrier 2.
+# The first two warps produce, the last two consume; "full" is barrier 1, "empty" barrier 2.
 _NAMED = """
 __device__ __forceinline__ void sync(int name, int count) {
     asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(count) : "memory");
@@ -183,7 +183,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     }
 }"""
 
-# A table in local memory whose index is not known at compile time, and a search that ends.
+# A table in local memory with an index unknown at compile time, and a search that ends.
 _SEARCH = """
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     const int t = threadIdx.x;
@@ -198,7 +198,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     out[t] = table[in[t] % 8] + place;
 }"""
 
-# The last block to arrive adds up what all have left.
+# The last block to arrive sums the results of all blocks.
 _GRID = """
 __device__ unsigned arrived = 0;
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
@@ -262,7 +262,7 @@ def _grid(x: np.ndarray) -> np.ndarray:
 
 
 def _filled(x: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """The head, and behind it the poison that stays untouched."""
+    """The result, followed by the poison that stays unchanged."""
     out = np.full(len(x), 0xFFFFFFFF, np.uint32)
     out[: len(head)] = head
     return out

@@ -1,4 +1,4 @@
-"""Arguments that are more than numbers and arrays: structures, tables, pointers, and parameters by their addresses."""
+"""Arguments other than numbers and arrays: structures, tables, pointers, and parameters by address."""
 
 import ctypes
 
@@ -93,7 +93,7 @@ READ = (
 
 
 def structures(array):
-    """One structure in every way to write it: 33 at 80, and at 88 the address of an array."""
+    """One structure in every notation: 33 at offset 80, and the address of an array at 88."""
     raw = bytearray(SIZE)
     raw[80] = 33
     by_ctypes, by_numpy = Outer(), np.zeros((), NUMPY)
@@ -214,7 +214,7 @@ def test_buffers_have_the_order_of_the_arguments_wherever_the_host_has_them():
         out = np.zeros(2, np.uint64)
         warpsan.launch(
             text, "k", 1, 1, [first, second, out], checks=()
-        )  # so that no GPU repeats it: its addresses differ
+        )  # no repetition on a GPU, because its addresses differ
         addresses.append(out.tolist())
     assert addresses[0] == addresses[1]
     assert addresses[0][0] < addresses[0][1]

@@ -34,7 +34,7 @@ RELAXED_WAIT = (WAIT, WAIT.replace("parity", "parity.relaxed.cta"))
 
 
 def fenced(old: str, pair: tuple[str, str], fence: str) -> tuple[str, str]:
-    """The pair with a fence before its arrival, or behind its wait."""
+    """The pair with a fence before its arrival, or after its wait."""
     return old, f"fence.{fence};\n{pair[1]}" if old == ARRIVE else f"{pair[1]}fence.{fence};\n"
 
 
@@ -95,7 +95,7 @@ NARROW_WAIT = "the wait for the mbarrier is .cta, and the other thread is in ano
         (".release.cluster", ".relaxed.cluster", "", "is .relaxed: use .acquire", "is .relaxed: use .acquire"),
         (".release.cluster", ".relaxed.cluster", "fence.acq_rel.cluster;\n", "", ""),
         (".release.cluster", ".relaxed.cluster", "fence.acq_rel.cta;\n", "use .acquire", "use .acquire"),
-        # Without a scope it is .cta by the letter, which the strict check alone reports.
+        # Without a scope PTX's default is .cta, which only the strict check reports.
         ("", "", "", "", NARROW_ARRIVAL),
         (".release.cluster", "", "", "", NARROW_WAIT),
     ],
@@ -130,7 +130,7 @@ STORED = (
     ],
 )
 def test_a_wait_for_the_stores_of_another_block_has_the_scope_of_the_cluster(wait, checks, advice):
-    """st.async completes on the mbarrier as a release of that scope."""
+    """st.async completes on the mbarrier as a release of its scope."""
     reported = hazards(STORED.replace("{w}", wait), grid=2, cluster=(2, 1, 1), checks=checks)
     assert {hazard.kind for hazard in reported} - {"cluster"} == ({"race"} if advice else set())
     assert advice in "".join(hazard.message for hazard in reported if hazard.kind == "race")

@@ -1,4 +1,4 @@
-"""cp.async: data arrive when the program waits for them, and not before."""
+"""cp.async: data become visible only after a wait."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_data_are_there_after_the_wait(wait, mode):
     [
         "",
         "cp.async.commit_group;",
-        "cp.async.wait_group 0;",  # not committed, so not in a group that is waited for
+        "cp.async.wait_group 0;",  # not committed, so not in an awaited group
         f"cp.async.commit_group; {MORE} cp.async.commit_group; cp.async.wait_group 2;",
     ],
 )
@@ -91,7 +91,7 @@ def test_a_source_beyond_the_end_is_reported():
 @pytest.mark.parametrize("before", [60, 100])
 @pytest.mark.parametrize("left", [0, 40])
 def test_many_copies_in_flight(before, left):
-    """A warp has at most 255 copies in flight; those that it has waited for count no more."""
+    """A warp has at most 255 copies in flight; awaited copies do not count."""
     after = 255 - left
     copy = "cp.async.ca.shared.global [%r1+{0}], [%rd1+{0}], 16; cp.async.commit_group;"
     copies = [copy.format(16 * k) for k in range(before + after)]

@@ -43,7 +43,7 @@ def test_a_store_into_the_other_blocks_memory(mode, schedule):
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_vectors_of_every_width(mode, schedule):
-    """Sixteen threads store 16 bytes each, in two ways: four words, and two doublewords."""
+    """Sixteen threads store 16 bytes each, as four words and as two doublewords."""
     for form, values in (("v4.u32", "{%r9, %r0, %r3, 7}"), ("v2.b64", "{%rd4, %rd5}"), ("v2.f32", "{%r9, %r0}")):
         width = 8 if form == "v2.f32" else 16
         body = (
@@ -105,7 +105,7 @@ def test_reductions_into_one_word_of_the_other_block(form, want, mode, schedule,
     out = np.zeros((GRID, THREADS), np.uint32)
     with nullcontext() if want is None else recorded.launches():
         assert reported(body, out, async_mode=mode, schedule=schedule, counters=form == "add.u32") == []
-    if want is None:  # the order of the threads matters: each wraps to 0 above its own bound
+    if want is None:  # the thread order matters: each wraps to 0 above its own bound
         assert (out <= 66).all()
     else:
         assert (out == want).all()

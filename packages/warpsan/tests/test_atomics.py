@@ -1,4 +1,4 @@
-"""Atomics against a serial model in which each thread, in some order, reads, updates and writes."""
+"""Atomics against a serial model: threads read, update and write one after the other, in some order."""
 
 import random
 import struct
@@ -13,13 +13,15 @@ THREADS = 96
 
 
 def launch(operation, type_name, slots, memory, operands, *, space="global", opcode="atom"):
-    """Thread t applies the operation to slot ``slots[t]`` of the memory; the memory afterwards, and what it returns."""
+    """Apply the operation to slot ``slots[t]`` of the memory for each thread t; returns the final memory and the
+    results.
+    """
     size = memory.dtype.itemsize if memory.ndim == 1 else 4
     bits = 8 * size
     names = [f"%o{k}" for k in range(len(operands))]
 
     def at(parameter, index, width):
-        """Leave the address of an element of an argument in %addr."""
+        """Compute the address of an element of an argument in %addr."""
         return f"ld.param.u64 %addr, [{parameter}]; mul.wide.u32 %wide, {index}, {width}; add.u64 %addr, %addr, %wide;"
 
     where, address = {"global": (".global", "%m"), "shared": (".shared", "%s"), "generic": ("", "%g")}[space]
@@ -33,7 +35,7 @@ def launch(operation, type_name, slots, memory, operands, *, space="global", opc
         f"mov.u32 %s, tile; mad.lo.u32 %s, %slot, {size}, %s; cvt.u64.u32 %g, %s; cvta.shared.u64 %g, %g;",
         *(at(f"operand{k}", "%t", size) + f"ld.global.b{bits} {name}, [%addr];" for k, name in enumerate(names)),
     ]
-    if space != "global":  # every thread copies its slot in; all that share one copy the same value
+    if space != "global":  # every thread copies its slot in; threads of one slot copy the same value
         lines.append(f"ld.global.b{bits} %word, [%m]; st.shared.b{bits} [%s], %word; bar.sync 0;")
     result = "%old, " if opcode == "atom" else ""
     lines.append(f"{opcode}{where}.{operation}.{type_name} {result}[{address}], {', '.join(names)};")
@@ -53,7 +55,7 @@ def launch(operation, type_name, slots, memory, operands, *, space="global", opc
 
 
 def serially(function, slots, memory, operands):
-    """What lanes leave behind, and what each of them saw, one after the other."""
+    """Final memory, and results of the lanes, in serial order."""
     after, seen = memory.tolist(), []
     for t, slot in enumerate(slots):
         seen.append(after[slot])
@@ -141,7 +143,7 @@ def test_float_addition_rounds_each_sum_once(type_name, pattern):
     expected, seen = memory.copy(), []
     for t, slot in enumerate(slots):
         seen.append(float(expected[slot]))
-        expected[slot] = dtype(float(expected[slot]) + float(operand[t]))  # exact in float64 up to the one rounding
+        expected[slot] = dtype(float(expected[slot]) + float(operand[t]))  # exact in float64 before the only rounding
     assert after.astype(float).tolist() == expected.astype(float).tolist()
     assert out.astype(float).tolist() == seen
 

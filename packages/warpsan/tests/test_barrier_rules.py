@@ -1,4 +1,4 @@
-"""What must not be done with CTA barriers: each rule broken, and uses that look alike and are right."""
+"""Rules of CTA barriers: a violation of each, and similar correct uses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_allowed_is_not_reported(name: str, schedule: str) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("barrier", ["bar.sync 1, 128;", "barrier.cta.sync.aligned 1, 128;"])
 def test_a_late_lane_of_a_warp_is_waited_for_and_the_warp_counted_once(barrier: str, schedule: str) -> None:
-    """One lane waits for the other warps; the 31 others are at the barrier long before."""
+    """One lane waits for the other warps; the 31 other lanes arrive at the barrier long before."""
     body = (
         ".shared .align 4 .b32 flag;\nmov.u32 %r5, 0;\nst.volatile.shared.u32 [flag], %r5;\nbar.sync 0;\n"
         "@%p4 bra OTHERS;\nsetp.ne.u32 %q1, %r2, 0;\n@%q1 bra MET;\n"
@@ -118,7 +118,7 @@ def test_a_late_lane_of_a_warp_is_waited_for_and_the_warp_counted_once(barrier: 
 
 
 def test_more_threads_than_the_count_in_one_step() -> None:
-    """One after the other, two pairs of warps complete a phase each; in one step it shows that four meet."""
+    """In sequence, two pairs of warps complete a phase each; in lockstep four warps meet."""
     (message,) = reported("bar.sync 1, 64;", "lockstep")
     assert "128 threads are at barrier 1, which is given 64" in message
 

@@ -1,4 +1,4 @@
-"""Rules of mbarriers and boxes that a launch breaks, and goes on: what is reported, and what is refused."""
+"""Violated rules of mbarriers and boxes in launches that continue: reports and rejections."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_a_combination_that_does_not_exist_is_refused(operation):
 
 @pytest.mark.parametrize(("stride", "sectors"), [(64, 16), (80, 20), (32, 9)])
 def test_sectors_of_boxes_whose_lines_share_some(stride, sectors):
-    """Eight lines of 64 bytes: one behind the other, with 16 bytes between them, and half of each in the next one."""
+    """Eight lines of 64 bytes: contiguous, 16 bytes apart, and half overlapping."""
     tensor = warpsan.TensorMap(np.zeros(512, np.float32), (8, 16), shape=(8, 16), strides=(stride, 4))
     report = warpsan.launch(kernel(LOAD, BOXES), "k", 1, 64, [tensor, np.zeros(64, np.uint32)], counters=True)
     assert report.hazards == []

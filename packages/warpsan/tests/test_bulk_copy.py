@@ -1,4 +1,4 @@
-"""cp.async.bulk without tensors: bytes in and out, groups and mbarriers, reductions."""
+"""cp.async.bulk without tensors: copies in and out, groups and mbarriers, reductions."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_each_mistake_is_found(old, new, kind, mode):
     try:
         assert set(copy(replace_once(body, (old, new)), async_mode=mode)[0]) & kind
     except warpsan.Deadlock:
-        assert kind & {"Deadlock", "misaligned", "out-of-bounds"}  # a copy that was left out never completes
+        assert kind & {"Deadlock", "misaligned", "out-of-bounds"}  # a copy that was skipped never completes
 
 
 OVERWRITE = "setp.eq.u32 %p7, %r0, {};\n@%p7 st.global.u32 [%rd3], 7;\n"
@@ -63,7 +63,7 @@ OVERWRITE = "setp.eq.u32 %p7, %r0, {};\n@%p7 st.global.u32 [%rd3], 7;\n"
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 @pytest.mark.parametrize("thread", [0, 1, 40])
 def test_the_source_may_be_overwritten_behind_the_wait(thread, mode, schedule):
-    """Behind it a copy has read everything, whichever thread has issued it."""
+    """After the wait a copy has read everything, whichever thread issued it."""
     body = START + LOAD + WAIT + OVERWRITE.format(thread)
     assert kinds(body, [0, np.zeros(1024, np.int32), 4096], params=PARAMS, async_mode=mode, schedule=schedule) == []
 
@@ -71,7 +71,7 @@ def test_the_source_may_be_overwritten_behind_the_wait(thread, mode, schedule):
 @pytest.mark.parametrize("mode", ["late", "early"])
 @pytest.mark.parametrize("thread", [0, 1, 40])
 def test_the_source_is_overwritten_while_a_copy_reads_it(thread, mode):
-    """Also by the thread that has issued it."""
+    """A race also for the issuing thread."""
     body = START + LOAD + OVERWRITE.format(thread) + WAIT
     report = warpsan.launch(kernel(body, PARAMS), "k", 1, 64, [0, np.zeros(1024, np.int32), 4096], async_mode=mode)
     assert [each.kind for each in report.hazards] == ["race"]
@@ -89,7 +89,7 @@ def test_a_size_that_is_no_multiple_of_sixteen():
 
 
 def test_the_weaker_wait_is_for_reading_only():
-    """After wait_group.read the source may be overwritten; what was stored is what was there before."""
+    """After wait_group.read the source may be overwritten; the destination has the earlier content."""
     again = "st.shared.u32 [%r1], 7;\n"
     body = START + LOAD + WAIT + STORE.replace("wait_group 0;\n", "wait_group.read 0;\n" + again)
     assert copy(body) == ([], True)
@@ -128,7 +128,7 @@ def test_reductions_into_global_memory(form, dtype, ufunc):
     )
     assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
     want = before
-    for _ in range(3):  # one after the other from each block
+    for _ in range(3):  # in sequence from each block
         want = ufunc(want, source)
     np.testing.assert_array_equal(out, want)
 
@@ -160,7 +160,7 @@ def test_from_one_blocks_shared_memory_to_anothers():
     ("form", "combine"), [("add.u32", np.add), ("max.s32", np.maximum), ("xor.b32", np.bitwise_xor)]
 )
 def test_reductions_into_another_blocks_shared_memory(form, combine, mode, schedule, recorded):
-    """Two copies of the same source into the same place: each is combined with what is there, in either order."""
+    """Two copies of one source to one destination: each is combined with the destination, in either order."""
     reduce = "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes." + form
     body = (
         "mov.u32 %r3, %ctaid.x; mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1;\n"
@@ -237,7 +237,7 @@ def test_strict_needs_a_fence_behind_the_initialisation_of_an_mbarrier(fence, cl
 )
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_a_kernel_writes_to_global_memory_needs_a_proxy_fence_before_it_copies_it(fence, kinds_of, behind):
-    """By the threads that write, before the barrier; or behind it, by the thread that copies."""
+    """A fence by the writing threads before the barrier, or by the copying thread after it."""
     body = START.replace("bar.sync 0;", f"st.global.u32 [%rd2], %r0;\n{fence * (not behind)}bar.sync 0;", 1)
     body += (fence and f"@%p1 {fence}") * behind + LOAD.replace("[%rd3]", "[%rd1]") + WAIT
     for schedule in ("lockstep", "reverse"):
@@ -254,7 +254,7 @@ MANY = (
     "add.u64 %rd1, %rd1, {size}; add.u32 %r21, %r21, 1; setp.lt.u32 %p5, %r21, {times}; @%p5 bra AGAIN;\n"
     "cp.async.bulk.wait_group 0;\nEND:"
 )
-"""Stores of one buffer, of which only the reading is waited for before it is filled again."""
+"""Stores of one buffer, which is refilled after a wait for the reads only."""
 
 
 @pytest.mark.sample
@@ -267,5 +267,5 @@ def test_more_stores_than_there_is_room_for(mode: str, schedule: str, size: int,
     body = START + LOAD + WAIT + MANY.format(wait=wait, size=size, times=times)
     assert kinds(body, [out, filled, size], **modes) == []
     assert (out[:, 0] == np.arange(times)).all()
-    if times < 100:  # the source is overwritten before it has been read
+    if times < 100:  # the source is overwritten before it is read
         assert "async" in kinds(body.replace(wait, ""), [out, filled, size], **modes)

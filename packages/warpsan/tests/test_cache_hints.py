@@ -1,4 +1,4 @@
-"""What is for the caches alone: it changes no value, its operands are checked, and discard leaves poison."""
+"""Cache instructions: values stay, operands are checked, and discard leaves poison."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ CREATE = "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %policy
     ],
 )
 def test_no_value_changes(body):
-    """``%addr`` is the address of a value of the input, whatever the snippet's own use of it."""
+    """``%addr`` is the address of an input value, independent of the snippet's own use of it."""
     load = (
         "ld.param.u64 %addr, [p_a]; mul.wide.u32 %wide, %i, 8; add.u64 %addr, %addr, %wide; ld.global.u32 %w0, [%addr];"
     )
@@ -50,7 +50,7 @@ def kernel(body):
 
 
 def test_discarded_lines_hold_nothing_to_rely_on():
-    """Two of four lines of 128 bytes; the second is written anew."""
+    """Two of four 128-byte lines are discarded; the second is rewritten."""
     data = np.arange(128, dtype=np.uint32)
     body = (
         "add.u64 %w, %w, 128; discard.global.L2 [%w], 128; add.u64 %q, %a, 256; st.global.u32 [%q], 5;\n"

@@ -54,7 +54,7 @@ def test_writing_and_adding_to_the_other_blocks_memory_and_generic_addresses():
         (STORE + LOAD + BARRIER, "race"),
         (STORE + "bar.sync 0;\n" + LOAD + BARRIER, "race"),
         (STORE + BARRIER.replace("arrive", "arrive.relaxed") + LOAD + BARRIER, "race"),
-        (STORE + BARRIER + LOAD, "cluster"),  # the other block may be gone
+        (STORE + BARRIER + LOAD, "cluster"),  # the other block may have exited
         (STORE + "barrier.cluster.wait.aligned;\n" + LOAD + BARRIER, "cluster"),
         (STORE + "barrier.cluster.arrive.aligned;\n" + BARRIER + LOAD + BARRIER, "cluster"),
         (STORE + BARRIER + LOAD + "st.shared.u32 [%r8], 7;\n" + BARRIER, "race"),
@@ -82,7 +82,7 @@ def test_a_fence_makes_a_relaxed_arrival_pass_on_what_came_before_it():
 def test_a_deadlock_at_the_cluster_barrier():
     half = "setp.eq.u32 %p3, %r4, 0;\n@%p3 barrier.cluster.arrive;\n.loc 1 7 0\n@%p3 barrier.cluster.wait;\n"
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert reported(half, out) == []  # the other block exits, and is not waited for
+    assert reported(half, out) == []  # the other block exits, and no thread waits for it
     stuck = "@!%p3 mbarrier.init.shared::cta.b64 [%r2], 1;\n@!%p3 bra S;\nbra T;\nS: " + CTA_WAIT.format(0, "%r2", 0)
     ptx = kernel(START + half + stuck + "T:") + '.file 1 "cluster.cu"\n'
     with pytest.raises(
@@ -185,7 +185,7 @@ MULTICAST = (
     "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nfence.mbarrier_init.release.cluster;\n"
     + BARRIER
     + "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 4096;\n"
-    # Each of the two blocks loads half of the tile, for both.
+    # Each of the two blocks loads half of the tile for both.
     "shl.b32 %r5, %r4, 4; shl.b32 %r6, %r4, 11; add.u32 %r6, %r6, %r1; mov.u32 %r7, 0; mov.u16 %h1, 3;\n"
     "@%p1 cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
     " [%r6], [%rd4, {%r7, %r5, %r3}], [%r2], %h1;\n"
@@ -241,7 +241,7 @@ def test_each_mistake_in_the_multicast_is_found(old, new, schedule):
 
 
 def test_a_block_that_never_waits_for_a_multicast_may_be_gone_when_it_comes():
-    # The first block waits for its own copy, and the second for the first: that says nothing of the second's.
+    # The first block waits for its own copy, and the second for the first's: the second's copy stays unordered.
     leave = "setp.eq.u32 %p3, %r4, 0;\n@!%p3 bra LAST;\n"
     what, _ = multicast(
         MULTICAST.replace(CTA_WAIT.format(0, "%r2", 0), leave + CTA_WAIT.format(0, "%r2", 0) + "LAST:\n")
@@ -253,14 +253,14 @@ def test_a_block_that_never_waits_for_a_multicast_may_be_gone_when_it_comes():
 def test_two_multicasts_to_one_place_race(mode, schedule):
     body = replace_once(MULTICAST, ("[%r6], [%rd4", "[%r1], [%rd4"))
     what, _ = multicast(body, async_mode=mode, schedule=schedule)
-    # The blocks issue them in one step only in lockstep; else the first may still be in flight.
+    # The blocks issue them in one step only in lockstep; otherwise the first may still be in flight.
     assert "race" in what or (schedule != "lockstep" and "async" in what)
 
 
 @pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_the_clusters_of_a_cooperative_launch(mode, schedule):
-    """All at once; each has a barrier of its own, and the ranks of its blocks name its own memory."""
+    """All clusters are resident; each has its own barrier, and block ranks refer to its own memory."""
     options = {"async_mode": mode, "schedule": schedule, "cooperative": True}
     out, remote = np.zeros((GRID, THREADS), np.uint32), np.zeros((GRID, THREADS), np.uint32)
     assert reported(STORE + BARRIER + LOAD + BARRIER, out, counters=True, **options) == []
@@ -275,7 +275,7 @@ def test_the_clusters_of_a_cooperative_launch(mode, schedule):
     ("scope", "found"), [("gpu", set()), ("cluster", {"race"})], ids=["of the grid", "of the cluster"]
 )
 def test_the_scope_of_a_flag_between_clusters_of_a_cooperative_launch(scope, found):
-    """Block 0 passes a word to block 1, of its cluster, and to block 2, of another."""
+    """Block 0 passes a word to block 1 in its cluster, and to block 2 in another."""
     body = f"""@!%p1 bra END; mov.u32 %r3, %ctaid.x; setp.eq.u32 %p3, %r3, 0; @%p3 bra SET; setp.gt.u32 %p3, %r3, 2;
     @%p3 bra END; WAIT: ld.acquire.{scope}.global.u32 %r4, [%rd1+4]; setp.eq.u32 %p3, %r4, 0; @%p3 bra WAIT;
     ld.global.u32 %r5, [%rd1]; bra END;

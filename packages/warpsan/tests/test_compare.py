@@ -35,7 +35,7 @@ def float_pairs(type_name):
 
 
 def float_relation(name, x, y):
-    """PTX ISA, "Floating Point Comparisons": ordered ones are false for a NaN, unordered ones true."""
+    """PTX ISA, "Floating Point Comparisons": ordered comparisons are false for a NaN, unordered ones true."""
     unordered = math.isnan(x) or math.isnan(y)
     if name in ("num", "nan"):
         return unordered == (name == "nan")

@@ -99,7 +99,7 @@ def test_a_barrier_orders_shared_memory():
 
 
 def test_threads_that_exit_early_are_not_waited_for():
-    """Half of warp 1 and all of warps 2 and 3 leave; the others go on through two barriers."""
+    """Half of warp 1 and all of warps 2 and 3 exit; the others pass two barriers."""
     body = """setp.ge.u32 %p1, %t, 48; @%p1 bra DONE; st.shared.u32 [%s], %t; bar.sync 0;
         xor.b32 %x1, %t, 15; mov.u32 %x2, tile; mad.lo.u32 %x1, %x1, 4, %x2; ld.shared.u32 %d0, [%x1];
         barrier.sync.aligned 0;"""
@@ -109,7 +109,7 @@ def test_threads_that_exit_early_are_not_waited_for():
 
 
 def test_an_exit_completes_a_barrier_that_others_wait_at():
-    """Warps 0 to 2 wait first; warp 3 runs a loop and then exits instead of arriving."""
+    """Warps 0 to 2 wait first; warp 3 runs a loop and exits without arriving."""
     body = """setp.lt.u32 %p1, %t, 96; @%p1 bra WAIT; mov.u32 %x1, 0;
         LOOP: add.u32 %x1, %x1, 1; setp.lt.u32 %p2, %x1, 10; @%p2 bra LOOP; ret;
         WAIT: bar.sync 0; mov.u32 %d0, 1;"""

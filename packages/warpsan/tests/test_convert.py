@@ -21,7 +21,7 @@ def bits_of(name):
 
 
 def value_of(pattern, name):
-    """The integer that a pattern stands for in an integer type."""
+    """The integer of a pattern in an integer type."""
     return signed(pattern, bits_of(name)) if name[0] == "s" else pattern & (1 << bits_of(name)) - 1
 
 
@@ -44,7 +44,7 @@ def convert_all(forms, source, patterns, wide=False):
     }
     instructions = [".".join(part for part in ("cvt", form, target, source) if part) for form, target in forms]
     body = " ".join(f"{text} %{name}, %a;" for name, text in zip(names, instructions, strict=True))
-    # What lies above the type in a wider source register must not matter.
+    # Bits above the type in a wider source register must not matter.
     values = [pattern | 0xA5A5A5A5A5A5A5A5 << bits_of(source) for pattern in patterns]
     return zip(instructions, run(body, held, a=(held_source, values)), strict=True)
 
@@ -103,7 +103,7 @@ def test_float_to_integer(source):
 
 
 def near_power(exponent, name):
-    """Patterns around 2**exponent of both signs, where the format reaches it."""
+    """Patterns around 2**exponent of both signs, if the format reaches it."""
     pattern = encode((False, exact.Fraction(2) ** exponent), name)
     return [neighbour | sign << exact.width(name) - 1 for neighbour in (pattern - 1, pattern) for sign in (0, 1)]
 
@@ -220,7 +220,7 @@ def test_packed_conversion_puts_the_first_source_into_the_upper_half(name, form)
 
 
 def test_packed_conversion_of_positive_numbers_in_range():
-    """Probabilities are such; they take a shorter way."""
+    """Probabilities are such numbers; they take a shorter path."""
     limit = encode((False, exact.Fraction(65520)), "f32")
     upper = [p for p in narrow_patterns("f16", "f32") if p < limit] + [limit - 1, 0, 0x33000000, 0x33000001, 0x38800000]
     lower = upper[::-1]

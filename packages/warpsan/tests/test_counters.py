@@ -1,4 +1,4 @@
-"""Counters against what the addresses say: sectors, wavefronts, mix, FLOPs, divergence."""
+"""Counters against values derived from the addresses: sectors, wavefronts, mix, FLOPs, divergence."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_divergence_is_the_share_of_lanes_switched_off():
 
 
 def test_the_work_of_each_cta_is_what_its_warps_issue():
-    """Two warps a CTA, of which the first of each odd CTA runs 100 more; the chunk's lanes part in between."""
+    """Two warps per CTA; the first warp of each odd CTA issues 100 more, and the chunk's lanes diverge."""
     more = "add.u32 %r1, %r1, 1;\n" * 100
     body = "mov.u32 %r2, %ctaid.x; and.b32 %r2, %r2, 1; setp.gt.u32 %p1, %r2, 0; setp.lt.and.u32 %p2, %r0, 32, %p1;\n"
     counters = counted(body + f"@!%p2 bra OUT;\n{more}OUT:", grid=5, threads=64)
@@ -114,7 +114,7 @@ def test_the_listing_names_source_lines_and_conflicts_and_the_dict_is_json():
 
 
 def test_a_pattern_that_moves_by_less_than_a_sector_is_measured_again():
-    """Memory of earlier patterns must not mix them up: aligned, then shifted by 16 bytes, then downwards."""
+    """Earlier access patterns must not affect later ones: aligned, then shifted by 16 bytes, then descending."""
     loads = "mul.wide.u32 %rd2, %r0, 4; add.u64 %rd3, %rd1, %rd2;\n" + "".join(
         f"ld.global.u32 %r5, [%rd3+{shift}];\n" for shift in (256, 272, 512)
     )

@@ -1,4 +1,4 @@
-"""Reads of shared memory that nobody wrote: reported where the value matters, once for a cause, and not otherwise."""
+"""Reads of unwritten shared memory: reported at the use of the value, once per cause, and only there."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ mov.u32 %r1, buf; mad.lo.u32 %r1, %r0, 16, %r1; mov.u32 %r2, 7; mov.f32 %f0, 0f0
 and.b32 %r20, %r0, 15; mov.u32 %r21, buf; mad.lo.u32 %r21, %r20, 32, %r21; shr.u32 %r22, %r0, 4;
 mad.lo.u32 %r21, %r22, 16, %r21;
 """
-# %r1: 16 bytes of this thread, none of them written. %r21: this lane's row of a 16 x 16 tile of halves for ldmatrix.
+# %r1: 16 unwritten bytes of this thread. %r21: this lane's row of a 16 x 16 tile of halves for ldmatrix.
 LOAD = "ld.shared.f32 %f1, [%r1];\n"
 OUT = "\nst.global.f32 [%d1], %f1;"
 
@@ -29,7 +29,7 @@ def report(body, schedule="lockstep", threads=32, **options):
 
 
 def tile(rows):
-    """Write the first rows of the tile (32 bytes a row), by the lanes of those rows."""
+    """Write the first rows of the tile (32 bytes per row), by the lanes of the rows."""
     return (
         f"setp.lt.u32 %p7, %r0, {2 * rows}; mov.u32 %r23, buf; mad.lo.u32 %r23, %r0, 16, %r23;\n"
         "@%p7 st.shared.v4.u32 [%r23], {%r0, %r2, %r0, %r2}; bar.sync 0;\n"
@@ -173,7 +173,7 @@ def test_what_matters_is_reported_with_the_read_and_the_use(body, says, schedule
 
 
 def test_one_cause_is_one_hazard():
-    """Many reads at one line of the source that reach many stores at one line."""
+    """Many reads at one source line that reach many stores at one line."""
     reads = "".join(f"ld.shared.f32 %f{k}, [%r1+{4 * k % 16}];\n" for k in range(1, 9))
     stores = "".join(f"st.global.f32 [%d1+{4 * k}], %f{k};\n" for k in range(1, 9))
     body = f"{reads}{stores}"
@@ -204,7 +204,7 @@ UNSET = {
         *("%r25", "stmatrix", "st.global.u32"),
     ),
 }  # fmt: skip
-"""A register that was never set goes through shared memory: its name, and by what it is stored and used."""
+"""An unset register that goes through shared memory: its name, its store and its use."""
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -224,7 +224,7 @@ def test_an_atomic_operation_on_a_register_that_was_never_set_is_reported_where_
 
 
 def test_a_register_that_was_never_set_matters_at_once_where_it_cannot_be_followed():
-    """In a product, and in global memory by a generic address."""
+    """Uses in a product, and in global memory by a generic address."""
     body = LOAD + "st.f32 [%d1], %f7; " + PRODUCT.replace("{%f0, %f0, %f0, %f0}", "{%f8, %f0, %f0, %f0}")
     assigned = "mov.u32 %r3, 0; mov.u32 %r4, 0; mov.u32 %r5, 0; mov.u32 %r6, 0;" + COLUMNS
     messages = [hazard.message for hazard in report(assigned + body).hazards]
@@ -241,7 +241,7 @@ def test_a_race_does_not_hide_that_a_register_that_was_never_set_does_not_matter
 
 
 def test_memory_and_counts_are_those_of_one_run():
-    """The launch is run again where such a read was seen: nothing happens twice."""
+    """The launch runs again after such a read: effects do not repeat."""
     add = "ld.global.u32 %r9, [%d1]; add.u32 %r9, %r9, 1; st.global.u32 [%d1], %r9;"
     text = f"{HEAD}{LOAD}{add}\nret;\n}}\n"
     gpu = warpsan.Device(1 << 24)

@@ -1,4 +1,4 @@
-"""A device: addresses that stay, variables that keep their values, launches and copies in streams."""
+"""Devices: stable addresses, persistent variables, launches and copies in streams."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_arrays_have_addresses_that_stay_and_share_one_memory(gpu):
         assert module["add"].launch(2, 64, [x, y, 100]).hazards == []
         assert y.tolist() == [1 + turn * i for i in range(100)]
     assert (x.address, y.address) == places
-    y[:] = 5  # the host writes into the same memory
+    y[:] = 5  # the host writes to the same memory
     module["add"].launch(2, 64, [y, x, 100])
     assert x.tolist() == [i + 5 for i in range(100)]
 
@@ -78,7 +78,7 @@ def test_variables_keep_their_values_and_can_be_set(gpu):
     total[0], factors[1] = 1, 10
     module["count"].launch(1, 1, [out])
     assert total[0] == 11
-    other = gpu.module(MODULE)  # its variables are its own
+    other = gpu.module(MODULE)  # with separate variables
     assert other.variable("total", np.uint32)[0] == 100
 
 
@@ -122,7 +122,7 @@ def test_many_launches_take_no_memory(gpu):
 
 
 def launches(gpu, order):
-    """Two launches that write one array, the second behind what ``order`` does; the kinds of hazards of the second."""
+    """Two launches that write one array, the second after the operations of ``order``; hazard kinds of the second."""
     add = gpu.module(MODULE)["add"]
     x, y = gpu.array(np.ones(64, np.uint32)), gpu.array(np.ones(64, np.uint32))
     first, second = gpu.stream(), gpu.stream()
@@ -180,13 +180,13 @@ def test_launches_on_different_arrays_or_that_only_read_do_not_race(gpu):
 
 
 def test_launches_of_streams_are_looked_at_again_where_they_may_meet(gpu):
-    """What is kept of reads is kept by 16 bytes: a neighbour's write is no race, and memory stays as it was."""
+    """Reads are recorded per 16 bytes: a neighbour's write is no race, and memory stays unchanged."""
     add, x = gpu.module(MODULE)["add"], gpu.array(np.ones(64, np.uint32))
     y = gpu.array(np.zeros(64, np.uint32), name="y")
     first, second = gpu.stream(), gpu.stream()
     assert add.launch(1, 30, [x, y[:30], 30], stream=first).hazards == []
     assert add.launch(1, 2, [x, y[30:], 2], stream=second).hazards == []
-    y[60] = 7  # the host, in between
+    y[60] = 7  # a host write between the launches
     third = gpu.array(np.zeros(4, np.uint32))
     hazards = add.launch(1, 4, [y[29:], third, 4], stream=second).hazards
     (hazard,) = hazards
@@ -223,7 +223,7 @@ def test_a_copy_back_before_the_stream_is_done(gpu):
 
 
 def test_a_later_operation_is_compared_with_all_that_are_not_ordered_before_it(gpu):
-    """Two streams write each its own array, and a third that waited for one of them reads both."""
+    """Two streams write one array each, and a third stream that waited for one of them reads both."""
     add = gpu.module(MODULE)["add"]
     x, y, z = (gpu.array(np.ones(64, np.uint32), name=name) for name in "xyz")
     first, second, third = gpu.stream(), gpu.stream(), gpu.stream()
@@ -299,7 +299,7 @@ ret;
 
 @pytest.mark.parametrize(("hit", "races"), [(4000, 2), (100, 2), (1 << 30, 0)])
 def test_a_race_among_many_neighbours(gpu, hit, races):
-    """Two streams write beside each other in each 16 bytes, but for one thread of the second."""
+    """Two streams write neighbouring words in each 16 bytes, except for one thread of the second."""
     many, kernel = 5000, gpu.module(NEIGHBOURS)["k"]
     x = gpu.array(np.zeros(4 * many, np.uint32), name="x")
     assert kernel.launch(-(-many // 256), 256, [x, 0, many, 1 << 30], stream=gpu.stream()).hazards == []

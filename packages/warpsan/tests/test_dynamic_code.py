@@ -1,5 +1,4 @@
-"""Function addresses, recursion, the device heap, clocks, cooperative launches, and what is refused only where it is
-reached."""
+"""Function addresses, recursion, device heap, clocks, cooperative launches, instructions rejected on execution."""
 
 import numpy as np
 import pytest
@@ -157,7 +156,7 @@ def test_what_cannot_go_on(ptx, name, what):
         warpsan.launch(ptx, name, 1, 1, [np.zeros(1, np.int32)])
 
 
-# ---- by hand ---------------------------------------------------------------------------------------------------------
+# ---- hand-written barriers -------------------------------------------------------------------------------------------
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 
@@ -200,15 +199,15 @@ ld.global.u32 %r7, [%d3]; st.global.u32 [%d2+4096], %r7;
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_blocks_of_a_cooperative_launch_wait_for_each_other(schedule):
-    """More blocks than a chunk would have: all are there at once."""
+    """More blocks than a chunk would have; all of them are resident."""
     out = np.zeros(2048, np.uint32)
     options = {"schedule": schedule, "cooperative": True}
     assert warpsan.launch(entry(GRID_SYNC), "k", 600, 1, [out], **options).hazards == []
     assert out[1024:1624].tolist() == list(reversed(range(600)))
 
 
-# Each thread writes a word and reads that of the opposite thread of the grid; in between, twice over, the first thread
-# of each block counts it in and waits for the others, as cooperative groups do.
+# Each thread writes a word and reads the word of the opposite thread of the grid. In between, twice, the first thread
+# of each block counts it in and waits for the others, like cooperative groups.
 ROUND = """
 bar.sync 0; @%p2 bra MET{0};
 membar.gl; atom.add.global.u32 %r4, [%d1+4], 1; mul.lo.u32 %r8, %r3, {0};
@@ -230,7 +229,7 @@ GRID_GROUP = (
 @pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_cooperative_launch(schedule):
-    """Without its fences, or without the second round, it has a race."""
+    """A race without its fences, or without the second round."""
     options = {"schedule": schedule, "cooperative": True}
     without = GRID_GROUP.replace("membar.gl;", ""), GRID_GROUP.replace(ROUND.format(2), "")
     for body in (GRID_GROUP, *without):
@@ -260,7 +259,7 @@ BEFORE = ".global .texref picture; .extern .func elsewhere ();"
 @pytest.mark.parametrize("instruction", UNMODELLED.values(), ids=UNMODELLED)
 @pytest.mark.parametrize("guarded", [False, True])
 def test_what_is_not_modelled_is_refused_where_a_lane_reaches_it(instruction, guarded):
-    """A path that no lane takes blocks nothing, whether it is branched around or guarded."""
+    """An instruction on an unexecuted path is accepted, behind a branch or a guard."""
     body = ".reg .b128 %wide; mov.u32 %r0, %tid.x; setp.ge.u32 %p0, %r0, 32;\n"
     around = f"@%p0 {instruction}" if guarded else f"@!%p0 bra OVER;\n{instruction}\nOVER:"
     text = entry(f"{body}{around}\nst.global.u32 [%d0], 3;", BEFORE)
@@ -296,8 +295,7 @@ OUT = "shl.b32 %r5, %r0, 2; add.u32 %r6, %r1, %r5;\n" + "".join(
 
 @pytest.mark.usefixtures("recorded_launches")
 def test_a_kernel_edits_a_tensor_map():
-    """Another tensor, of fewer rows, with a stride of two of the first's, and NaN beyond its end (CUTLASS's grouped
-    products do this)."""
+    """Another tensor, with fewer rows, a doubled stride, and NaN beyond its end (as in CUTLASS's grouped products)."""
     gpu = warpsan.Device(1 << 24)
     first, second = (gpu.array(np.arange(64 * 32).reshape(64, 32) + add, np.float16) for add in (0, 1))
     out, place = gpu.empty(256, np.uint32), gpu.empty(128, np.uint8)

@@ -15,7 +15,7 @@ ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
 def pairs(name):
-    """All pairs of corners and a draw of ordinary numbers, as two lists."""
+    """All pairs of corners and a sample of ordinary numbers, as two lists."""
     first, second = zip(*itertools.product(corners(name), repeat=2), strict=True)
     return [*first, *draws(name, 200, 1)], [*second, *draws(name, 200, 2)]
 
@@ -114,7 +114,7 @@ def f32_bits(value):
 
 
 def halfway_cases():
-    """Products a hair off half a unit in the last place of an addend: float64 sees an exact halfway point, wrongly."""
+    """Products just off half a unit in the last place of an addend, which float64 rounds to exactly half."""
     a, b, c = [], [], []
     for exponent in (-149 + 24, -100, -20, 0, 7, 60):
         for mantissa in (1, 2, 3, 5, 1 << 22, (1 << 23) - 1):
@@ -125,7 +125,7 @@ def halfway_cases():
                     a.append(f32_bits(nudge))
                     b.append(f32_bits(sign * half * (2 - nudge)))
                     c.append(f32_bits(addend))
-    for odd in (1, 3, 5, 0x1001):  # among the subnormal numbers, where a unit is 2**-149 throughout
+    for odd in (1, 3, 5, 0x1001):  # subnormal numbers, with a unit of 2**-149
         for sign in (1.0, -1.0):
             for nudge in (1 + 2.0**-23, 1 + 2.0**-22):
                 a.append(f32_bits(sign * 2.0**-75 * nudge))
@@ -139,12 +139,12 @@ def test_fma_f32_is_rounded_once_at_halfway_points():
     expected = [encode(fused(*row), "f32") for row in numbers("f32", inputs)]
     wide = [np.array(column, np.uint32).view(np.float32).astype(np.float64) for column in inputs]
     twice = (wide[0] * wide[1] + wide[2]).astype(np.float32).view(np.uint32)
-    assert (twice != expected).sum() > len(expected) // 4  # rounding twice would be seen
+    assert (twice != expected).sum() > len(expected) // 4  # double rounding would be detected
     check("fma.rn.f32 %d, %a, %b, %c;", "f32", expected, inputs)
 
 
 def test_fma_f32_of_half_valued_factors():
-    """What attention kernels multiply: sums that are often exactly halfway, and exact."""
+    """Products of attention kernels: sums that are often exactly halfway, and exact."""
     factors = [[f32_bits(np.uint16(bits).view(np.float16)) for bits in draws("f16", 2000, seed)] for seed in (1, 2)]
     inputs = [*factors, draws("f32", 2000, 3, spread=3)]
     expected = [encode(fused(*row), "f32") for row in numbers("f32", inputs)]
@@ -200,7 +200,7 @@ def test_div_approx_gives_zero_for_huge_divisors():
 
 
 def smaller(x, y):
-    """x < y where -0 < +0."""
+    """x < y with -0 < +0."""
 
     def key(number):
         return (-number[1] if number[0] else number[1], not number[0])

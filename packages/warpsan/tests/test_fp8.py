@@ -17,7 +17,7 @@ MLTYPE = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
 def value(pattern, name):
-    """What a pattern stands for, from the definition of the formats (OCP "OFP8", table 1)."""
+    """The value of a pattern, from the definition of the formats (OCP "OFP8", table 1)."""
     bits = MANTISSA[name]
     exponent, mantissa = pattern >> bits & (1 << 7 - bits) - 1, pattern & (1 << bits) - 1
     bias = (1 << 6 - bits) - 1
@@ -56,7 +56,7 @@ def encode(x, name, relu=False):
 
 
 def inputs(name):
-    """Every value, every halfway point and its float32 neighbours, special values, and a draw over all exponents."""
+    """Every value, every halfway point and its float32 neighbours, special values, and a sample of all exponents."""
     table = np.array(FINITE[name], np.float32)
     ties = ((table[:-1].astype(float) + table[1:]) / 2).astype(np.float32)
     over = np.float32([table[-1] * 1.01, table[-1] * 1.0625, table[-1] * 2, 3e38, np.inf, np.nan, 1e-45, 0])

@@ -1,4 +1,4 @@
-"""Device functions: arguments, results, frames, divergent calls, and what is refused."""
+"""Device functions: arguments, results, frames, divergent calls, and rejections."""
 
 import functools
 
@@ -16,7 +16,7 @@ THREADS = 64
 def launch(functions, body, *, kinds=frozenset(), **options):
     """Run a body on one block; ``%t`` is the thread, ``%d`` its result, ``%x``, ``%w``, ``%p`` are free.
 
-    ``kinds`` are those of the hazards that it must show.
+    ``kinds`` has the expected hazard kinds.
     """
     text = (
         f"{HEAD}{functions}\n.visible .entry k(.param .u64 out)\n{{\n"
@@ -78,7 +78,7 @@ def test_the_address_of_a_parameter_lies_in_local_memory():
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_registers_that_live_across_nested_calls_keep_their_values(schedule):
-    """Each level keeps values of its own while those below it run; their registers have the same names."""
+    """Each level keeps its values during deeper calls, whose registers have the same names."""
     inner = ".func (.reg .b32 out) inner (.reg .b32 x)\n{ .reg .b32 %x<4>; mul.lo.u32 %x0, x, x; add.u32 out, %x0, 1; }"
     outer = (
         ".func (.reg .b32 out) outer (.reg .b32 x)\n{ .reg .b32 %x<4>; mul.lo.u32 %x0, x, 10; add.u32 %x3, x, 3;\n"
@@ -109,7 +109,7 @@ def test_divergent_calls_join_again_behind_the_call(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lanes_from_two_call_sites_meet_in_a_warp_wide_instruction(schedule):
-    """The function's code is there once, so its shuffle is one instruction for both halves of each warp."""
+    """The function's code exists once: its shuffle is one instruction for both halves of each warp."""
     reverse = ".func (.reg .b32 out) flip (.reg .b32 x)\n{ shfl.sync.bfly.b32 out, x, 31, 31, -1; ret; }"
     body = (
         "and.b32 %x0, %t, 1; setp.eq.u32 %p0, %x0, 0; @%p0 bra EVEN; add.u32 %x1, %t, 1000; call (%d), flip, (%x1);\n"
@@ -122,7 +122,7 @@ def test_lanes_from_two_call_sites_meet_in_a_warp_wide_instruction(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_barrier_and_an_exit_in_a_function(schedule):
-    """Threads from 48 on leave inside the function; the barrier does not wait for them, and it is a hazard."""
+    """Threads from 48 on exit inside the function; the barrier does not wait for them, and it is a hazard."""
     share = (
         ".func (.reg .b32 out) share (.reg .b32 t, .reg .b32 tile)\n{ .reg .b32 %r<3>; .reg .pred %p;\n"
         "setp.ge.u32 %p, t, 48; @%p exit; mad.lo.u32 %r0, t, 4, tile; st.shared.u32 [%r0], t; bar.sync 0;\n"

@@ -23,7 +23,7 @@ def test_the_evaluator_on_a_program_worked_out_by_hand() -> None:
     double = Op("add.u32 {0}, {1}, {2};", "r1", ("r1", "r1"), lambda x, y: x + y, guard=("p0", True))
     less = Op("setp.lt.u32 {0}, {1}, {2};", "p0", ("r0", "r2"), lambda x, y: int(x < y))
     program = Program((less, Loop("r3", (add, double)), If("p0", False, (double, add), (add,))))
-    # r0 = 1 is below r2, so p0 holds: the doubling, guarded by its negation, never happens.
+    # r0 = 1 is below r2, so p0 holds: the doubling, guarded by its negation, is skipped.
     assert evaluate(program, {"r0": 1, "r1": 5, "r2": 9, "r3": 6})["r0"] == 1 + 3 * 5 + 5
     # r0 = 9 is not: three rounds add 5, 10, 20, and then 40.
     assert evaluate(program, {"r0": 9, "r1": 5, "r2": 9, "r3": 2})["r0"] == 9 + 5 + 10 + 20 + 40
@@ -61,7 +61,7 @@ def test_damage_that_fuzzing_found(text: str, message: str) -> None:
 @pytest.mark.parametrize("operation", ["min", "max"])
 @pytest.mark.parametrize("threads", [7, 64])
 def test_a_number_wins_against_a_signalling_nan(operation: str, threads: int) -> None:
-    # Found by fuzzing: NumPy's fmin and fmax let the NaN win, but only in what is left over from whole vectors.
+    # Found by fuzzing: NumPy's fmin and fmax return the NaN only in the remainder of whole vectors.
     words = np.full(threads, 0x7F974D55, np.uint32)
     words[1::2] = 0x3F800000
     body = (

@@ -47,7 +47,7 @@ def test_equal_values_are_benign():
 
 
 def test_one_block_reads_what_another_writes():
-    """Each block writes its own part and reads its neighbour's."""
+    """Each block writes its own part and reads its neighbour's part."""
     body = (
         "st.global.u32 [%rd3], %r3;\nxor.b32 %r5, %r3, 64; mul.wide.u32 %rd2, %r5, 4; add.u64 %rd4, %rd1, %rd2;\n"
         "{}ld.global.u32 %r4, [%rd4];"
@@ -107,7 +107,7 @@ FENCE, COUNT = "@%p1 fence.acq_rel.gpu;\n", "@%p1 atom.global.add.u32 %r4, [%rd5
     ],
 )
 def test_the_last_block_may_read_what_the_others_left_if_an_atomic_says_so(before, count, after, says):
-    """The pattern of split-KV merges: every block counts itself in, the last one reads the parts of all."""
+    """The pattern of split-KV merges: every block increments a counter, the last one reads the parts of all."""
     reported, _, _ = hazards(LAST_BLOCK.format(before, count, after))
     assert [hazard.kind for hazard in reported] == (["race"] * len(reported) if says else [])
     assert not says or any(says in hazard.message for hazard in reported)

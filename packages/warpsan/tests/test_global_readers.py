@@ -1,5 +1,6 @@
-"""What several warps of one cluster have read or updated in global memory: it may be written by what comes after each
-of them, and by nothing else."""
+"""Reads and updates of global memory by several warps of a cluster: only later operations, ordered after all of them,
+may write.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def kinds(body: str, grid: int, threads: int, cluster: int, schedule: str) -> se
         (READ + MEET + READ + MEET + WRITE, 8, 64, 8, False),
         (READ.replace("ld", "ld.relaxed.gpu") + MEET + WRITE, 2, 96, 2, False),
         (ADD + MEET + READ, 4, 96, 4, False),
-        (READ + MEET + WRITE, 4, 32, 2, True),  # another cluster reads, too
+        (READ + MEET + WRITE, 4, 32, 2, True),  # another cluster reads too
         (ADD + MEET + READ, 4, 32, 2, True),
         (READ + WRITE, 2, 32, 2, True),
         (READ + "bar.sync 0;\n" + WRITE, 2, 96, 2, True),
@@ -46,7 +47,8 @@ def kinds(body: str, grid: int, threads: int, cluster: int, schedule: str) -> se
         (ADD + READ, 1, 96, 1, True),
         ("@!%p3 " + READ + "@%p3 " + READ + WRITE, 1, 64, 1, True),  # the writer itself was the last to read
         (READ + "@%p3 bar.sync 1, 64;\n@%p4 bar.sync 1, 64;\n" + WRITE, 1, 64, 1, False),
-        (READ + "@%p3 bar.sync 1, 64;\n@%p4 bar.sync 1, 64;\n" + WRITE, 1, 96, 1, True),  # the third warp is not there
+        # the third warp does not take part
+        (READ + "@%p3 bar.sync 1, 64;\n@%p4 bar.sync 1, 64;\n" + WRITE, 1, 96, 1, True),
     ],
 )
 def test_a_write_comes_after_each_of_those_that_have_read(
@@ -87,8 +89,9 @@ WARPS, CLUSTER = 3, 2
 
 
 def random_program(draw: random.Random) -> tuple[str, bool]:
-    """Six warps of a cluster read, write and update three places, and meet in pairs, by blocks or all: a program, and
-    whether two conflicting accesses are unordered, by vector clocks of its own."""
+    """Six warps of a cluster read, write and update three locations, and synchronize in pairs, by blocks or all.
+    Returns the program, and whether two conflicting accesses are unordered, by separate vector clocks.
+    """
     actors = WARPS * CLUSTER
     clocks: list[Clock] = [[0] * actors for _ in range(actors)]
     done: list[tuple[int, str, int, int]] = []

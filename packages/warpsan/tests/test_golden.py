@@ -1,4 +1,4 @@
-"""Golden vectors that GPUs recorded: the simulator still agrees with them as far as it did then."""
+"""Golden vectors recorded on GPUs: the simulator agrees as well as at the time of the record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ret;
 
 
 def disagreement(record: dict[str, Any], job: Job, golden: list[np.ndarray]) -> str:
-    """How the simulator's result is further from the GPU's than the record says; empty if it is not."""
+    """Increase of the simulator's distance from the GPU's result over the record, as text; empty without one."""
     args, arrays = job.arguments()
     warpsan.launch(job.ptx, job.entry, job.grid, job.block, args, cluster=job.cluster, dynamic_smem=job.dynamic_smem)
     now = compare(golden, arrays, stored_float(job.ptx, job.entry))
@@ -77,7 +77,7 @@ def _job() -> Job:
 
 
 def _file(path: Path, golden: np.ndarray) -> Path:
-    """A file with one record: that a GPU had made ``golden`` of the launch's second buffer."""
+    """A file with one record, in which a GPU returned ``golden`` for the launch's second buffer."""
     job = _job()
     args, arrays = job.arguments()
     warpsan.launch(job.ptx, job.entry, job.grid, job.block, args)

@@ -16,14 +16,14 @@ ONE = {"f16": 0x3C00, "bf16": 0x3F80}
 
 
 def columns(name, count):
-    """Draws of corners, ordinary numbers and, for sums, numbers far apart: an even number of each."""
+    """Samples of corners, ordinary numbers and, for sums, numbers far apart: an even number of each."""
     draw = random.Random(f"{name} {count}")
     pool = corners(name) + draws(name, 60, 1) + draws(name, 60, 2, spread=12)
     return [draw.choices(pool, k=1200) for _ in range(count)]
 
 
 def check(body, name, expected, inputs):
-    """The instruction gives ``expected`` of ``inputs`` on single values, and in its packed form two at a time."""
+    """The instruction returns ``expected`` for ``inputs`` on single values, and in its packed form on pairs."""
     named = dict(zip("abc", inputs, strict=False))
     (single,) = run(body.format(name), {"d": name}, **{key: (name, column) for key, column in named.items()})
     assert_bits(single, expected, name, inputs)
@@ -62,7 +62,7 @@ def test_binary(operation, name):
 def test_fma(name):
     inputs = columns(name, 3)
     near, half = ONE[name] + 1, exact.FORMATS[name][1] + 1
-    # (1 + u)(1 + u) * 2**-half is a hair more than half a unit of 1, or of a number far above the product's last bit.
+    # (1 + u)(1 + u) * 2**-half is just above half a unit of 1, or of a number far above the product's last bit.
     tiny = encode((False, exact.Fraction(2) ** -half), name)
     scaled = encode(exact.mul(decode(near, name), decode(tiny, name)), name)
     inputs = [column + extra for column, extra in zip(inputs, [[near] * 2, [scaled] * 2, [ONE[name]] * 2], strict=True)]
@@ -73,7 +73,7 @@ def test_fma(name):
 
 
 def test_bf16_fma_is_rounded_once():
-    """Products of sixteen bits that are exactly halfway, and an addend a hundred binary places below."""
+    """Products of sixteen bits that are exactly halfway, and an addend smaller by 100 binary places."""
     candidates = [
         (a, b)
         for a, b in itertools.product(range(0x3F80, 0x4000), repeat=2)
@@ -109,7 +109,7 @@ def test_min_and_max(operation, name):
     expected = []
     for a, b in zip(*inputs, strict=True):
         numbers_only = [bits for bits in (a, b) if decode(bits, name) is not None]
-        # As integers, patterns of one sign ascend with their magnitude, and negative ones are turned around.
+        # As integers, patterns of one sign ascend with their magnitude, and negative ones descend.
         ordered = sorted(numbers_only, key=lambda bits: -(bits & 0x7FFF) - 1 if bits >> 15 else bits)
         expected.append(None if not ordered else ordered[0 if operation == "min" else -1])
     check(operation + ".{} %d, %a, %b;", name, expected, inputs)

@@ -1,4 +1,4 @@
-"""Bugs of registers, barriers and atomics in CUDA source are flagged, and their right twins are clean, in any order."""
+"""Bugs of registers, barriers and atomics in CUDA source are reported, correct twins are clean, in any order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warpsan.build.source import Module
 
 
 def hazards(pair: Pair, ptx: str, schedule: str) -> list[warpsan.Hazard]:
-    """What a launch reports, or has reported before it was stopped."""
+    """Hazards of a launch, also of one that ended with an exception."""
     given, out = np.arange(512, dtype=np.uint32) % 100, np.zeros(1024, np.uint32)
     try:
         return warpsan.launch(ptx, "entry", 2, pair.threads, [given, out, 40], schedule=schedule, seed=1).hazards

@@ -1,4 +1,4 @@
-"""Both accesses of a hazard, what a launch found before it was stopped, and the atomics that order nothing."""
+"""Both accesses of a hazard, hazards of stopped launches, and atomics without an order."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_was_found_before_a_launch_was_stopped_is_kept(schedule: str) -> No
     assert unwatched.value.hazards == ()
 
 
-# ---- atomics that order nothing --------------------------------------------------------------------------------------
+# ---- atomics without an order ----------------------------------------------------------------------------------------
 
 START = "setp.eq.u32 %p1, %r0, 0;\n@%p1 st.shared.u32 [buf], 0;\nbar.sync 0;\n"
 ATOMIC = "atom.shared.add.u32 %r4, [buf], 1;\n"
@@ -159,7 +159,7 @@ ATOMIC = "atom.shared.add.u32 %r4, [buf], 1;\n"
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("access", ["ld.shared.u32 %r5, [buf];", "st.shared.u32 [buf], 77;"])
 def test_a_plain_access_must_come_after_the_atomics_of_all_warps(schedule: str, access: str) -> None:
-    """The own warp's atomic is the last, and hides no other."""
+    """The own warp's atomic is the last, and does not hide earlier ones."""
     one = "setp.eq.u32 %p2, %r0, 0;\n@%p2 "
     assert hazards(START + ATOMIC + "bar.sync 0;\n" + one + access, threads=96, schedule=schedule) == []
     reported = hazards(START + ATOMIC + one + access, threads=96, schedule=schedule)
@@ -169,7 +169,7 @@ def test_a_plain_access_must_come_after_the_atomics_of_all_warps(schedule: str, 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_whichever_warp_updates_last(order: tuple[int, ...]) -> None:
-    """Warps take turns at atomics through named barriers that order them all but the first with the reader."""
+    """Named barriers order the atomics of warps; only the first one is unordered with the reader."""
     first, second, reader = order
     turn = "setp.eq.u32 %p{0}, %r2, {1};\n"
     body = START + turn.format(2, first) + turn.format(3, second) + turn.format(4, reader)

@@ -1,5 +1,6 @@
-"""Idioms of CUDA C++ that pass data between threads (idioms.cu): the right ones are clean in every schedule, and
-each that is wrong by one step is reported."""
+"""CUDA C++ idioms that pass data between threads (idioms.cu): correct ones are clean in every schedule, and each
+variant with one wrong step is reported.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ IDIOMS: dict[str, tuple[int, int, list[set[str]]]] = {
     "exchange": (4, 64, [RACE, {"cluster"}, RACE, RACE]),
     "flag_in_a_cluster": (4, 64, [RACE] * 2),
 }
-"""Blocks, threads of a block, and what is reported of each wrong step, one of them at least."""
+"""Blocks, threads per block, and hazards of each wrong step, at least one of which is reported."""
 CASES = [(name, step) for name, (_, _, wrong) in IDIOMS.items() for step in range(len(wrong) + 1)]
 
 
@@ -64,7 +65,7 @@ def ptx() -> str:
 
 
 def reported(name: str, step: int, schedule: str) -> dict[str, str]:
-    """The messages of a launch by kind, and how it ended if it did not come to its end."""
+    """Messages of a launch by kind, and its exception if it ended early."""
     grid, block, _ = IDIOMS[name]
     arrays = [np.zeros(1024, np.uint32), np.zeros(64, np.uint32), np.zeros(1024, np.uint32)]
     cluster = (2, 1, 1) if "cluster" in name or name == "exchange" else (1, 1, 1)

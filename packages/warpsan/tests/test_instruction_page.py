@@ -1,4 +1,4 @@
-"""The page of supported instructions is what the tables say."""
+"""The page of supported instructions matches the tables."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Integer arithmetic against Python's integers: every instruction form, on corner values and a fixed draw."""
+"""Integer arithmetic against Python's integers: every instruction form, on corner values and a fixed sample."""
 
 import pytest
 
@@ -10,13 +10,13 @@ TYPES = {"u16": 16, "u32": 32, "u64": 64, **SIGNED}
 
 
 def read(values, type_name):
-    """The mathematical integers that bit patterns stand for in a type."""
+    """The integers of bit patterns in a type."""
     bits = int(type_name[1:])
     return [signed(v, bits) if type_name[0] == "s" else v & (1 << bits) - 1 for v in values]
 
 
 def check(body, type_name, function, inputs, result=None):
-    """``function`` of the inputs' values, taken modulo the result's width, is what ``%d`` holds."""
+    """Check that ``%d`` is ``function`` of the inputs' values, modulo the result's width."""
     result = result or type_name
     named = {name: (type_name, values) for name, values in zip("abc", inputs, strict=False)}
     (d,) = run(body, {"d": result}, **named)
@@ -129,7 +129,7 @@ def test_packed_halves(opcode, kind):
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_carries_make_longer_sums_differences_and_products(bits):
-    """Two words each: the carry of the lower word goes into the upper one, and the one out of that is read last."""
+    """Two words each: the lower word's carry enters the upper word, whose carry out is read last."""
     low, high, other_low = triples(bits)
     other_high = low[::-1]
     columns = {"a": low, "b": high, "c": other_low, "e": other_high}
@@ -144,7 +144,7 @@ def test_carries_make_longer_sums_differences_and_products(bits):
         totals = [a + b * word + sign * (c + e * word) for a, b, c, e in rows]
         assert [int(u) + int(v) * word for u, v in zip(x, y, strict=True)] == [total % double for total in totals]
         assert [int(v) for v in z] == [sign * int(not 0 <= total < double) % word for total in totals]
-    # (a * b) + (c + e words), then what is left over.
+    # (a * b) + (c + e words), then the remainder.
     body = f"mad.lo.cc.{t} %x, %a, %b, %c; madc.hi.cc.{t} %y, %a, %b, %e; addc.{t} %z, 0, 0;"
     x, y, z = run(body, results, **inputs)
     totals = [a * b + c + e * word for a, b, c, e in rows]

@@ -1,5 +1,6 @@
-"""Lanes of a warp that do different things by one instruction: in several spaces, at several barriers and mbarriers, in
-several groups, with different numbers of bytes."""
+"""Lanes of a warp with different operands in one instruction: several spaces, barriers, mbarriers, groups, and numbers
+of bytes.
+"""
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_generic_addresses_of_several_spaces(more, plus, counters):
     assert out.tolist() == (first + lanes + np.where(lanes > 20, 0, plus)).tolist()
     assert a.tolist() == np.where((lanes < 10) | (lanes > 20), lanes, 2 * lanes + plus).tolist()
     if counters:
-        assert report.counters.compulsory_read_bytes == 64  # of elements 10 to 20
+        assert report.counters.compulsory_read_bytes == 64  # elements 10 to 20
 
 
 def test_a_race_of_a_generic_address_among_several_spaces():
@@ -67,7 +68,7 @@ def test_lanes_wait_for_two_mbarriers(schedule, counters):
 
 @pytest.mark.parametrize("form", ["bar.sync %r4, 64;", "barrier.sync %r4;"])
 def test_lanes_name_two_barriers(form):
-    """A warp comes to each by half of its lanes: counted as a whole, with a number of threads, it is enough."""
+    """Half of a warp arrives at each barrier: with a thread count the warp counts as a whole, which suffices."""
     body = "and.b32 %r4, %r0, 1; add.u32 %r4, %r4, 1;\n" + form + OUT
     out = np.zeros(64, np.uint32)
     if "64" in form:

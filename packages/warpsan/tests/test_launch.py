@@ -1,4 +1,4 @@
-"""The launch: arguments, geometry, limits, and one sentence for each thing that can be wrong with them."""
+"""Launches: arguments, geometry, limits, and one sentence for each error."""
 
 import sys
 
@@ -114,7 +114,7 @@ def test_arrays_that_share_bytes_share_a_buffer():
     assert array.tolist() == [0, 1, 1, 1]
     warpsan.launch(ptx, "k", 1, 1, [array[:3], array[1:]])
     assert array.tolist() == [8, 1, 1, 1]
-    apart = array[:2], array[2:]  # neighbours share none
+    apart = array[:2], array[2:]  # neighbours share no bytes
     warpsan.launch(ptx, "k", 1, 1, apart)
     assert apart[0][0] > 1 << 15
 
@@ -159,6 +159,7 @@ def test_unknown_opcodes_and_modifiers_raise_with_their_line():
 def test_a_launch_beyond_the_memory_budget_is_refused_before_it_begins(monkeypatch):
     ptx = HEAD + ".entry k() { .local .align 16 .b8 depot[65536]; .reg .b64 %rd<2>; mov.u64 %rd1, depot; ret; }"
     warpsan.launch(ptx, "k", 1, 32, [])
-    monkeypatch.setattr(sys.modules["warpsan.host.launch"], "MEMORY_BUDGET", 1 << 20)  # the name is the function's too
+    # the name also refers to the function
+    monkeypatch.setattr(sys.modules["warpsan.host.launch"], "MEMORY_BUDGET", 1 << 20)
     with pytest.raises(warpsan.LaunchError, match=r"would need about 1\.\d GiB .* at most 0 GiB"):
         warpsan.launch(ptx, "k", 4096, 32, [])

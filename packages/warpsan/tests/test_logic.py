@@ -1,4 +1,4 @@
-"""Bit operations against Python's integers, bit by bit where the manual defines them so."""
+"""Bit operations against Python's integers, bit by bit if the manual defines them so."""
 
 import random
 
@@ -92,7 +92,7 @@ def test_funnel_shifts(mode):
 
 
 def permuted(a, b, selector):
-    """PTX ISA, prmt without a mode: four bytes of {b, a}, each as it is or as its sign."""
+    """PTX ISA, prmt without a mode: four bytes of {b, a}, each unchanged or replaced by its sign."""
     pool = (b << 32 | a).to_bytes(8, "little")
     result = 0
     for k in range(4):
@@ -184,7 +184,7 @@ FIELDS = [0, 1, 5, 8, 31, 32, 33, 63, 64, 100, 255, 256, 0x11F]
 
 
 def fields(bits):
-    """A value, a position and a length for every pair of the last two, and as many second values."""
+    """A value, a position and a length for every pair of the latter, and equally many second values."""
     draw = random.Random(bits)
     positions = [p for p in FIELDS for _ in FIELDS] * 3
     lengths = FIELDS * len(FIELDS) * 3

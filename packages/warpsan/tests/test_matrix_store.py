@@ -39,7 +39,7 @@ def test_stmatrix(number, trans):
             row, column = lane // 4, 2 * (lane % 4)
             fragments[lane, i] = int(matrices[i, row, column]) | int(matrices[i, row, column + 1]) << 16
     registers = ", ".join(f"%f{i}" for i in range(number))
-    body = (  # rows in reverse order, so that the addresses matter
+    body = (  # rows in reverse order, to make the addresses matter
         f"xor.b32 %a, %t, 7; shl.b32 %a, %a, 4;\n"
         f"stmatrix.sync.aligned.m8n8.x{number}{'.trans' if trans else ''}.shared.b16 [%a], {{{registers}}};"
     )
@@ -106,7 +106,7 @@ REBALANCE = (
 
 @pytest.mark.parametrize(("directives", "most"), [(".maxnreg 168", 232), ("", 232)])
 def test_setmaxnreg_changes_nothing_within_the_budget(directives, most):
-    """One warpgroup gives 128 registers a thread away, two others take 64 each."""
+    """One warpgroup releases registers down to 128 per thread, two others take 64 each."""
     report, out = launch(REBALANCE.format(most), np.zeros(384), 1, threads=384, directives=directives)
     assert (out[:, 0] == np.arange(384)).all()
     assert report.hazards == []

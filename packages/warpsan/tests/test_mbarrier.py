@@ -1,4 +1,4 @@
-"""mbarrier: phases, arrivals, bytes; waiting that blocks, orders, and reports what can never come."""
+"""mbarrier: phases, arrivals, bytes; waits that block, order, and report impossible events."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_what_came_before_an_arrival_is_seen_after_the_wait(mode, schedule):
     ("old", "new", "expected"),
     [
         (WAIT, "", "race"),
-        (WAIT, CTA_WAIT.format(0, "%r2", 1), "Deadlock"),  # lockstep: all have arrived, so phase 1 has begun
+        (WAIT, CTA_WAIT.format(0, "%r2", 1), "Deadlock"),  # in lockstep all threads have arrived, so phase 1 has begun
         ("[%r2], 64", "[%r2], 65", "Deadlock"),
         ("[%r2], 64", "[%r2], 33", "mbarrier"),
         ("bar.sync 0;\n", "", "race"),
@@ -143,7 +143,7 @@ def test_a_polling_loop_on_test_wait_ends():
 
 
 def test_every_block_has_its_own_phases():
-    """Block b goes through b + 1 phases."""
+    """Block b completes b + 1 phases."""
     body = (
         INIT + "mov.u32 %r10, %ctaid.x; mov.u32 %r11, 0;\n"
         "LOOP: " + ARRIVE + "and.b32 %r12, %r11, 1;\n" + CTA_WAIT.format(0, "%r2", "%r12") + "add.u32 %r11, %r11, 1;\n"
@@ -172,7 +172,7 @@ DROP = (
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_who_drops_out_counts_for_this_phase_and_not_for_later_ones(mode, schedule):
-    """Half of the block drops out in phase 0; its stores are seen after it, and phases 1 and 2 end without it."""
+    """Half of the block drops out in phase 0; its stores are visible after it, and phases 1 and 2 end without it."""
     out = np.zeros(64, np.uint32)
     assert kinds(DROP, [out], async_mode=mode, schedule=schedule) == []
     assert (out[:32] == np.arange(32) + 32).all()
@@ -209,7 +209,7 @@ def test_an_mbarrier_that_all_have_dropped_out_of_ends_no_more_phases():
 
 
 def test_state_tokens_count_the_arrivals_still_expected():
-    """The threads of a block arrive one after the other: each finds another count, from 64 down to 1."""
+    """The threads of a block arrive in sequence: each gets another count, from 64 down to 1."""
     body = (
         INIT + ARRIVE + "mbarrier.pending_count.b64 %r6, %rd5;\nmov.u32 %r7, %ctaid.x; mul.wide.u32 %rd6, %r7, 256;\n"
         "add.u64 %rd2, %rd2, %rd6; st.global.u32 [%rd2], %r6;\n"

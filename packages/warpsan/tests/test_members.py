@@ -1,4 +1,4 @@
-"""Who a warp-wide instruction waits for: the threads of its member mask that have not exited (PTX ISA, "vote.sync")."""
+"""Warp-wide instructions wait for the threads of their member mask that have not exited (PTX ISA, "vote.sync")."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from warpsan.ptx.parser import parse
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 SPIN = "SPIN: ld.relaxed.gpu.global.u32 %r8, [%a]; setp.eq.u32 %p8, %r8, 0; @%p8 bra SPIN;"
-"""Threads that wait until another stores to the first word; no other thread may have to wait for them."""
+"""Threads that wait until another stores to the first word; all other threads must continue."""
 
 
 def text(body):
@@ -41,7 +41,7 @@ def run(body, schedule, block=64):
     ],
 )
 def test_threads_that_exit_first_are_not_waited_for(vote, ballot, schedule):
-    """Four threads of warp 0 go on and let warp 1 out of its loop; the other 28 leave before them, or after them."""
+    """Four threads of warp 0 continue and release warp 1 from its loop; the other 28 exit before or after them."""
     body = (
         "setp.ge.u32 %p1, %t, 32; @%p1 bra SPIN; setp.ge.u32 %p3, %t, 4; @%p3 bra LEAVE;\n"
         f"and.b32 %r3, %t, 1; setp.ne.u32 %p2, %r3, 0; {vote}\n"
@@ -55,7 +55,7 @@ def test_threads_that_exit_first_are_not_waited_for(vote, ballot, schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_threads_outside_the_mask_are_not_waited_for(schedule):
-    """The upper half of the warp spins until the lower half has voted among itself."""
+    """The upper half of the warp spins until the lower half has voted."""
     vote = "vote.sync.ballot.b32 %r1, %p2, 0xFFFF; mov.u32 %r2, 0xFFFF; shfl.sync.idx.b32 %r3, %t, 5, 31, %r2;"
     body = (
         "setp.ge.u32 %p1, %t, 16; @%p1 bra SPIN; setp.lt.u32 %p2, %t, 3;\n"
@@ -78,7 +78,7 @@ def test_a_warp_with_fewer_threads_than_lanes(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_threads_of_the_mask_that_come_later_are_waited_for(schedule):
-    """A long way round for half of the warp, longer than what counts as polling."""
+    """A long path for half of the warp, longer than the polling limit."""
     body = (
         "mov.u32 %r2, 0; and.b32 %r3, %t, 1; setp.eq.u32 %p1, %r3, 0; @%p1 bra VOTE;\n"
         "AGAIN: add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 9000; @%p2 bra AGAIN;\n"

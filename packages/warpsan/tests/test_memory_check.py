@@ -1,4 +1,4 @@
-"""Out of bounds, misaligned and uninitialised accesses: found, named with their place, and kept from doing harm."""
+"""Out of bounds, misaligned and uninitialised accesses: detected, reported with their place, and without an effect."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ COPY = """extern "C" __global__ void copy(const unsigned *a, uint4 *b, int n) {
     ],
 )
 def test_an_access_outside_a_named_array_has_its_index(start: int, says: str) -> None:
-    """The index, of the array that the address is computed from, however far away; and the load's own line."""
+    """The index in the array whose address is computed, at any distance; and the load's own line."""
     ptx = build(Module("copy.cu", COPY, "copy")).ptx
     arrays = np.zeros((2, 2, 64), np.uint32), np.zeros((64, 4), np.uint32)
     (hazard,) = warpsan.launch(ptx, "copy", 1, 64, [*arrays, start], names=["a", "b", ""]).hazards
@@ -137,7 +137,7 @@ def test_elements_of_a_vector_and_across_the_end() -> None:
 
 
 def distance(checks=("memory",)):
-    """Bytes from the first buffer of a launch to the second, as the kernel sees them."""
+    """Bytes from the first buffer of a launch to the second, in device addresses."""
     report, b = run("sub.u64 %rd6, %rd2, %rd1; st.global.u64 [%rd2], %rd6;", threads=1, checks=checks)
     assert report.hazards == []
     return int(b[:2].view(np.uint64)[0])

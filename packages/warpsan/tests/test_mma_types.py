@@ -28,7 +28,7 @@ def launch_words(body, inputs, outputs):
 
 
 def random(kind, rows, depth):
-    """Integers as int64, floats as float64: values that the type has."""
+    """Integers as int64, floats as float64, representable in the type."""
     if kind[0] in "su":
         bits = BITS[kind]
         low = -(1 << bits - 1) if kind[0] == "s" else 0

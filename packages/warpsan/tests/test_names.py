@@ -1,4 +1,4 @@
-"""Kernels and variables by the names that C++ gives them."""
+"""C++ names of kernels and variables."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ NAMES = [
     ("_ZN12_GLOBAL__N_14hideEPj", "(anonymous namespace)::hide(unsigned int*)", "(anonymous namespace)::hide"),
     ("_Z3oneIXadL_Z3twoiEEEvv", "void one<&(two(int))>()", "one<&(two(int))>"),
     ("plain", "plain", "plain"),
-    # As nvcc 13 mangles a template argument of CUTLASS: binutils and libstdc++ do not know it.
+    # nvcc 13's mangling of a CUTLASS template argument, unknown to binutils and libstdc++.
     ("_ZN3lib6KernelINS_4ItemELNSV_1EfSF_EEEvv", "lib::Kernel<...>", "lib::Kernel<...>"),
 ]
 

@@ -1,4 +1,4 @@
-"""The native engine: its translator, its library, and the same bits on any processor."""
+"""The native engine: translator, library, and equal bits on any processor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXCHANGE = (
 def exchange(
     between: str = "bar.sync 0;", words: int = THREADS, size: int = THREADS
 ) -> tuple[np.ndarray, warpsan.Report]:
-    """Each thread passes its number to the one on the other side of the block."""
+    """Each thread passes its number to the opposite thread of the block."""
     out = np.zeros(size, np.uint32)
     return out, warpsan.launch(EXCHANGE.format(between=between, words=words), "k", 1, THREADS, [out])
 
@@ -139,7 +139,7 @@ BODIES = (
     ("fma.rn.f16x2 %d, %a, %b, %c;", 3),
     ("cvt.rzi.s32.f32 %d, %a;", 1),
 )
-"""Instructions with a rounding, and how many operands they have."""
+"""Instructions with a rounding, and their number of operands."""
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ BODIES = (
 def test_the_bits_do_not_depend_on_the_processor(
     cpu: str, features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
-    """Each run is compared with the same record, whatever it was compiled for."""
+    """Each run is compared with the same record, for any target processor."""
     if "avx2" in features and "+avx2" not in target_name()[1]:
         pytest.skip("this processor has no AVX2")
     other = Library(cpu, features, root=tmp_path)
@@ -162,7 +162,7 @@ def test_the_bits_do_not_depend_on_the_processor(
 
 
 def kept(library: Library, name: str) -> tuple[bytes, int]:
-    """What the library keeps under a name, and how often it had to be built."""
+    """Content of the library under a name, and number of builds."""
     built: list[int] = []
 
     def build() -> bytes:
@@ -187,12 +187,12 @@ fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
 print("building", flush=True)
 sys.stdin.read()
 """
-"""A process that builds an object, and ends when its standard input does."""
+"""A process that builds an object, and ends when its standard input closes."""
 
 
 @contextlib.contextmanager
 def built_elsewhere(path: Path) -> Iterator[Callable[[], None]]:
-    """In this block another process builds the object of this path, or until what it gives is called."""
+    """Context in which another process builds the object at this path, until the returned function is called."""
     path.parent.mkdir(exist_ok=True)
     lock = [sys.executable, "-c", BUILDER, str(path.with_name("locks")), str(int(path.name[:12], 16))]
     with subprocess.Popen(lock, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
@@ -237,7 +237,7 @@ def test_a_runtime_that_is_being_compiled_is_not_compiled_beside(
 ) -> None:
     library = Library(*target_name(), root=tmp_path)
     with built_elsewhere(library.path_of("runtime")), monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", None)  # what would start a process
+        patched.setattr(subprocess, "Popen", None)  # a start of a process would fail
         library.prepare()
 
 
@@ -267,7 +267,7 @@ def test_the_key_names_the_processor_and_the_operation(tmp_path: Path) -> None:
 def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is translated from Python is compiled once, and each operation once, whatever set it is in."""
+    """Functions translated from Python are compiled once, and each operation once, in any set."""
     exchange()
     shutil.copy(engine.library().path_of("runtime"), tmp_path)
     library = Library(*target_name(), root=tmp_path)
@@ -276,13 +276,13 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
     before = set(tmp_path.glob("*.o"))
     out, _ = exchange("bar.sync 0; popc.b32 %r8, %r1; sub.u32 %r8, %r8, %r8; add.u32 %r2, %r2, %r8;")
     assert (out == THREADS - 1 - np.arange(THREADS)).all()
-    assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add was there
+    assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add existed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(usable_cpus() < 2, reason="one core compiles one after the other")
 def test_another_process_compiles_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "compile_functions", None)  # what would compile it here
+    monkeypatch.setattr(library_module, "compile_functions", None)  # a compilation would fail here
     library = Library(*target_name(), root=tmp_path)
     library.prepare()
     assert library.loop()

@@ -1,6 +1,6 @@
-"""Asynchronous units: their checks and counters, as they are recorded.
+"""Asynchronous units: checks and counters against records.
 
-The right programs of the other tests with all checks and counters, in every order and mode; and their mistakes.
+Correct programs of the other tests with all checks and counters, in every order and mode; and erroneous variants.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_no_mistake_with_products_is_missed(name: str) -> None:
 
 @pytest.mark.parametrize("changed", [None, 3, 39])
 def test_forty_sets_of_registers_in_flight(changed: int | None) -> None:
-    """More sets than a word has bits, as in FlashAttention-3: A of each product in registers of its own."""
+    """More sets than bits in a word, as in FlashAttention-3: A of each product in its own registers."""
     sets, columns = 40, np.ones((8, 16), np.float16)
     addresses, matrix = wgmma.lay_out(columns, 0, "none", True)
     form = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"

@@ -24,7 +24,7 @@ Launch = Callable[[], warpsan.Report]
 
 
 def check(launch: Launch) -> None:
-    """A launch has hazards, or it does not come to an end."""
+    """Check that a launch has hazards, or ends with an exception."""
     with suppress(warpsan.Deadlock, warpsan.IllegalAccess):
         assert launch().hazards
 
@@ -63,7 +63,7 @@ def test_hazards_of_threads_that_hand_over_through_an_mbarrier(edit: Edit) -> No
 @pytest.mark.parametrize("mode", ["late", "early"])
 @pytest.mark.parametrize("arrives", ["cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2];\n", mbarriers.ARRIVE])
 def test_hazards_of_copies_that_arrive_when_they_have_landed(arrives: str, mode: str) -> None:
-    """The right arrival without a wait; and the arrival of the thread, which does not wait for its copies."""
+    """A correct arrival without a wait; and an arrival of the thread that does not wait for its copies."""
     right = arrives.startswith("cp")
     body = mbarriers.INIT + mbarriers.ADDRESSES + mbarriers.COPY + arrives
     body += ("" if right else mbarriers.WAIT) + mbarriers.LOOK
@@ -88,7 +88,7 @@ THERE_AND_BACK: dict[str, Edit] = {
 
 
 def buffers() -> list[Any]:
-    """Fresh arguments of a copy there and back."""
+    """New arguments of a copy in and out."""
     return [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]
 
 
@@ -105,7 +105,7 @@ def test_an_mbarrier_without_the_fence_that_the_strict_check_needs() -> None:
 
 
 OTHER = "setp.eq.u32 %p7, %r0, 1;\n@%p7 "
-"""Of the next instruction: lane 1 executes it, whereas lane 0 issues copies."""
+"""Guard of the next instruction: lane 1 executes it, lane 0 issues the copies."""
 THERE = bulk.START + bulk.LOAD + bulk.WAIT
 REDUCE = bulk.STORE.replace("cp.async.bulk.global", "cp.reduce.async.bulk.global").replace(" [%rd1]", ".add.u32 [%rd1]")
 OF_LANES = {
@@ -131,7 +131,7 @@ IN_ORDER = {
 
 @pytest.mark.parametrize("body", OF_LANES.values(), ids=OF_LANES)
 def test_copies_and_other_lanes_of_their_warp(body: str) -> None:
-    """Global memory is accessed by the lane that issues a copy, and by no other."""
+    """Only the lane that issues a copy accesses global memory."""
     check(launched(body, buffers, bulk.PARAMS))
 
 

@@ -1,4 +1,4 @@
-"""The clock of the checks of native code: races are found however often threads have been ordered before."""
+"""Clock of the native checks: races are found after any number of synchronizations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STARTS = {
     "32 bits": (1 << 32) - 300,
     "40 bits": (1 << 40) - 300,
 }
-"""Times at which a launch begins: some blocks run before the next power of two, and others behind it."""
+"""Start times of a launch: some blocks run before the next power of two, others after it."""
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 EXCHANGE = (
     HEAD
@@ -38,7 +38,7 @@ L:  bar.sync 0;
     ret;
 }}"""
 )
-"""Each warp of a block uses what the other has; there is a barrier in between, but in blocks from ``broken`` on."""
+"""Each warp of a block uses the other's data, with a barrier in between except in blocks from ``broken`` on."""
 PARTS = {
     "a write and a read": ("@%p2 st.shared.u32 [%r3], %r6;", "@!%p2 ld.shared.u32 %r7, [%r5];"),
     "an atomic operation and a read": ("@%p2 atom.shared.add.u32 %r7, [%r3], 1;", "@!%p2 ld.shared.u32 %r7, [%r5];"),
@@ -59,7 +59,7 @@ FIRST: add.u32 %r4, %r4, 1; st.global.u32 [%rd2+4], %r4; st.release.gpu.global.u
 END: bar.sync 0; bar.sync 0; bar.sync 0; ret;
 }}"""
 )
-"""Each block reads what the block before it has written, and what one eight blocks before that has."""
+"""Each block reads the writes of the previous block, and those of eight blocks before."""
 
 LANES = (
     HEAD
@@ -75,17 +75,19 @@ N:  setp.eq.u32 %p2, %r1, 9; @%p2 ld.shared.u32 %r7, [s];
     ret;
 }}"""
 )
-"""One lane writes what another of its warp reads; an mbarrier is in between, but in blocks from ``broken`` on."""
+"""One lane writes data that another lane of its warp reads, with an mbarrier in between except in blocks from
+``broken`` on.
+"""
 
 
 def kinds(ptx: str, words: int, **options: object) -> list[str]:
-    """The kinds of a launch's hazards."""
+    """Hazard kinds of a launch."""
     report = warpsan.launch(ptx, "k", BLOCKS, THREADS, [np.zeros(words, np.uint32)], **options)  # type: ignore[arg-type]
     return sorted({each.kind for each in report.hazards})
 
 
 def begin_at(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
-    """Launches begin at a time."""
+    """Set the start time of launches."""
     monkeypatch.setattr(state, "_FIRST_TIME", start)
 
 

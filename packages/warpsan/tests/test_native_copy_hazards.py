@@ -1,5 +1,6 @@
-"""Asynchronous operations at wrong places: illegal addresses, bad tensor maps, maps that a launch changes without
-fences, descriptors that differ."""
+"""Invalid asynchronous operations: illegal addresses, bad tensor maps, modified maps without fences, differing
+descriptors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ MODES = ("late", "early")
 
 
 def check(launch: Launch, args: Callable[[], list[Any]], *, clean: bool = False) -> None:
-    """A launch ends with an exception or has hazards, unless it is ``clean``."""
+    """Check that a launch ends with an exception or has hazards, unless it is ``clean``."""
     try:
         assert (launch(args()).hazards == []) is clean
     except warpsan.SimError:
@@ -62,7 +63,7 @@ def test_copies_of_bytes(edit: Edit, mode: str) -> None:
 
 
 def test_what_is_left_out_does_not_end_the_launch() -> None:
-    """A second hazard, behind an illegal copy, is in the report as well."""
+    """A second hazard, after an illegal copy, is also reported."""
     late = "bar.sync 0;\nst.shared.u32 [%r1], %r0;\n"
     body = bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE.replace("[%rd1]", "[%rd1+16]") + late
     check(
@@ -102,7 +103,7 @@ def test_asynchronous_stores(offset: int) -> None:
 
 
 def test_a_copy_into_the_memory_of_a_block_that_has_exited() -> None:
-    """Block 1 of the cluster leaves; block 0 copies there, to an mbarrier of its own."""
+    """Block 1 of the cluster exits; block 0 copies to its memory, with an mbarrier of block 0."""
     body = (
         "ld.param.u64 %rd3, [q]; ld.param.u32 %r20, [n]; mov.u32 %r4, %cluster_ctarank; setp.eq.u32 %p3, %r4, 1;\n"
         "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\n@%p3 ret;\n"
@@ -116,7 +117,7 @@ def test_a_copy_into_the_memory_of_a_block_that_has_exited() -> None:
     )
 
 
-# ---- tensor maps that a launch changes -------------------------------------------------------------------------------
+# ---- tensor maps modified by a launch --------------------------------------------------------------------------------
 
 
 def with_map(body: str, grid: int = 1, **options: Any) -> tuple[Launch, Callable[[], list[Any]]]:
@@ -209,6 +210,6 @@ LANES_APART = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("body", LANES_APART.values(), ids=LANES_APART)
 def test_counters_where_lanes_wait_apart(body: str, mode: str) -> None:
-    """How often a warp runs what comes behind the wait depends on the order."""
+    """The number of executions of code after the wait depends on the order."""
     args = [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]
     warpsan.launch(kernel(body, bulk.PARAMS), "k", 3, 64, args, counters=True, checks=(), async_mode=mode)

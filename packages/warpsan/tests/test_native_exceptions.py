@@ -19,7 +19,7 @@ SUBSETS = [(), ("memory",), ("race",), ("async",), ("memory", "async")]
 
 
 def check(launch: Callable[[], object], raised: str = "") -> None:
-    """Run a launch, which may end with an exception, and must if ``raised`` is the beginning of one."""
+    """Run a launch, which may end with an exception, and must if ``raised`` is its prefix."""
     error = ""
     try:
         launch()
@@ -60,7 +60,7 @@ def test_some_checks_report_nothing_of_others(name: str, checks: tuple[str, ...]
 
 
 def copied(old: str, new: str, **options: Any) -> Callable[[], warpsan.Report]:
-    """A bulk copy there and back with an edit."""
+    """A bulk copy in and out, with an edit."""
     body = (bulk.START + bulk.LOAD + bulk.WAIT + bulk.STORE).replace(old, new)
     return lambda: warpsan.launch(
         *(kernel(body, bulk.PARAMS), "k", 1, 64, [np.zeros(1024, np.int32), np.arange(1024, dtype=np.int32), 4096]),
@@ -117,7 +117,7 @@ GIVEN = {
 @pytest.mark.parametrize("checks", [(), warpsan.CHECKS], ids=["none", "all"])
 @pytest.mark.parametrize("body", GIVEN.values(), ids=GIVEN)
 def test_what_ends_a_launch_with_any_checks(body: str, checks: tuple[str, ...]) -> None:
-    """With a race before it, which is in the exception."""
+    """A race before the exception is part of it."""
     check(
         lambda: warpsan.launch(CALLS.format(body=body), "k", 2, 64, [np.zeros(16, np.uint32)], checks=checks),
         "IllegalAccess: ",

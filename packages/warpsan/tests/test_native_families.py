@@ -1,5 +1,4 @@
-"""Families of instructions: each row of a table is executed by whole and by diverged warps, and leaves the bits
-that are recorded."""
+"""Families of instructions: each table row runs in whole and in diverged warps, and must match the recorded bits."""
 
 from __future__ import annotations
 
@@ -79,8 +78,9 @@ LANES: dict[str, tuple[str, ...]] = {
         "getctarank.shared::cluster.u32 %d, %f;",
     ),
 }
-"""What each lane computes into ``%d`` from ``%a``, ``%b``, ``%c``, any bits, and ``%e``, ``%f``, about as many as a
-word has."""
+"""Function of each lane in ``%d``, from ``%a``, ``%b``, ``%c`` with arbitrary bits, and ``%e``, ``%f`` up to about the
+bits of a word.
+"""
 
 
 REGISTERS = ".reg .b16 %h, %l; .reg .b32 %x, %y; .reg .b64 %v, %w; .reg .f64 %g; .reg .pred %p, %q;"
@@ -104,7 +104,7 @@ WARPS = (
     "match.all.sync.b32 %d|%p, %a, -1; @%p add.u32 %d, %d, 7;",
     "match.all.sync.b32 %d, %c, -1;",
 )
-"""What the lanes of whole warps compute together."""
+"""Functions of whole warps."""
 
 
 @pytest.mark.usefixtures("recorded_launches")
@@ -181,7 +181,7 @@ def test_a_line_that_is_discarded_is_poison() -> None:
 
 
 def test_clocks_go_on_with_the_steps_of_a_cluster() -> None:
-    """Their values are the same for any number of threads."""
+    """Clock values do not depend on the number of threads."""
     body = "mov.u64 %v, %clock64; mov.u32 %x, %clock; mov.u64 %w, %globaltimer; sub.u64 %d, %w, %v; cvt.u32.u64 %e, %v;"
     outs = []
     for workers in (1, 2):

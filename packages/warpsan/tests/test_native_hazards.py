@@ -1,4 +1,4 @@
-"""Hazards of each kind, with their places, as they are recorded; the same for any number of threads."""
+"""Recorded hazards of each kind with their places, equal for any number of threads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ EXCHANGE = (
     ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; {store} ret; }}"""
 )
 OF_BLOCKS = {"result of other blocks without an atomic"}
-"""Bugs by which a value that races decides what a block executes, so that the order of the blocks matters: the kinds
-alone are recorded."""
+"""Bugs in which a racing value decides control flow, so that the block order matters: only the kinds are recorded."""
 
 
 def exchange(
@@ -43,7 +42,7 @@ def exchange(
     grid: int = 1,
     **options: object,
 ) -> tuple[np.ndarray, warpsan.Report]:
-    """Each thread passes its number to the one on the other side of the block."""
+    """Each thread passes its number to the opposite thread of the block."""
     out = np.zeros(size, np.uint32)
     ptx = EXCHANGE.format(write=write, between=between, other=other, store=store, words=words)
     return out, warpsan.launch(ptx, "k", grid, THREADS, [out], **options)  # type: ignore[arg-type]
@@ -164,7 +163,7 @@ def test_every_schedule_reports(schedule: str, change: dict[str, object], record
 
 def test_a_suspicion_that_is_no_hazard_is_not_reported() -> None:
     out, report = exchange(between="bar.sync 0; st.shared.u32 [s+252], 63; bar.sync 0;")
-    assert report.hazards == []  # every thread writes what is there already
+    assert report.hazards == []  # every thread writes the present value
     assert (out == THREADS - 1 - np.arange(THREADS)).all()
 
 
@@ -174,7 +173,7 @@ def test_a_suspicion_that_is_no_hazard_is_not_reported() -> None:
 def outcome(
     ptx: str, grid: int, block: int, arrays: list[object], *, kinds: bool = False, **options: object
 ) -> list[object]:
-    """The exception of a launch, or nothing, and its hazards, or with ``kinds`` their kinds."""
+    """The exception of a launch, if any, and its hazards, or with ``kinds`` their kinds."""
     raised, hazards = "", list[warpsan.Hazard]()
     try:
         hazards += warpsan.launch(ptx, "entry", grid, block, arrays, max_steps=2_000, **options).hazards  # type: ignore[arg-type]
@@ -219,7 +218,7 @@ MANY = (
     st.shared.u32 [%r4], %r7; add.u32 %r4, %r4, 128; add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 32; @%p2 bra L;
     ret; }}"""
 )
-"""Two warps write the same value to all places, but for the second one at one ``place``, less 32."""
+"""Two warps write equal values to all places; the second omits one ``place``, offset by 32."""
 
 
 def many(place: int) -> warpsan.Report:
@@ -231,7 +230,7 @@ def many(place: int) -> warpsan.Report:
 @pytest.mark.parametrize("parts", [False, True], ids=["at once", "in parts"])
 @pytest.mark.parametrize("place", [5000, 32 + 16, 32 + 900])
 def test_one_of_many_suspicious_places_is_a_hazard(place: int, parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of them are none, and there are more than native code keeps rows of, or events of at once."""
+    """Most places have no hazard, and exceed the rows and events that native code can hold."""
     at_once = Repetition.report
 
     def report(launch: Repetition, *, closely: bool, part: int = 0, parts: int = 1) -> bool:

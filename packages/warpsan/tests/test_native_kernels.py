@@ -1,5 +1,6 @@
-"""Kernels in CUDA C++ with the instructions of real ones, with all checks: what each family is used for, and paths that
-never run, beside NumPy."""
+"""CUDA C++ kernels with instructions of real kernels, with all checks: typical uses of each family, and unexecuted
+paths, against NumPy.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ KERNELS: dict[str, tuple[int, int, Sequence[object], Callable[[], object]]] = {
         lambda: np.where(np.arange(64) // 16 % 2, 2 * np.arange(64), np.arange(64) ** 2),
     ),
 }
-"""Blocks, threads, arguments, the first of which is the result, and what it must be."""
+"""Blocks, threads, arguments (the first is the result), and expected result."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The check of lanes: lanes that execute an instruction together need not stay together."""
+"""The lanes check: lanes that execute an instruction together may also execute it at different times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def launched(body: str, checks: tuple[str, ...] = LANES) -> list[warpsan.Hazard]
         ("st.global.u32 [%rd2], %r0; ld.global.u32 %r11, [%rd3];", True),
         ("st.global.u32 [%rd2], %r0; bar.warp.sync -1; ld.global.u32 %r11, [%rd3];", False),
         ("bar.sync 0; ld.shared.u32 %r11, [s]; setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s], %r0;", True),
-        *(  # the last lane of a warp that reads a word, and writes it: the others' reads are not before that
+        *(  # the warp's last lane reads and writes a word; the other lanes' reads are unordered with the write
             (f"{FIRST_WARP} {READ_16}; {sync} setp.eq.u32 %p1, %r0, 31; @%p1 st.shared.u32 [s+{at}], %r0;", race)
             for at, sync, race in ((0, "", True), (8, "", True), (16, "", False), (8, "bar.warp.sync -1;", False))
         ),
@@ -65,7 +65,7 @@ def test_lanes_come_after_each_other_where_they_meet(body: str, lanes_race: bool
 @pytest.mark.parametrize("checks", [warpsan.CHECKS, LANES])
 @pytest.mark.parametrize("sync", ["", "bar.warp.sync -1;"])
 def test_lanes_that_read_apart_do_not_come_before_a_write(writer: int, checks: tuple[str, ...], sync: str) -> None:
-    """Each half of a warp reads in a branch of its own, and a lane of one half writes what both have read."""
+    """Each half of a warp reads in its own branch, and a lane of one half writes to the places read by both."""
     body = f"""{FIRST_WARP} setp.ge.u32 %p1, %r9, 16; @%p1 bra A; {READ_16}; bra B; A: {READ_16}; B: {sync}
     setp.eq.u32 %p2, %r0, {writer}; @%p2 st.shared.u32 [s+4], %r0;"""
     assert {hazard.kind for hazard in launched(body, checks)} == (set() if sync else {"lane-race"})
@@ -98,7 +98,7 @@ def test_a_lane_passes_on_at_an_mbarrier_what_it_did_itself(
 
 
 def random_program(draw: random.Random) -> str:
-    """Lanes access their own places and those of others, some of them diverged, with and without synchronisation."""
+    """Lanes access their own and other places, partly diverged, with and without synchronization."""
 
     def shared() -> str:
         return f"[%r{draw.choice((2, 2, 2, 3, 4, 5))}+{draw.choice((0, 4))}]"

@@ -1,4 +1,4 @@
-"""What blocks pass on to each other through global memory."""
+"""Communication between blocks through global memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAST_BLOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<8>; .reg .b32 %r<12>; .r
     L: ld.READ.u32 %r8, [%rd4+1024]; add.u32 %r6, %r6, %r8; add.u64 %rd4, %rd4, 256; add.u32 %r7, %r7, 1;
     setp.lt.u32 %p2, %r7, 4; @%p2 bra L; mul.wide.u32 %rd4, %r2, 4; add.u64 %rd4, %rd1, %rd4;
     st.global.u32 [%rd4+512], %r6; X: ret; }"""
-"""Every block writes its part; the last one, by a ticket, adds them up."""
+"""Every block writes its part; the last one, by a ticket, sums them up."""
 
 TURNS = """.entry k(.param .u64 a) { .reg .b64 %rd<8>; .reg .b32 %r<12>; .reg .pred %p<4>;
     ld.param.u64 %rd1, [a]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; setp.ne.u32 %p0, %r2, 0; @%p0 bra W;
@@ -31,7 +31,7 @@ TURNS = """.entry k(.param .u64 a) { .reg .b64 %rd<8>; .reg .b32 %r<12>; .reg .p
     W: bar.sync 0; mul.wide.u32 %rd2, %r2, 4; add.u64 %rd3, %rd1, %rd2;
     ld.global.u32 %r4, [%rd3+512]; add.u32 %r4, %r4, %r1; st.global.u32 [%rd3+512], %r4;
     bar.sync 0; @%p0 bra X; add.u32 %r5, %r1, 1; st.WRITE.gpu.global.u32 [%rd1], %r5; X: ret; }"""
-"""Blocks take turns: each waits for the one before it, changes what is in memory, and lets the next one go."""
+"""Each block waits for the previous one, modifies memory, and releases the next one."""
 
 IN_VAIN = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<5>; .reg .pred %p<3>;
     ld.param.u64 %rd1, [a]; mov.u32 %r1, %ctaid.x; setp.ne.u32 %p0, %r1, 0; @%p0 bra SET;
@@ -45,14 +45,14 @@ CHAIN = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<5>; .reg .pr
     SECOND: setp.eq.u32 %p0, %r1, 1; @!%p0 bra THIRD; MIDDLE ret;
     THIRD: setp.eq.u32 %p0, %r1, 2; @!%p0 bra END; atom.acquire.gpu.global.add.u32 %r2, [%rd1+256], 0;
     ld.global.u32 %r3, [%rd1]; st.global.u32 [%rd1+384], %r3; END: ret; }"""
-"""The second block passes on to the third what it has from the first, or not."""
+"""The second block forwards data of the first to the third, or does not."""
 ACQUIRE, RELEASE = (
     f"atom.{order}.gpu.global.add.u32 %r2, [%rd1+{place}], 1;" for order, place in (("acquire", 128), ("release", 256))
 )
 
 
 def outcome_of(body: str, *, schedule: str = "lockstep", threads: int = THREADS) -> tuple[list[str], np.ndarray]:
-    """The kinds of a launch's hazards, and the memory after it."""
+    """Hazard kinds of a launch, and the final memory."""
     array = np.zeros(1024, np.uint32)
     report = warpsan.launch(HEAD + body, "k", BLOCKS, threads, [array], schedule=schedule)
     return [hazard.kind for hazard in report.hazards], array
@@ -79,7 +79,7 @@ def test_blocks_take_turns_by_a_flag(read: str, write: str) -> None:
 
 
 def test_a_block_may_wait_for_a_later_one() -> None:
-    """It runs in vain at first; then all take turns."""
+    """Its first wait is unsuccessful; then the blocks alternate."""
     assert outcome_of(IN_VAIN, threads=32)[0] == []
     assert outcome_of(TURNS.replace("READ", "acquire").replace("WRITE", "release"), schedule="reverse")[0] == []
 
@@ -95,7 +95,7 @@ LOCK = """.entry k(.param .u64 a) { .reg .b64 %rd<3>; .reg .b32 %r<6>; .reg .pre
 @pytest.mark.parametrize("blocks", [4, 6])
 @pytest.mark.parametrize("write", ["release", "relaxed"])
 def test_blocks_meet_at_a_lock_in_a_random_order(write: str, blocks: int) -> None:
-    """Four run together, and then those that are left."""
+    """Four blocks run together, then the remaining ones."""
     array, ordered = np.zeros(64, np.uint32), write == "release"
     ptx = HEAD + LOCK.replace("WRITE", write).replace("COUNT", "")
     report = warpsan.launch(ptx, "k", blocks, 32, [array], schedule="random")
@@ -104,7 +104,7 @@ def test_blocks_meet_at_a_lock_in_a_random_order(write: str, blocks: int) -> Non
 
 
 def test_some_blocks_find_a_lock_taken_in_a_random_order_alone() -> None:
-    """Each leaves how often it has tried in vain."""
+    """Each block stores its number of failed attempts."""
     tries = "mul.wide.u32 %rd2, %r5, 4; add.u64 %rd2, %rd2, %rd1; st.global.u32 [%rd2+64], %r4;"
     for schedule in ("forward", "random"):
         array = np.zeros(64, np.uint32)
@@ -139,7 +139,7 @@ ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 
 
 def random_program(draw: random.Random, warps: int, phases: int, scopes: tuple[str, ...] = ("gpu",)) -> str:
-    """In each phase the first thread of every warp makes up to three accesses; barriers of the block are between."""
+    """In each phase the first thread of every warp makes up to three accesses; block barriers separate the phases."""
     code = [
         HEAD,
         ".entry k(.param .u64 a) { .reg .u64 %rd<2>; .reg .u32 %r<7>; .reg .pred %p, %q; ld.param.u64 %rd1, [a];"
@@ -171,7 +171,7 @@ def random_program(draw: random.Random, warps: int, phases: int, scopes: tuple[s
 @pytest.mark.parametrize("scopes", [("gpu",), ("gpu", "cta", "cta")], ids=["gpu", "narrow"])
 @pytest.mark.parametrize("first", [0, pytest.param(40, marks=pytest.mark.slow)])
 def test_random_programs_race_as_recorded(first: int, scopes: tuple[str, ...], recorded: Recorded) -> None:
-    """One block runs after the other. With narrow scopes, the warps are of one block in most programs."""
+    """Blocks run in sequence. With narrow scopes, the warps belong to one block in most programs."""
     outcomes: dict[int, set[str]] = {}
     for seed in range(first, first + (12 if first == 0 else 200)):
         draw = random.Random(seed)

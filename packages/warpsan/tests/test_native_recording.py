@@ -1,4 +1,4 @@
-"""What recorders and counters have of asynchronous operations."""
+"""Recorders and counters of asynchronous operations."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 256;
 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1+256], [%r1], 128;
 cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; mbarrier.inval.shared::cta.b64 [%r2];
 END:"""
-"""Bytes come and go, some of them in a reduction."""
+"""Copies in and out, some with a reduction."""
 
 BOXES = f"""{INIT}ld.param.u64 %rd3, [q]; cvta.param.u64 %rd4, q; mov.u32 %r5, 0; mov.u32 %r6, 4;
 @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 512;
@@ -31,7 +31,7 @@ BOXES = f"""{INIT}ld.param.u64 %rd3, [q]; cvta.param.u64 %rd4, q; mov.u32 %r5, 0
 """Boxes of a tensor, one partly outside."""
 
 HALVES = BOXES.replace("{%r5, %r6}", "{%r5, %r6, %r5}").replace("{%r6, %r5}", "{%r5, %r6, %r5}").replace("2d", "3d")
-"""Boxes whose lines do not lie in the order of their addresses."""
+"""Boxes whose lines are not in address order."""
 
 CLUSTER = f"""mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1; {INIT}{SHARED}
 mapa.shared::cluster.u32 %r6, %r1, %r5; mapa.shared::cluster.u32 %r7, %r2, %r5;
@@ -42,17 +42,17 @@ mul.lo.u32 %r8, %r0, 8; add.u32 %r8, %r8, %r6;
     [%r1], 128, [%r7];
 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%r8+2048], %rd1, [%r7];
 {WAIT}barrier.cluster.arrive; barrier.cluster.wait;"""
-"""Into the shared memory of the other block: a reduction by a copy, and st.async of 64 lanes."""
+"""Operations into the other block's shared memory: a reducing copy, and st.async of 64 lanes."""
 
 
 PARTS = """ld.param.u64 %rd3, [q]; mul.wide.u32 %rd4, %r0, 16; add.u64 %rd3, %rd3, %rd4; shl.b32 %r3, %r0, 4;
 add.u32 %r3, %r1, %r3; and.b32 %r4, %r0, 7; cp.async.cg.shared.global [%r3], [%rd3], 16, %r4;
 cp.async.wait_all; ld.shared.u32 %r5, [%r3]; st.global.u32 [%rd1], %r5;"""
-"""Copies of as many bytes as each lane says."""
+"""Copies with a number of bytes that differs by lane."""
 
 
 def run(body: str, **options: object) -> list[object]:
-    """What a recorder has of all lines, what each access is and its places, and the counters."""
+    """Records of all lines, each with its access and places, and the counters."""
     out, source = np.zeros((64, 16), np.uint32), np.arange(1024, dtype=np.uint32).reshape(64, 16)
     params, args = ".param .u64 p, .param .u64 q", [out, source]
     if body in (BOXES, HALVES):

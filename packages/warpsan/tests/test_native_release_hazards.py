@@ -1,5 +1,4 @@
-"""Hazards of kernels whose threads pass something on through memory: by locks, flags, counters, fences and the
-barrier of a grid."""
+"""Hazards of communication through memory: locks, flags, counters, fences and the barrier of a grid."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from warpsan.planting import replace_once
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 IN_ORDER = ("lockstep", "forward")
-"""Schedules under which blocks begin in the order of the grid."""
+"""Schedules with blocks in grid order."""
 
 
 def outcome(ptx: str, grid: int, threads: int, **options: object) -> tuple[str, list[warpsan.Hazard], list[int]]:
-    """The exception of a launch, or nothing; its hazards; and what is in memory."""
+    """Exception of a launch, if any; its hazards; and the final memory."""
     arrays = [np.zeros(1024, np.uint32), np.zeros(8, np.uint32)][: ptx.count(".param .u64")]
     try:
         report = warpsan.launch(ptx, "k", grid, threads, arrays, max_steps=200_000, **options)
@@ -31,7 +30,7 @@ def outcome(ptx: str, grid: int, threads: int, **options: object) -> tuple[str, 
 
 
 def check(recorded: Recorded, ptx: str, grid: int, threads: int, *, memory: bool = True, **options: object) -> None:
-    """A launch has the hazards that are recorded, and leaves in memory what is recorded."""
+    """Compare the hazards and the final memory of a launch with the records."""
     error, hazards, left = outcome(ptx, grid, threads, **options)
     assert hazards
     recorded.check([error, alike(hazards), *([digest(np.array(left, np.uint32))] if memory else [])])
@@ -50,7 +49,7 @@ BETWEEN_BLOCKS = {
 
 
 def threads_of(body: str) -> int:
-    """Of a block: in the chain all would write the same."""
+    """Threads of a block; one in the chain, where all would write the same."""
     return 1 if "THIRD" in body else order.THREADS
 
 
@@ -85,7 +84,7 @@ atom.global.exch.b32 %r7, [%rd2], 0; M: @%p1 bra L;"""
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("after", "before"), [("membar.gl;", "membar.gl;"), ("", "membar.gl;"), ("membar.gl;", "")])
 def test_a_lock_of_lanes_with_and_without_its_fences(after: str, before: str, schedule: str) -> None:
-    """64 lanes of each block count one after the other: fences order the lanes of a warp, too."""
+    """64 lanes of each block count in sequence: fences also order the lanes of a warp."""
     ptx, ordered = program(LOCK_OF_LANES.replace("AFTER", after).replace("BEFORE", before)), bool(after and before)
     error, hazards, memory = outcome(ptx, 2, 64, schedule=schedule)
     assert (error, memory[0]) == ("", 128)
@@ -97,8 +96,9 @@ def test_hazards_of_a_lock_of_lanes(recorded: Recorded) -> None:
 
 
 def test_what_lanes_pass_on_by_way_of_another_block_is_ordered() -> None:
-    """A lane of block 0 writes and sets a flag; block 1 answers; another lane of that warp, which has waited for the
-    answer apart from the first one, reads."""
+    """A lane of block 0 writes and sets a flag; block 1 answers; another lane of the same warp, which waited for the
+    answer separately, reads.
+    """
     body = """setp.ne.u32 %p0, %r1, 0; @%p0 bra B; setp.eq.u32 %p1, %r2, 0; @%p1 bra W; setp.ne.u32 %p2, %r2, 5;
     @%p2 bra END; R: ld.acquire.gpu.global.u32 %r5, [%rd2+4]; setp.eq.u32 %p3, %r5, 0; @%p3 bra R;
     ld.global.u32 %r6, [%rd1]; bra END; W: st.global.u32 [%rd1], 7; st.ORDER.gpu.global.u32 [%rd2], 1; bra END;
@@ -118,7 +118,7 @@ FENCE red.relaxed.gpu.global.add.u32 [%rd2], 1;
 WAIT: ld.relaxed.gpu.global.u32 %r5, [%rd2]; setp.lt.u32 %p2, %r5, 3; @%p2 bra WAIT; FENCE
 HERE: bar.sync 0; sub.u32 %r6, 95, %r3; mul.wide.u32 %rd5, %r6, 4; add.u64 %rd6, %rd1, %rd5;
 ld.global.u32 %r7, [%rd6];"""
-"""Three blocks of 32 threads write, meet, and read what others have written."""
+"""Three blocks of 32 threads write, synchronize, and read the writes of others."""
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -153,14 +153,14 @@ def test_a_wait_for_nothing_ends(recorded: Recorded) -> None:
     recorded.check(ending)
 
 
-# ---- instructions that write in their own way ------------------------------------------------------------------------
+# ---- instructions with special writes --------------------------------------------------------------------------------
 
 TILES = """.entry k(.param .u64 p) { .reg .b64 %rd<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; ld.param.u64 %rd1, [p];
 mov.u32 %r1, %tid.x; shr.u32 %r1, %r1, 5; cvt.rn.f32.u32 %f0, %r1; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
 mov.f32 %f4, %f0; mov.f32 %f5, %f0; mov.f32 %f6, %f0; mov.f32 %f7, %f0; mul.wide.u32 %rd2, %r1, APART;
 add.u64 %rd1, %rd1, %rd2; wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd1], {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7};
 ret; }"""
-"""Each warp writes a tile of its number."""
+"""Each warp writes a tile filled with its number."""
 LINES = """.entry k(.param .u64 p) { .reg .b64 %rd<3>; .reg .b32 %r<3>; .reg .pred %p; ld.param.u64 %rd1, [p];
 mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd2, %rd1, %rd2; setp.lt.u32 %p, %r1, 32;
 @!%p st.global.u32 [%rd2-128], %r1; bar.sync 0; setp.ne.u32 %p, %r1, 0; @%p bra END; discard.global.L2 [%rd1], 128;
@@ -170,7 +170,7 @@ END: ret; }"""
 
 def test_tiles_of_several_warps_that_overlap(recorded: Recorded) -> None:
     overlapping = order.HEAD + TILES.replace("APART", "64")
-    check(recorded, overlapping, 1, 64, memory=False)  # the last one wins, whichever that is
+    check(recorded, overlapping, 1, 64, memory=False)  # the last store wins, in any order
     assert outcome(order.HEAD + TILES.replace("APART", "1024"), 1, 64)[:2] == ("", [])
 
 
@@ -186,9 +186,9 @@ fence.proxy.tensormap::generic.acquire.gpu [%rd6], 128; bar.sync 0;
 @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 1024; add.u32 %r9, %r1, 4096;
 @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r9], [%rd6, {0, 4}], [%r2];
 """
-"""The kernel changes its map once more, so that a second copy reads the other half of each row."""
+"""The kernel modifies its map again: a second copy reads the other half of each row."""
 WRITE = "@%p1 st.global.u32 [%rd5+576], 7;\n"
-"""To that half."""
+"""A write to the other half."""
 FIRST_WAIT, SECOND_WAIT = (CTA_WAIT.format(number, "%r2", number) for number in range(2))
 CHANGED_MAPS = {
     "no wait": REPLACE + OUT,
@@ -200,7 +200,7 @@ CHANGED_MAPS = {
 
 @pytest.mark.parametrize("name", CHANGED_MAPS)
 def test_hazards_of_copies_by_a_tensor_map_that_the_kernel_changes(name: str, recorded: Recorded) -> None:
-    """What a copy accesses follows from the map as it was then."""
+    """The map's value at the copy determines the accesses."""
     text = kernel(CHANGED_MAPS[name], PARAMS).replace(".version 8.0", ".version 8.5")
     first, second = (np.arange(64 * 32, dtype=np.float16).reshape(64, 32) + add for add in (0, 1))
     args = [warpsan.TensorMap(first, (16, 32)), np.zeros(4096, np.uint32), second, np.zeros(128, np.uint8)]

@@ -1,4 +1,4 @@
-"""Stale reads: each kind of access, where the values leave no choice, and where they do."""
+"""Stale reads: each kind of access, with and without a choice of values."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ ACCESSES = {
 
 
 def run(body: str, *, grid: int = 1, threads: int = 32, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays behind a launch."""
+    """Final arrays of a launch."""
     data = np.random.default_rng(1).integers(0, 1 << 32, 1024, np.uint32)
     other = np.zeros(1024, np.uint32)
     options = {"checks": (), "schedule": "random", "reads": "stale", **options}
@@ -64,7 +64,7 @@ def run(body: str, *, grid: int = 1, threads: int = 32, **options: object) -> tu
 @pytest.mark.parametrize("name", ACCESSES)
 @pytest.mark.parametrize("checks", [(), ("memory", "race", "async")])
 def test_a_warp_alone_reads_what_it_has_written(name, checks):
-    """Nobody else writes: memory comes out as in a launch whose reads are not stale, whatever is drawn."""
+    """With a single writer, final memory equals that of a launch without stale reads, for any seed."""
     if name in ("atomics of one place", "over what was just written", "wmma"):
         checks = ()  # lanes write to the same places
     plain = run(ACCESSES[name], reads="latest", checks=checks)
@@ -86,7 +86,7 @@ def test_warps_that_a_barrier_orders_read_the_last_value():
 
 
 def test_without_the_barrier_they_may_read_old_values():
-    """Of shared memory through ldmatrix, too."""
+    """Also for shared memory through ldmatrix."""
     body = """st.shared.v4.u32 [%r3], {%r0, %r0, %r0, %r0}; bar.sync 0; st.shared.v4.u32 [%r3], {77, 77, 77, 77}; MIDDLE
         xor.b32 %r4, %r2, 512; mov.u32 %r5, buf; add.u32 %r4, %r4, %r5;
         ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r8}, [%r4]; st.global.u32 [%rd5], %r8;"""

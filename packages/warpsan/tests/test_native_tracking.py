@@ -1,4 +1,4 @@
-"""Undefined bytes of shared memory: they are followed, and reported where they matter."""
+"""Undefined bytes of shared memory: tracked, and reported at their use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_register_that_was_never_set_matters_where_undefined_bytes_are_passed_
 
 @pytest.mark.parametrize(("stored", "matters"), [("%r4", False), ("%r3", True)])
 def test_what_is_computed_under_an_undefined_condition_is_undefined(stored: str, matters: bool) -> None:
-    """The condition itself does not matter before what it decides does."""
+    """The condition itself is reported only with an effect of its branch."""
     body = LOAD + (
         "mov.u32 %r3, 1; mov.u32 %r4, 2; setp.gt.f32 %p1, %f1, 0f00000000; @%p1 add.u32 %r3, %r4, 3;"
         f"st.global.u32 [%d1], {stored};"
@@ -74,15 +74,14 @@ def test_less_common_instructions_are_followed(name: str, recorded: Recorded) ->
 
 
 def messages(report: warpsan.Report) -> list[str]:
-    """What a launch reports."""
+    """Messages of a launch."""
     return [each.message for each in report.hazards]
 
 
 def random_program(draw: random.Random, *, branches: bool = False) -> str:
-    """Loads from shared memory that is written in part, arithmetic, stores to it, and a store that counts.
+    """Loads from partly written shared memory, arithmetic, stores to it, and an observable store.
 
-    With ``branches`` also branches on what may be undefined, registers that are set in some lanes, and generic
-    addresses.
+    ``branches`` adds branches on possibly undefined values, registers set in some lanes, and generic addresses.
     """
     labels = iter(range(100))
 

@@ -1,4 +1,4 @@
-"""Copies that nobody waits for: a note of cp.async, a hazard of a bulk store, which reads shared memory meanwhile."""
+"""Copies without a wait: a note for cp.async, a hazard for a bulk store, which reads shared memory meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ONE = "cp.async.cg.shared.global"
     ],
 )
 def test_what_is_never_waited_for(schedule, mode, body, notes, kinds):
-    """By two blocks."""
+    """In two blocks."""
     array = np.zeros(256, np.uint32)
     report = warpsan.launch(kernel(body), "k", 2, 64, [array], schedule=schedule, async_mode=mode, workers=1)
     assert {hazard.kind for hazard in report.hazards} == kinds

@@ -1,4 +1,4 @@
-"""Clusters over several threads: the same report and memory as from one."""
+"""Clusters over several threads: the same report and memory as with one thread."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ BLOCKS, THREADS = 24, 64
 OWN = "ld.global.u32 %r4, [%rd3]; add.u32 %r4, %r4, %r3; st.global.u32 [%rd3], %r4;"
 EXCHANGE = "st.shared.u32 [%r9], %r3; bar.sync 0; xor.b32 %r5, %r9, 128; ld.shared.u32 %r4, [%r5];\n"
 RING = "add.u32 %r5, %r3, {}; mul.wide.u32 %rd2, %r5, 4; add.u64 %rd4, %rd1, %rd2;\n"
-"""The place of a thread that many further on."""
+"""Address of the word of the thread at a given distance."""
 
 
 def kernel(body):
@@ -30,7 +30,7 @@ def kernel(body):
 
 
 def launched(body, workers, **options):
-    """The report of a launch of many blocks, and what it left in memory; or the exception."""
+    """Report and final memory of a launch of many blocks; or the exception."""
     data, flags = np.arange(2 * BLOCKS * THREADS, dtype=np.uint32), np.zeros(8, np.uint32)
     text = body if body.startswith(".version") else kernel(body)
     try:

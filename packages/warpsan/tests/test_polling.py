@@ -1,4 +1,4 @@
-"""Which loops poll: what they read decides whether they go on, and they change nothing that others wait for."""
+"""Polling loops: loops whose reads decide their exit, and that have no effect others wait for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ N: st.param.u32 [y], %r1; ret; }
 
 
 def call(name: str, *more: str, address: str = "%rd1") -> str:
-    """A call with an address, and perhaps a number, whose result is %r1."""
+    """A call with an address, and optionally a number, with result %r1."""
     given = "".join(f".param .u32 z; st.param.u32 [z], {each};" for each in more)
     return (
         f"{{ .param .u64 x; .param .u32 y; st.param.u64 [x], {address}; {given}"
@@ -65,7 +65,7 @@ ENDLESS = {
     "the one before": f"mov.u32 %r3, 9; O: {READ} setp.eq.u32 %p1, %r1, 0; @%p1 bra O; add.u64 %rd1, %rd1, 4;"
     "add.u32 %r3, %r3, -1; setp.ne.u32 %p2, %r3, 0; @%p2 bra O;",
 }
-"""Nothing but memory ends them."""
+"""Loops that only memory can end."""
 BOUNDED = {
     "a count of tries": f"mov.u32 %r3, 0; L: {READ} setp.ne.u32 %p1, %r1, 0; @%p1 bra E; add.u32 %r3, %r3, 1;"
     "setp.lt.u32 %p2, %r3, 99; @%p2 bra L;",
@@ -78,7 +78,7 @@ BOUNDED = {
     "a clock": f"L: {READ} setp.ne.u32 %p1, %r1, 0; @%p1 bra E; mov.u32 %r3, %clock; setp.lt.u32 %p2, %r3, 99;"
     "@%p2 bra L;",
 }
-"""They may end without that."""
+"""Loops that may end without memory."""
 OTHERS = {
     "a count": "mov.u32 %r3, 0; L: add.u32 %r3, %r3, 1; setp.lt.u32 %p1, %r3, 9; @%p1 bra L;",
     "a search": f"L: add.u64 %rd1, %rd1, 4; {READ} {BACK}",
@@ -100,7 +100,7 @@ DELAY = (
     f"L: {READ} setp.ne.u32 %p1, %r1, 0; @%p1 bra E; mov.u32 %r3, 0;"
     "D: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 500; @%p2 bra D; bra L;"
 )
-"""A flag, and a delay between looks at it that is longer than the scheduler's patience."""
+"""A flag, and a delay between reads of it longer than the scheduler's limit."""
 
 
 def text(body: str) -> str:
@@ -135,7 +135,7 @@ def test_other_loops(name: str) -> None:
 
 
 def test_a_function_that_is_called_from_elsewhere_is_no_part_of_the_loop() -> None:
-    """A lane that is in it may have come from there, and goes on."""
+    """A lane in the function may come from another caller, and continue."""
     alone, shared = (loops(f"{before} L: {call('seen')} {BACK}") for before in ("", call("seen")))
     assert len(shared.blocks) == len(alone.blocks) - 1
     assert set(shared.endless) == shared.blocks
@@ -162,7 +162,7 @@ def test_a_wait_by_calls_for_what_never_comes_is_a_deadlock() -> None:
 @pytest.mark.usefixtures("recorded_launches")
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
 def test_a_delay_between_two_looks_is_no_deadlock(schedule: str) -> None:
-    """Warp 0 looks at a flag that warp 1 sets, which waits for another one first: each has a delay between looks."""
+    """Warp 0 polls a flag of warp 1, which first waits for another one: each has a delay between reads."""
     second = DELAY.translate(str.maketrans("LDE", "MNF")).replace("%rd1]", "%rd1+4]")
     body = (
         f"mov.u32 %r2, %tid.x; setp.ge.u32 %p3, %r2, 32; @%p3 bra S; st.release.gpu.global.u32 [%rd1+4], 1; {DELAY}"

@@ -1,4 +1,4 @@
-"""Blocks, fused products and rows for registers: what is shared must not be seen by the program."""
+"""Blocks, fused products and register rows: sharing must have no observable effect."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def test_registers_that_do_not_live_together_share_a_row():
 
 
 def test_what_a_loop_carries_keeps_its_row():
-    """%r2 is written before the loop and read at its end: nothing inside may take its row."""
+    """%r2 is written before the loop and read at its end: no register inside may use its row."""
     body = (
         "mov.u32 %r1, 0; mov.u32 %r2, 100; mov.u32 %r3, 0;\nLOOP:\n"
         "add.u32 %r4, %r3, %r1; mov.u32 %r5, %r4; mov.u32 %r6, %r5;\n"
@@ -85,7 +85,7 @@ def mma(d, a, b, c):
 
 
 def products(body: str):
-    """The products of a straight piece of code, as (chains, depth), in order with the other opcodes."""
+    """Products of straight-line code, as (chains, depth), in order with the other opcodes."""
     return [
         (len(item.chains), len(item.chains[0].instructions)) if isinstance(item, MmaGroup) else item.opcode
         for block in program(body).blocks

@@ -33,7 +33,7 @@ def ptx(*body: str) -> str:
 
 
 def races(*body: str, programmatic: bool = True, checks: Sequence[str] = warpsan.CHECKS) -> list[str]:
-    """What the accesses are that race in a launch of one block."""
+    """Texts of the racing accesses in a launch of one block."""
     x, y = np.arange(THREADS, dtype=np.uint32), np.zeros(THREADS, np.uint32)
     report = warpsan.launch(ptx(*body), "k", 1, THREADS, [x, y], programmatic=programmatic, checks=checks)
     assert {hazard.kind for hazard in report.hazards} <= {"race"}
@@ -70,7 +70,7 @@ def test_the_message_says_what_is_missing() -> None:
 
 
 def test_clusters_and_chunks_of_blocks_wait_for_themselves() -> None:
-    # Block 0 alone waits.
+    # Only block 0 waits.
     skip = "mov.u32 %r3, %ctaid.x; setp.ne.u32 %p, %r3, 0; @%p bra ALL; griddepcontrol.wait; ALL:"
     x, y = np.arange(THREADS, dtype=np.uint32), np.zeros(THREADS, np.uint32)
     report = warpsan.launch(ptx(skip, LOAD), "k", 3, THREADS, [x, y], programmatic=True)
@@ -82,8 +82,8 @@ def test_clusters_and_chunks_of_blocks_wait_for_themselves() -> None:
     [
         ((LOAD, WAIT, STORE), "", False),
         ((WAIT, LOAD, STORE), "", True),
-        ((LOAD, WAIT, STORE), "copy", True),  # a copy is complete before a kernel begins
-        ((LOAD, WAIT, STORE), "launch", True),  # one that accesses other arrays, and comes after all before it
+        ((LOAD, WAIT, STORE), "copy", True),  # a copy completes before a kernel begins
+        ((LOAD, WAIT, STORE), "launch", True),  # accesses other arrays, and follows all earlier operations
         (("st.global.u32 [%rd1], %r2;", WAIT), "", False),
     ],
     ids=["reads early", "waits", "a copy between", "a launch between", "writes early"],

@@ -1,4 +1,4 @@
-"""Races in shared memory: found where an order is missing, silent where there is one, whatever the schedule."""
+"""Races in shared memory: reported for a missing order, silent otherwise, in any schedule."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def kinds(body: str, threads=64, grid=1, **options):
 
 
 STORE = "st.shared.u32 [%r1], %r0;\n"
-LOAD_OTHER = "ld.shared.u32 %r4, [%r3];\nst.global.u32 [%rd3], %r4;\n"  # of the other warp's thread
+LOAD_OTHER = "ld.shared.u32 %r4, [%r3];\nst.global.u32 [%rd3], %r4;\n"  # word of the other warp's thread
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -74,7 +74,7 @@ def test_one_barrier_of_a_subset_orders_only_the_subset():
 
 
 def test_order_is_passed_on_through_a_third_warp():
-    """0 -> 1 by barrier 1, then 1 -> 2 by barrier 2: what 0 wrote, 2 may read."""
+    """0 -> 1 by barrier 1, then 1 -> 2 by barrier 2: warp 2 may read the writes of warp 0."""
     body = (
         "setp.eq.u32 %p1, %r2, 0; setp.eq.u32 %p2, %r2, 1; setp.eq.u32 %p3, %r2, 2;\n"
         "@%p1 st.shared.u32 [%r1], %r0;\n@%p1 bar.arrive 1, 64;\n@%p2 bar.sync 1, 64;\n@%p2 bar.arrive 2, 64;\n"
@@ -86,7 +86,7 @@ def test_order_is_passed_on_through_a_third_warp():
 
 
 def test_arriving_does_not_let_the_arriver_see():
-    """bar.arrive publishes; it does not wait, so reading afterwards is unordered."""
+    """bar.arrive publishes but does not wait, so later reads are unordered."""
     body = (
         "setp.eq.u32 %p1, %r2, 0; setp.eq.u32 %p2, %r2, 1;\n"
         "@%p2 st.shared.u32 [%r1], %r0;\n@%p1 bar.arrive 1, 64;\n@%p2 bar.sync 1, 64;\n"
@@ -162,7 +162,7 @@ def test_each_block_of_a_grid_has_its_own_order():
 
 
 def test_of_two_operations_that_read_the_same_bytes_one_may_end_first():
-    """Two bulk stores read one buffer; waiting for the first does not allow overwriting what the second still reads."""
+    """Two bulk stores read one buffer; a wait for the first does not allow overwriting the second's source."""
     body = (
         "mul.wide.u32 %rd4, %r0, 16; add.u64 %rd5, %rd1, %rd4; setp.eq.u32 %p1, %r0, 0;\nmov.u32 %r6, 0;\n"
         "st.shared.u32 [%r1], %r0;\nfence.proxy.async;\nbar.sync 0;\n@!%p1 bra OUT;\n"

@@ -1,4 +1,4 @@
-"""Recorded outcomes: what differs, what has no record and what nobody asks for any more is an error with a sentence."""
+"""Recorded outcomes: differences, missing records and unused records are errors with a sentence."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_more_or_fewer_outcomes_than_recorded_fail(folder: Path) -> None:
 def test_a_record_that_no_test_asks_for_is_reported_and_goes(folder: Path) -> None:
     with pytest.raises(AssertionError, match=r"no test asks for these records of test_things.json: \['test_b'\]"):
         Module(folder / "test_things.json", write=False).close({"test_a", "test_c"})
-    Module(folder / "test_things.json", write=False).close(None)  # a part of the module was collected
+    Module(folder / "test_things.json", write=False).close(None)  # part of the module was collected
     write(folder, {"test_c": [3]}, collected={"test_a", "test_c"})
     assert json.loads((folder / "test_things.json").read_text()) == {"test_a": ["text"], "test_c": [3]}

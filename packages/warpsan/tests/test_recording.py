@@ -1,4 +1,4 @@
-"""The recorder of the accesses at a source line: the first block's, and the costliest of its warps."""
+"""Recorder of accesses at a source line: first block, most expensive warp."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUT:
 ret;
 }
 """
-"""Warp 0 stores words next to each other and warp 1 every other word; block 0 does not get there."""
+"""Warp 0 stores contiguous words and warp 1 every other word; block 0 branches around the line."""
 
 
 def run(recorder: AccessRecorder | None, workers: int) -> warpsan.Report:
@@ -63,7 +63,7 @@ def test_the_first_block_that_gets_there_and_its_costliest_warp() -> None:
     assert shared.offset.tolist() == [8 * thread for thread in range(32, 64)]
     assert shared.touched.tolist() == sorted({*range(0, 128, 4), *range(256, 512, 8)})
     assert shared.buffer is None
-    assert (out.space, out.warp, out.cost) == ("global", 0, 4)  # both warps take 4 sectors: the first counts
+    assert (out.space, out.warp, out.cost) == ("global", 0, 4)  # both warps take 4 sectors: the first is recorded
     assert out.buffer is not None
     assert (out.buffer.name, out.buffer.shape) == ("p", (4, 64))
     assert out.touched.tolist() == [4 * element for element in range(64, 128)]

@@ -1,4 +1,4 @@
-"""Instructions that are not modelled: what is said of them, when, and what was found before; and rare forms."""
+"""Instructions without a model: message, time of rejection, and earlier hazards; and rare forms."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from warpsan.ptx.parser import parse
 
 THREADS = 64
 LINE = 10
-"""Of a body's first line in :func:`kernel`."""
+"""Line of a body's first line in :func:`kernel`."""
 
 
 def refusals(body: str, *, variables: tuple[str, ...] = ("buf", "bar")) -> list[str]:
-    """What is said of the instructions of a body that are not modelled."""
+    """Messages for instructions of a body without a model."""
     entry = link(parse(kernel(body)), "k")
     decoded = decode(
         *(entry, build_program(entry)),
@@ -165,7 +165,7 @@ def test_a_call_through_a_register_of_a_function_with_other_parameters() -> None
         _called(body.format(5))
 
 
-# ---- forms that are rare ---------------------------------------------------------------------------------------------
+# ---- rare forms ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)

@@ -1,4 +1,4 @@
-"""Registers that were never set: found where they come to matter, and nowhere else; and budgets of registers."""
+"""Unset registers: reported at their use, and nowhere else; and register budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REGISTERS = (
 
 
 def kernel(body: str, target: str = "sm_89", directives: str = "") -> str:
-    """An entry around a body that does not set %u, %ud, %uf, %q and %v; %rd1 is a thread's word in memory."""
+    """An entry around a body that leaves %u, %ud, %uf, %q and %v unset; %rd1 is a thread's word in memory."""
     return (
         HEAD.format(target=target) + f".entry k(.param .u64 p) {directives}\n{{\n{REGISTERS}"
         ".local .align 8 .b8 depot[16]; .shared .align 8 .b8 buf[256];\n"
@@ -199,7 +199,7 @@ REBALANCE = (
         ({}, ""),
         ({"inc": 240}, "ask for 66560 registers in all, and a block of 384 threads has 64512"),
         ({"dec": 48, "inc": 232}, "ask for 65536 registers"),
-        # The producer waits for the consumers, who wait for what it has not yet given back.
+        # The producer waits for the consumers, who wait for registers it has not yet released.
         ({"producer": "bar.sync 0;\n"}, "waits forever"),
         ({"dec": 176}, "a thread is to have 176 registers, more than its 168"),
         ({"inc": 160}, "a thread is to have 160 registers, fewer than its 168"),

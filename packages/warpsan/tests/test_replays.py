@@ -1,4 +1,4 @@
-"""Replays of recorded events: phases of barriers that order nothing are counted, and reports stay as they are."""
+"""Replays of recorded events: barrier phases without an order are counted, and reports stay equal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FIRST, LAST = "setp.lt.u32 %p0, %r2, 32;", "setp.ge.u32 %p0, %r2, 96;"
 
 
 def rounds(body: str, *, which: str = FIRST, after: str = "", far: str = "") -> str:
-    """A kernel with so many rounds of ``body``, as many as its second parameter says, and behind them a race of the
-    blocks in its buffer. %p0 is true for the threads of ``which``, %p1 for thread 0; ``far`` is code that is jumped
-    to."""
+    """A kernel with as many rounds of ``body`` as its second parameter, followed by a race of the blocks in its buffer.
+    %p0 is true for the threads of ``which``, %p1 for thread 0; ``far`` is code reached by a jump.
+    """
     return f""".version 8.0\n.target sm_90\n.address_size 64
     .entry k(.param .u64 a, .param .u32 n) {{ .reg .b64 %rd<8>; .reg .b32 %r<16>; .reg .pred %p<6>; .shared .u32 s[128];
     ld.param.u64 %rd1, [a]; ld.param.u32 %r1, [n]; mov.u32 %r2, %tid.x; {which} setp.eq.u32 %p1, %r2, 0;
@@ -49,7 +49,7 @@ EMPTY: dict[str, tuple[str, dict[str, Any]]] = {
     "clusters": (rounds("bar.sync 0;"), {"cluster": (2, 1, 1)}),
     "cooperative": (rounds("bar.sync 0;"), {"cooperative": True}),
 }
-"""Kernels with phases that order nothing: PTX, and what the launch is."""
+"""Kernels with phases that order nothing: PTX, and launch sizes."""
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "a race in each round": (
         rounds("st.shared.u32 [%r4], %r5; xor.b32 %r9, %r4, 128; ld.shared.u32 %r8, [%r9]; bar.sync 0; bar.sync 0;"),
@@ -68,7 +68,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @contextmanager
 def recorded_events(monkeypatch: pytest.MonkeyPatch, *, whole: bool = False) -> Iterator[list[np.ndarray]]:
-    """The events of all replays, with all arrivals in the ``whole`` ones."""
+    """Events of all replays; the ``whole`` ones include all arrivals."""
     events: list[np.ndarray] = []
     replay: Callable[..., None] = repeating.replay
     state: Callable[..., Any] = NativeCode.state
@@ -91,7 +91,7 @@ def recorded_events(monkeypatch: pytest.MonkeyPatch, *, whole: bool = False) -> 
 
 
 def reported(ptx: str, schedule: str, many: int, *, block: int = 128, **options: Any) -> list[str]:
-    """The messages of a launch, and how it ended if it did not come to its end."""
+    """Messages of a launch, and its exception if it ended early."""
     args = [np.zeros(64, np.uint32), many]
     try:
         report = warpsan.launch(ptx, "k", BLOCKS, block, args, schedule=schedule, seed=1, max_steps=2_000, **options)
@@ -101,7 +101,7 @@ def reported(ptx: str, schedule: str, many: int, *, block: int = 128, **options:
 
 
 def kinds(events: Sequence[np.ndarray]) -> list[int]:
-    """What the events are."""
+    """Kinds of the events."""
     return [int(event[layout.EV_KIND]) for event in events]
 
 
@@ -117,7 +117,7 @@ def test_phases_that_order_nothing_are_counted(name: str, schedule: str, monkeyp
     with recorded_events(monkeypatch, whole=True) as everything:
         assert reported(ptx, schedule, 12, **options) == messages
     assert messages
-    # Where a warp does not come, it may access memory while others wait: that phase is replayed.
+    # A warp that does not arrive may access memory while others wait: that phase is replayed.
     apart = BLOCKS if name == "part of the block" and schedule in ("reverse", "random") else 0
     arrivals = kinds(events).count(layout.TRACE_ARRIVAL)
     assert arrivals <= 3 * apart
@@ -164,9 +164,9 @@ def test_reports_of_bugs_are_the_same_if_arrivals_are_put_aside(pair: Pair, monk
 
 
 def test_a_late_warp_does_not_come_twice_to_a_phase() -> None:
-    """Warps that come to a barrier in other turns than the rest do so in a step of their own."""
+    """Warps that arrive at a barrier in other iterations than the rest do so in a separate step."""
     body = "@%p0 bra F; B: bar.sync 0; st.shared.u32 [%r4], %r5; bar.sync 0;"
-    body += " xor.b32 %r9, %r4, 128; ld.shared.u32 %r8, [%r9];"  # and no barrier before the next round
+    body += " xor.b32 %r9, %r4, 128; ld.shared.u32 %r8, [%r9];"  # no barrier before the next round
     messages = reported(rounds(body, far="F: add.u32 %r9, %r5, 1; bra B;"), "lockstep", 6)
     assert messages
     assert {message.split(":")[0] for message in messages} == {"race"}
@@ -176,12 +176,12 @@ NEIGHBOURS = """.version 8.0\n.target sm_90\n.address_size 64
     .entry k(.param .u64 a, .param .u32 n) { .reg .b64 %rd<4>; .reg .b32 %r<4>; .reg .pred %p<2>;
     ld.param.u64 %rd1, [a]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; setp.ne.u32 %p0, %r2, 0; @%p0 ret;
     mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; ld.global.u32 %r3, [%rd3]; st.global.u32 [%rd3], %r3; ret; }"""
-"""Each block has a word of its own; native code suspects a race of those in the same 16 bytes."""
+"""Each block has its own word; native code suspects a race of blocks within 16 bytes."""
 
 
 @pytest.mark.parametrize(("blocks", "replays"), [(BLOCKS, 1), (256, 2)])
 def test_places_are_not_looked_at_again(blocks: int, replays: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many places some are looked at first, and all if there is nothing to report of those."""
+    """Some places are examined first, and all of them if those show no hazard."""
     with recorded_events(monkeypatch) as events:
         assert warpsan.launch(NEIGHBOURS, "k", blocks, 32, [np.zeros(512, np.uint32), 0]).hazards == []
     begins = [int(event[layout.EV_PLACE]) for event in events if event[layout.EV_KIND] == layout.TRACE_CLUSTER]
@@ -189,7 +189,7 @@ def test_places_are_not_looked_at_again(blocks: int, replays: int, monkeypatch: 
 
 
 def test_an_observer_is_called_in_a_launch_with_a_suspicion_and_in_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As CONTRIBUTING says of a new check: without a suspicion of native code there is no replay."""
+    """As CONTRIBUTING requires for a new check: no replay without a suspicion of native code."""
     calls: list[str] = []
 
     class Recorder(Observer):
@@ -218,7 +218,7 @@ def event(kind: int, warp: int, turn: int, place: int, *, times: int = 1) -> np.
 
 @pytest.mark.parametrize("seed", range(20))
 def test_empty_phases_keep_the_place_of_their_arrivals(seed: int) -> None:
-    """Clusters with events drawn at random come to the same steps whether their phases are counted or not."""
+    """Clusters with random events reach the same steps with and without counted phases."""
     entry = parse(ORDERED).entries["k"]
     program = build_program(entry)
     ends = [
@@ -264,9 +264,9 @@ def test_a_long_replay_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     shown: list[str] = []
     with progress.shows_progress(shown.append), recorded_events(monkeypatch) as events:
         reported(EMPTY["threads of the block"][0], "lockstep", 3)
-    many = len(events) - BLOCKS  # without what says that a cluster begins
+    many = len(events) - BLOCKS  # without the starts of clusters
     assert shown[-1].endswith(f" of {many} recorded events checked")
-    assert int(shown[-1].split()[0]) == many - BLOCKS  # nor do empty phases come to anything
+    assert int(shown[-1].split()[0]) == many - BLOCKS  # empty phases add no events
     count = len(shown)
     reported(EMPTY["threads of the block"][0], "lockstep", 3)
     assert len(shown) == count

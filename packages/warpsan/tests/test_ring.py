@@ -23,7 +23,7 @@ MINUS_INFINITY, NAN = 0xFF800000, 0x7FFFFFFF
 def run(
     ring: Ring, body: str, results: dict[str, str], *, registers: str = "", **inputs: tuple[str, np.ndarray]
 ) -> tuple[np.ndarray, ...]:
-    """Words of the results of a few instructions, one thread for each value of the inputs, which are words."""
+    """Result words of a few instructions, one thread per value of the input words."""
     words = {"b16": np.uint16, "b32": np.uint32, "pred": np.uint8, "f64": np.uint64}
     count = len(next(iter(inputs.values()))[1])
     out = [np.zeros(count, words[type_]) for type_ in results.values()]
@@ -34,7 +34,7 @@ def run(
 
 
 def codes(ring: Ring, many: int = 80, seed: int = 0) -> np.ndarray:
-    """Random codes, and those at which arithmetic wraps."""
+    """Random codes, and codes at which arithmetic wraps."""
     corners = [0, 1, 2, ring.prime, ring.order, ring.modulus // 2, ring.modulus - 2, ring.modulus - 1]
     return np.array([*corners, *np.random.default_rng(seed).integers(0, ring.modulus, many - len(corners))])
 
@@ -100,7 +100,7 @@ def test_exponentials_logarithms_and_inverses(ring: Ring) -> None:
 
 @pytest.mark.parametrize("ring", [BIG, SMALL], ids=["p = 251", "p = 13"])
 def test_lanes_with_constants_and_large_words_change_nothing_for_others(ring: Ring) -> None:
-    """What a warp of codes alone need not compute is computed for each word the same as for a warp of it alone."""
+    """Lanes with constants and large words do not affect others: words equal those of a warp with equal lanes."""
     halves = [int(np.float32(value).view(np.uint32)) for value in (0.5, -3.0, 1e-3, float(LN_2))]
     kinds = np.array([0, 5, ring.modulus - 1, *halves, LOWEST, INFINITY, MINUS_INFINITY, NAN])
     x, y = (each.ravel() for each in np.meshgrid(kinds, kinds, indexing="ij"))
@@ -160,7 +160,7 @@ def test_a_code_is_above_every_limit_that_hides_a_score() -> None:
 
 @pytest.mark.parametrize("ring", [BIG, SMALL], ids=["p = 251", "p = 13"])
 def test_constants_are_multiplicative(ring: Ring) -> None:
-    """So that the host may fold a scale into log2 e, and a fraction undoes a division."""
+    """The host may fold a scale into log2 e, and a fraction undoes a division."""
     c = ring.constant
     for scale in (1.0, 0.125, 0.25, -0.5, 2.0**-9):
         assert c(float(np.float32(scale) * LOG2_E)) == c(scale) * c(float(LOG2_E)) % ring.modulus
@@ -195,7 +195,7 @@ def test_eight_bits() -> None:
     ids=lambda value: value.name if isinstance(value, Ring) else "",
 )
 def test_the_second_order_puts_codes_on_the_other_side_of_a_threshold(ring: Ring, threshold: float, above: int) -> None:
-    """Codes from ``above`` on exceed it. The order among codes stays, and so does which are equal."""
+    """Codes from ``above`` on exceed the threshold. Order and equality of codes are kept."""
     number = f"0f{int(np.float32(threshold).view(np.uint32)):08X}"
     body = f"setp.gt.f32 %p, %a, {number}; setp.eq.f32 %q, %a, 0f3F800000; setp.lt.f32 %r, %a, %b;"
     body += "setp.neu.f32 %s, %a, 0f00000000;"
@@ -263,7 +263,7 @@ cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; ret; }
 
 @pytest.mark.parametrize("ring", [BIG, SMALL], ids=["p = 251", "p = 13"])
 def test_sums_in_memory_are_the_rings(ring: Ring) -> None:
-    """Atomic operations of many lanes, and a copy that reduces."""
+    """Atomic operations of many lanes, and a reducing copy."""
     given = codes(ring, 64).astype(np.uint32)
     sums, halves = np.full(20, 5, np.uint32), np.zeros(8, np.uint16)
     launch(SUMS, "k", 1, 64, [given, sums, halves], numerics=ring.name)
@@ -299,7 +299,7 @@ def test_what_no_lane_executes_is_not_held_against_a_kernel() -> None:
 
 
 def test_integer_instructions_that_change_nothing_are_algebraic() -> None:
-    """A sign that is flipped where there is none to flip, codes that are taken apart and put together."""
+    """Sign flips without a sign, and codes that are split and rejoined."""
     body = """add.f32 %s, %a, %a; mov.b32 %w, %s; xor.b32 %w, %w, 0; and.b32 %w, %w, 0x7fffffff; max.u32 %w, %w, 0;
     and.b32 %x, %w, 0xffff; shl.b32 %u, %w, 16; or.b32 %u, %u, %x; shr.u32 %d, %u, 16;"""
     registers = ".reg .f32 %s; .reg .b32 %w, %x, %u;"
@@ -309,7 +309,7 @@ def test_integer_instructions_that_change_nothing_are_algebraic() -> None:
 
 
 def test_functions_of_constants_are_constants() -> None:
-    """As of a head_dim in a parameter: an integer is a constant, and so is its root."""
+    """As for head_dim in a parameter: an integer is a constant, and so is its root."""
     body = "cvt.rn.f32.u32 %s, %a; rsqrt.approx.f32 %s, %s; mul.f32 %d, %s, %b;"
     x = codes(BIG)
     sizes = np.full(len(x), 64)

@@ -1,4 +1,4 @@
-"""Memory orders, scopes and lanes: what orders threads besides barriers, and what does not."""
+"""Memory orders, scopes and lanes: synchronization of threads without barriers."""
 
 from itertools import product
 
@@ -48,7 +48,7 @@ LEVELS = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
 
 def passing(blocks: bool, release: str, acquire: str, scope: str, space: str = "global") -> str:
-    """One thread passes a message to another, of another warp or of another block."""
+    """One thread passes a message to another, in another warp or in another block."""
     where = {"data": "%rd1", "flag": "%rd2"} if space == "global" else {"data": "buf", "flag": "buf+64"}
     who, reader = ("%r3", 128) if blocks else ("%r0", 32)
     begin = "shl.b32 %r3, %r1, 7; add.u32 %r3, %r3, %r0;\n" if blocks else ""
@@ -60,7 +60,7 @@ def passing(blocks: bool, release: str, acquire: str, scope: str, space: str = "
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize(("release", "acquire"), list(product(("", "cta", "gpu"), repeat=2)))
 def test_a_message_needs_fences_that_reach_the_other_thread(blocks, release, acquire):
-    """Release and acquire patterns: both fences, each of a scope that includes the other thread."""
+    """Release and acquire patterns: both fences need a scope that includes the other thread."""
     body = passing(blocks, release and f"acq_rel.{release}", acquire and f"acq_rel.{acquire}", "gpu")
     need = LEVELS["gpu"] if blocks else LEVELS["cta"]
     ordered = bool(release and acquire) and min(LEVELS[release], LEVELS[acquire]) >= need
@@ -138,7 +138,7 @@ def test_what_a_reader_passes_on_comes_before_the_third():
 
 
 def test_a_thread_that_was_told_by_a_barrier_is_ordered_too():
-    """Thread 0 waits for the flag, the barrier passes that on to the other warp; without it, it is not."""
+    """Thread 0 waits for the flag, the barrier orders the other warp; without it, the warp is unordered."""
     body = """setp.ne.u32 %p1, %r1, 0; @%p1 bra READER; setp.ne.u32 %p2, %r0, 0; @%p2 bra END;
     st.global.u32 [%rd1], 7; st.release.gpu.global.u32 [%rd2], 1; bra END;
     READER: setp.ne.u32 %p3, %r0, 0; @%p3 bra MET;
@@ -170,8 +170,9 @@ ld.global.u32 %r6, [%rd4]; ld.global.u32 %r7, [%rd4+256]; END:"""
     ],
 )
 def test_a_fence_before_the_barrier_covers_the_count_behind_it(writer, counter, reader, ordered):
-    """All threads write and call __threadfence(), and behind a barrier thread 0 counts: the block that comes last reads
-    what all have written. By Fence-SC order that is no race if its readers, or thread 0, have one as well."""
+    """All threads write and call __threadfence(), and after a barrier thread 0 counts: the last block reads the writes
+    of all. By Fence-SC order that is no race if its readers, or thread 0, also have a fence.
+    """
     body = COUNTED.format(writer=writer, counter=counter, reader=reader)
     assert (kinds(body, grid=3, threads=64, schedules=("lockstep", "reverse")) == set()) == ordered
 
@@ -207,7 +208,7 @@ PLAIN = ("ld.global.u32 %r5, [%rd1];", "st.global.u32 [%rd1], 9;")
 
 @pytest.mark.parametrize(("plain", "first"), list(product(PLAIN, (0, 1))))
 def test_an_atomic_races_with_a_plain_access_whichever_comes_first(plain, first):
-    """Of two blocks, and of two warps of one."""
+    """Between two blocks, and between two warps of one block."""
     one = "setp.ne.u32 %p2, %r2, 0; @%p2 bra END;\n"
     body = f"setp.eq.u32 %p1, WHO, {first}; @%p1 bra ATOMIC; {plain} bra END;\n"
     body += "ATOMIC: red.global.add.u32 [%rd1], 1; END:"
@@ -277,7 +278,7 @@ st.release.gpu.global.u32 [%rd2+4], 1; END:"""
 @pytest.mark.parametrize("reader", [32, 5])
 @pytest.mark.parametrize("acquire", ["acquire", "relaxed"])
 def test_what_comes_back_by_way_of_another_block_is_ordered(acquire, reader):
-    """Thread 0 passes a message to another thread of its block (of its warp, or of another) by way of block 1."""
+    """Thread 0 passes a message to another thread of its block (in its warp, or in another) through block 1."""
     reported = kinds(
         RETURNING.format(acquire=acquire, reader=reader), grid=2, threads=64, checks=warpsan.thorough_checks()
     )
@@ -288,7 +289,7 @@ def test_what_comes_back_by_way_of_another_block_is_ordered(acquire, reader):
 
 
 def test_blocks_run_backward_and_shuffled():
-    """Each block appends its number: the order is the schedule's."""
+    """Each block appends its number: the order is that of the schedule."""
     body = "setp.ne.u32 %p1, %r0, 0; @%p1 bra END; atom.global.add.u32 %r5, [%rd2], 1;\n"
     body += "mul.wide.u32 %rd5, %r5, 4; add.u64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r1; END:"
     orders = {}
@@ -337,7 +338,7 @@ def test_a_wait_for_nothing_is_a_deadlock():
 
 @pytest.mark.parametrize(("mask", "ordered"), [("0xff", True), ("0xf", False)])
 def test_lanes_that_sync_together_with_other_masks_are_not_ordered(mask, ordered):
-    """All lanes of a warp execute one bar.warp.sync, each for its group of eight or of four."""
+    """All lanes of a warp execute one bar.warp.sync, each for its group of eight or of four lanes."""
     body = (
         "shl.b32 %r3, %r2, 2; mov.u32 %r4, buf; add.u32 %r3, %r3, %r4; xor.b32 %r5, %r3, 16;\n"
         f"and.b32 %r6, %r2, {28 if mask == '0xf' else 24}; mov.u32 %r7, {mask}; shl.b32 %r7, %r7, %r6;\n"
@@ -348,7 +349,7 @@ def test_lanes_that_sync_together_with_other_masks_are_not_ordered(mask, ordered
 
 @pytest.mark.parametrize("space", [".global", ""])
 def test_blocks_that_pass_something_on_go_in_other_orders_than_together(space):
-    """Block 1 takes the flag without an acquire, if block 0 has set it already; reversed, block 1 goes first."""
+    """Block 1 takes the flag without an acquire, if block 0 has set it; reversed, block 1 runs first."""
     body = f"""setp.ne.u32 %p1, %r2, 0; @%p1 bra END; setp.eq.u32 %p2, %r1, 1; @%p2 bra SECOND;
     st.global.u32 [%rd1], 7; st.release.gpu{space}.u32 [%rd2], 1; bra END;
     SECOND: ld.relaxed.gpu{space}.u32 %r5, [%rd2]; setp.eq.u32 %p3, %r5, WHEN; @%p3 bra END;

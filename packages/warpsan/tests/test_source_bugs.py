@@ -1,4 +1,4 @@
-"""Planted bugs are flagged with the right kind, and the unbroken programs with nothing, in every schedule."""
+"""Planted bugs are reported with the right kind, and correct programs without any, in every schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpsan.planting import replace_once
 MODES = list(product(("lockstep", "forward", "reverse", "random"), ("late", "early")))
 STRICT = (*warpsan.CHECKS, "strict")
 MAX_STEPS = 2_000
-"""The longest of the programs takes 163."""
+"""Maximum steps; the longest program takes 163."""
 
 
 def compiled(source: str) -> str:
@@ -25,7 +25,7 @@ def compiled(source: str) -> str:
 
 
 def findings(ptx: str, program: Program, *, dynamic_smem: int | None = None, **options) -> dict[str, str]:
-    """Messages by kind of one run; ``wrong`` if the result is not the expected one."""
+    """Messages of one run by kind; ``wrong`` for an unexpected result."""
     given = np.random.default_rng(program.n).integers(0, 1 << 32, program.n, dtype=np.uint32)
     out = np.full(program.n, 0xFFFFFFFF, np.uint32)
     smem = program.dynamic_smem if dynamic_smem is None else dynamic_smem
@@ -65,7 +65,7 @@ def test_the_bug_is_flagged(bug: Edit) -> None:
     assert bug.kind == "wrong" or any(
         place in in_lockstep[bug.kind] for place in ("program.cu:", "sm80.cuh:", "PTX line")
     )
-    # The other modes may show it in another way, but not hide it.
+    # The other modes may report it in another way, but must not hide it.
     for schedule, async_mode in [] if bug.some_orders_only else MODES[1:]:
         found = findings(
             ptx, program, dynamic_smem=bug.dynamic_smem, schedule=schedule, async_mode=async_mode, checks=checks

@@ -1,4 +1,4 @@
-"""Roots exactly rounded; approximations with the bits of a model of the hardware, and within the manual's bounds."""
+"""Exactly rounded roots; approximations with the bits of a hardware model, and within the manual's bounds."""
 
 import math
 import random
@@ -38,7 +38,7 @@ def root(bits, name, rounding):
         return None
     if number[1] in (0, math.inf):
         return bits
-    scale = 1 << 2400  # a truncated root with 1200 binary places, and a last bit that tells whether more follow
+    scale = 1 << 2400  # truncated to 1200 binary places, with a sticky last bit
     whole = number[1].numerator * scale // number[1].denominator
     below = math.isqrt(whole)
     sticky = below * below != number[1] * scale
@@ -58,7 +58,7 @@ def test_reciprocal_and_root_of_f64_and_flushed(opcode, function):
     values = corners("f64") + draws("f64", 100, 7, spread=20)
     expected = [function(bits, "f64", "rn") for bits in values]
     assert_bits(unary(f"{opcode}.rn.f64 %d, %a;", "f64", values), expected, "f64", [values])
-    values = [*corners("f32"), 0x7F000000, 0x7F7FFFFF]  # the last have subnormal reciprocals
+    values = [*corners("f32"), 0x7F000000, 0x7F7FFFFF]  # the last ones have subnormal reciprocals
     expected = [function(flushed(bits, "f32"), "f32", "rn") for bits in values]
     expected = [None if bits is None else flushed(bits, "f32") for bits in expected]
     assert_bits(unary(f"{opcode}.rn.ftz.f32 %d, %a;", "f32", values), expected, "f32", [values])
@@ -67,7 +67,7 @@ def test_reciprocal_and_root_of_f64_and_flushed(opcode, function):
     assert_bits(unary(f"{opcode}.approx.ftz.f32 %d, %a;", "f32", values), expected, "f32", [values])
 
 
-# ---- what has no algebraic definition -------------------------------------------------------------------------------
+# ---- functions without an algebraic definition -----------------------------------------------------------------------
 
 
 def decimal_of(number):
@@ -119,7 +119,7 @@ def arguments(opcode):
 
 
 def bound(opcode, wanted, unit):
-    """The greatest error of an f32 approximation (PTX ISA, the page of each instruction)."""
+    """Maximum error of an f32 approximation (PTX ISA, the page of each instruction)."""
     if opcode == "ex2":
         return 2 * unit
     if opcode == "lg2":
@@ -130,7 +130,7 @@ def bound(opcode, wanted, unit):
 
 
 def assert_close(actual, opcode, patterns, name):
-    """Each result lies within the bound of the exact value: of halves and f64, a unit in the last place."""
+    """Check that each result is within the bound of the exact value: for halves and f64, one unit in the last place."""
     function = FUNCTIONS[opcode][0]
     raw = actual.view(f"u{actual.dtype.itemsize}").tolist()
     with localcontext() as context:
@@ -194,7 +194,7 @@ def test_approximations_of_the_upper_word_of_f64(opcode, power):
 @needs_words("ptx_math.json")
 @pytest.mark.parametrize("opcode", ["ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos"])
 def test_f32_approximations_have_the_bits_of_the_model(opcode):
-    """Those of ptx-math, whose author compared it with GPUs on every argument."""
+    """Bits of ptx-math, which its author compared with GPUs on every argument."""
     pairs = [
         [int(word, 16) for word in pair.split(":")] for pair in published("ptx_math.json")["functions"][opcode].split()
     ]
@@ -260,7 +260,7 @@ def test_ex2_flushes_results_and_only_then():
     unflushed = unary("ex2.approx.f32 %d, %a;", "f32", values)
     flushed_results = unary("ex2.approx.ftz.f32 %d, %a;", "f32", values)
     assert_bits(flushed_results, [0x00800000, 0, 0, 0, 0, ONE, ONE, None, 0x44800000], "f32", [values])
-    # 2**-127, which is the square of an approximation a little below 2**-63.5, and 2**-149.
+    # 2**-127, the square of an approximation slightly below 2**-63.5, and 2**-149.
     assert unflushed.view(np.uint32)[2:4].tolist() == [0x003FFFFF, 0x00000001]
 
 

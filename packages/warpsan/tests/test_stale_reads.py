@@ -10,14 +10,14 @@ from ptx_axioms import Axioms
 
 
 def reads(*threads: str, blocks: bool = True) -> set[tuple[int, ...]]:
-    """What the reads of a program may return, by the axioms; operations are separated by semicolons."""
+    """Values that the axioms allow for the reads of a program; operations are separated by semicolons."""
     ops = [[op.strip() for op in thread.split(";")] for thread in threads]
     places = list(range(len(ops))) if blocks else [0] * len(ops)
     return {outcome[0] for outcome in Axioms(ops, places, places).outcomes()}
 
 
 def test_the_examples_of_the_manual():
-    """PTX ISA, "Axioms": message passing, CoRR, store buffering and load buffering, with what they must not give."""
+    """PTX ISA, "Axioms": message passing, CoRR, store buffering and load buffering, with their forbidden outcomes."""
     assert (1, 0) in reads("st x 1; st y 1", "ld y; ld x")
     assert (1, 0) not in reads("st x 1; st.release.gpu y 1", "ld.acquire.gpu y; ld x")
     assert (1, 0) in reads("st x 1; st.release.cta y 1", "ld.acquire.gpu y; ld x")
@@ -33,8 +33,9 @@ def test_the_examples_of_the_manual():
 
 
 def test_barriers_and_fences_of_other_threads():
-    """A fence before a barrier covers what a thread behind it counts only if both sides have fence.sc: Fence-SC order
-    cannot contradict causality order."""
+    """A fence before a barrier covers a count after it only if both sides have fence.sc: Fence-SC order cannot
+    contradict causality order.
+    """
     body = ["st x 1; FENCE; bar", "bar; add.relaxed.gpu y 1", "add.relaxed.gpu y 0; bar", "bar; FENCE; ld x"]
 
     def stale(fence: str) -> bool:
@@ -68,7 +69,7 @@ FENCE ld.global.u32 %r3, [%rd1]; st.global.u32 [%rd1+4], %r3; END:"""
 
 
 def test_a_missing_fence_shows_in_the_output():
-    """The reader waits for the flag, however often it reads it late, and then reads old data without the fences."""
+    """The reader waits for the flag, also with late reads of it, and then reads old data without the fences."""
     assert {int(launched(POLL.replace("FENCE", "membar.gl;"), seed)[1]) for seed in range(12)} == {7}
     assert {int(launched(POLL.replace("FENCE", ""), seed)[1]) for seed in range(12)} == {0, 7}
     assert {int(launched(POLL.replace("FENCE", ""), seed, reads="latest")[1]) for seed in range(4)} == {7}
@@ -92,7 +93,7 @@ def test_a_counter_of_the_gpu_loses_nothing_and_one_of_the_block_does():
 
 
 def test_what_barriers_order_is_never_stale():
-    """Warps reverse shared memory, block by block, ten times; bytes and halves, too."""
+    """Warps reverse shared memory, block by block, ten times; also in bytes and halves."""
     body = """and.b32 %r2, %r0, 127; shl.b32 %r3, %r2, 2; mov.u32 %r4, buf; add.u32 %r5, %r4, %r3;
     sub.u32 %r6, 508, %r3; add.u32 %r6, %r4, %r6; st.shared.u32 [%r5], %r2; mov.u32 %r7, 0;
     AGAIN: bar.sync 0; ld.shared.u16 %r8, [%r6]; ld.shared.u8 %r9, [%r6+2]; bar.sync 0; st.shared.u16 [%r5], %r8;
@@ -109,7 +110,7 @@ def test_a_choice_that_is_none_is_refused():
 
 
 def test_stale_reads_in_a_ring():
-    """Integers and memory are the same there."""
+    """Integers and memory behave equally in a ring."""
     pytest.importorskip("llvmlite")
     options = {"numerics": "ring"}
     assert {int(launched(POLL.replace("FENCE", "membar.gl;"), seed, **options)[1]) for seed in range(6)} == {7}

@@ -1,4 +1,4 @@
-"""Functions that a kernel gets from the driver: printf, assert, traps and breakpoints."""
+"""Driver functions in a kernel: printf, assert, traps and breakpoints."""
 
 import functools
 
@@ -32,7 +32,7 @@ WRITTEN = [
     "text and       ok and ab  .",
     "nothing to fill in\n",
 ]
-"""What the C library's printf writes for the same calls."""
+"""Output of the C library's printf for the same calls."""
 
 
 @functools.cache
@@ -124,7 +124,7 @@ extern "C" __global__ void kernel(int *x, int n) {
   x[t] = all[63 - t];
 }
 """
-"""Without a barrier between the write and the read of shared memory."""
+"""No barrier between write and read of shared memory."""
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "random"])

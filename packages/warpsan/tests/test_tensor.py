@@ -163,7 +163,7 @@ def test_a_divergent_mma_is_reported():
         f"{op} {regs(100, 4)}, {regs(0, 4)}, {regs(4, 2)}, {regs(6, 4)};\nOUT:"
     )
     report, _ = launch_words(body, 110, np.zeros((32, 10), np.uint32), 4)
-    # The lanes that left it out then store undefined values.
+    # The lanes that skipped it then store undefined values.
     assert {hazard.kind for hazard in report.hazards} == {"divergent", "uninitialised"}
     assert "all 32 lanes" in report.hazards[0].message
 

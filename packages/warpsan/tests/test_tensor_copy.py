@@ -36,7 +36,7 @@ def load_of(rank: int, size: int) -> str:
 
 
 def load(tensor: warpsan.TensorMap, at: tuple[int, ...], **options: object) -> np.ndarray:
-    """The first 4096 bytes of shared memory after a box was loaded; the rest of them is poison."""
+    """The first 4096 bytes of shared memory after the load of a box; the remaining bytes are poison."""
     out = np.zeros(1024, np.uint32)
     x, y, z = (*at, 0, 0)[:3]
     clear = "shl.b32 %r5, %r0, 2; add.u32 %r6, %r1, %r5;\n" + "".join(
@@ -197,7 +197,7 @@ PIPELINE = (
 
 
 def pipeline(body: str, **options: object) -> tuple[list[str], bool]:
-    """A producer warp loads tiles through two stages, a consumer warp sums 64 bytes a lane of each."""
+    """A producer warp loads tiles through two stages, a consumer warp sums 64 bytes per lane of each."""
     array = np.random.default_rng(1).integers(0, 1 << 20, (3, 16 * TILES, 32), dtype=np.int32)
     out = np.zeros((3, TILES, 32), np.uint32)
     tensor = warpsan.TensorMap(array, (1, 16, 32))
@@ -229,7 +229,7 @@ def test_a_pipeline_of_full_and_empty_barriers_is_right_and_clean(mode, schedule
 )
 @pytest.mark.parametrize("mode", ["late", "early"])
 def test_each_mistake_in_the_pipeline_is_found(old, new, mode):
-    if old.startswith('"'):  # another parity: of the wait with those operands
+    if old.startswith('"'):  # another parity in the wait with those operands
         number = 1 if "%r17" in old else 2
         old, new = (CTA_WAIT.format(number, *(part.strip('"') for part in each.split(", "))) for each in (old, new))
     try:
@@ -334,14 +334,14 @@ def test_wrong_arguments_and_forms():
         warpsan.launch(kernel(""), "k", 1, 32, [warpsan.TensorMap(array, (16, 64))])
     body = START + load_of(3, 2048)
     arguments = [warpsan.TensorMap(array, (16, 64)), np.zeros(64, np.uint32), 0, 0, 0]
-    assert kinds(body, arguments, params=PARAMS) == ["tensor-map"]  # its two axes are not three
+    assert kinds(body, arguments, params=PARAMS) == ["tensor-map"]  # two axes instead of three
     for form in (".im2col", ".tile::gather4", ".tile.cta_group::1"):
         with pytest.raises(warpsan.UnsupportedInstruction, match=r"PTX line \d+: cp.async.bulk.tensor"):
             warpsan.launch(kernel(body.replace(".tile", form), PARAMS), "k", 1, 32, arguments)
 
 
 def test_a_stride_of_zero_along_an_axis_of_size_one():
-    """As every batched kernel passes it for a batch of one."""
+    """As batched kernels pass it for a batch of one."""
     array = np.arange(16 * 32, dtype=np.float16).reshape(16, 32)
     tensor = warpsan.TensorMap(array, (1, 16, 32), shape=(1, 16, 32), strides=(0, 64, 2))
     assert (
@@ -350,7 +350,7 @@ def test_a_stride_of_zero_along_an_axis_of_size_one():
 
 
 def test_a_map_that_cute_has_edited_is_still_a_map():
-    """CuTe clears bit 21 of the second word of a CUtensorMap, for drivers of CUDA 12.2 and before."""
+    """CuTe clears bit 21 of the second word of a CUtensorMap, for drivers of CUDA 12.2 and earlier."""
     gpu = warpsan.Device()
     array = gpu.array(np.arange(64 * 32, dtype=np.float16).reshape(64, 32))
     out = gpu.empty(1024, np.uint32)

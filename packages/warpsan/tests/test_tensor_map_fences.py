@@ -1,4 +1,4 @@
-"""A tensor map that a kernel writes, and the fences between the generic proxy and that of tensor maps."""
+"""A tensor map written by a kernel, and the fences between the generic and the tensor map proxy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TAKE = "T0: ld.acquire.gpu.global.u32 %r9, [%rd8]; setp.eq.u32 %p4, %r9, 0; @%p4
 
 
 def hazards(body: str, *, grid: int = 1, block: int = 32, **options: Any) -> list[warpsan.Hazard]:
-    """Of a launch whose map is that of a float16 matrix of 64 x 32, in boxes of 16 x 32."""
+    """Hazards of a launch with a map of a float16 matrix of 64 x 32, in boxes of 16 x 32."""
     matrix = np.zeros((64, 32), np.float16)
     arguments = [warpsan.TensorMap(matrix, (16, 32)), np.zeros(64, np.uint32), np.zeros(128, np.uint8)]
     report = warpsan.launch(
@@ -52,7 +52,7 @@ def hazards(body: str, *, grid: int = 1, block: int = 32, **options: Any) -> lis
 
 
 def split(writer: str, reader: str) -> str:
-    """Block 0 writes, and announces it; block 1 waits for that, and uses the map."""
+    """Block 0 writes the map and sets a flag; block 1 waits for the flag, and uses the map."""
     return f"@!%p3 bra READER;\n{writer}{GIVE}bra END;\nREADER:\n{TAKE}{reader}{USE}END:"
 
 
@@ -105,7 +105,7 @@ def test_a_missing_fence_is_named(body: str, what: str, advice: str) -> None:
 
 
 def test_another_warp_may_acquire_it_before_a_barrier() -> None:
-    """The fence must lie on the way from the write to the use, in whichever thread."""
+    """The fence must lie between the write and the use, in any thread."""
     write = "setp.lt.u32 %p5, %r0, 32;\n@!%p5 bra OTHER;\n" + COPY + EDIT + RELEASE + "OTHER: bar.sync 0;\n"
     for who, missing in (("setp.ge.u32 %p6, %r0, 32;", False), ("setp.gt.u32 %p6, %r0, 99;", True)):
         acquire = f"{who}\n@%p6 {ACQUIRE}"

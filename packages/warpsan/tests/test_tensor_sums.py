@@ -1,4 +1,4 @@
-"""The tensor cores' sums: against exact arithmetic on fractions, and the bits that are recorded."""
+"""Sums of the tensor cores: against exact arithmetic on fractions, and recorded bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMERICS = ("hardware", "float32")
 
 
 def mma(target, form, depth, fragments, numerics="hardware"):
-    """Run an instruction on the registers of A, B and C [warps, 32, n] (uint32); those of D."""
+    """Run an instruction on the registers of A, B and C [warps, 32, n] (uint32), and return those of D."""
     result, kind_a, kind_b = form
     held, per = (2 if result == "f16" else 4), depth * BITS[kind_a] // 128
     fragments = np.ascontiguousarray(fragments, np.uint32)
@@ -50,14 +50,14 @@ def mma(target, form, depth, fragments, numerics="hardware"):
 
 
 def exponent(value: Fraction, least: int) -> int:
-    """floor(log2) of the size of a number that is not zero, or ``least`` if that is greater."""
+    """floor(log2) of the magnitude of a nonzero number, or ``least`` if that is greater."""
     size = abs(value)
     guess = size.numerator.bit_length() - size.denominator.bit_length()
     return max(guess if size >= Fraction(2) ** guess else guess - 1, least)
 
 
 def cut(value: Fraction, unit: int) -> Fraction:
-    """Toward zero, to a multiple of ``2**unit``."""
+    """Truncate toward zero, to a multiple of ``2**unit``."""
     return int(value / Fraction(2) ** unit) * Fraction(2) ** unit
 
 
@@ -65,7 +65,7 @@ def nearest_f16(value: Fraction) -> float:
     if value == 0:
         return 0.0
     unit = Fraction(2) ** (exponent(value, -14) - 10)
-    rounded = round(value / unit) * unit  # of Python's fractions: ties to even
+    rounded = round(value / unit) * unit  # Python rounds fractions with ties to even
     return float(rounded) if abs(rounded) < 65536 else float("inf") * (1 if value > 0 else -1)
 
 
@@ -84,7 +84,7 @@ def summed(products, before, fraction, result, precision, least):
 
 
 def expected(a, b, c, blocks, fraction, precision, result, least, *, last=False):
-    """Elements [16, 8] of a chain of blocks; in the rows of ``SOME`` only, because fractions take their time."""
+    """Elements [16, 8] of a chain of blocks; only in the rows of ``SOME``, because fractions are slow."""
     out = np.zeros((16, 8))
     for row, column in itertools.product(SOME, range(8)):
         start = Fraction(float(c[row, column]))
@@ -93,7 +93,7 @@ def expected(a, b, c, blocks, fraction, precision, result, least, *, last=False)
             pairs = [(Fraction(float(a[row, k])), Fraction(float(b[column, k]))) for k in block]
             total = summed(pairs, total, fraction, result, precision, least)
         value = total + start if last else total
-        # A sum of two f32 numbers is rounded by the conversion from a fraction, once more than exactly needed in f64.
+        # The conversion of a fraction rounds a sum of two f32 numbers once more than needed exactly in f64.
         out[row, column] = nearest_f16(value) if result == "f16" else np.float32(float(value))
     return out
 
@@ -127,7 +127,7 @@ STATED = {
     ("sm_100a", "f16", "f16"): (blocks_of(16, 16), 25, 23),
     ("sm_120a", "e4m3", "f32"): (blocks_of(32, 32), 25, 23),
 }
-"""Blocks, fraction bits and result bits, as the table of the models has them."""
+"""Blocks, fraction bits and result bits, from the table of the models."""
 
 
 @pytest.mark.parametrize(("target", "kind", "result"), STATED)
@@ -169,7 +169,7 @@ def test_no_zero_is_negative(numerics):
 @pytest.mark.parametrize(("target", "halves"), [("sm_80", 2), ("sm_90", 1)])
 def test_an_f16_sum_in_float32_is_rounded_after_each_block_of_the_hardware(target, halves):
     a, b = np.zeros((16, 16)), np.ones((8, 16))
-    a[:, 0], a[:, 8] = 2.0**-11, 2.0**-11  # half an f16 unit of 1, twice: lost if added one by one
+    a[:, 0], a[:, 8] = 2.0**-11, 2.0**-11  # half an f16 unit of 1, twice: lost in one-by-one sums
     words = np.full((32, 2), 0x3C003C00)
     fragments = np.hstack([a_fragment(a, "f16"), b_fragment(b, "f16"), words])
     out = mma(target, ("f16", "f16", "f16"), 16, fragments[None], "float32").view(np.float16)
@@ -177,8 +177,9 @@ def test_an_f16_sum_in_float32_is_rounded_after_each_block_of_the_hardware(targe
 
 
 def products(target, form, factors, c, corner=None):
-    """The sums of an mma of 8-bit factors, whose products are the same few in all rows and columns; C is ``c``
-    everywhere but in its first element, if ``corner`` is given."""
+    """Sums of an mma of 8-bit factors, with the same few products in all rows and columns; C is ``c`` everywhere except
+    its first element, with ``corner``.
+    """
     result, kind_a, kind_b = form
     a, b = np.zeros((16, 32)), np.zeros((8, 32))
     for k, (left, right) in enumerate(factors):
@@ -196,7 +197,7 @@ def test_an_8_bit_subnormal_has_the_least_exponent_of_its_own_type(kind_a, kind_
 
 
 def test_sums_in_integers_have_the_same_exponents():
-    """An infinity anywhere makes the whole tile's sums in integers."""
+    """An infinity anywhere selects integer sums for the whole tile."""
     for kind_a, kind_b, a, b, result, c, bits in SUBNORMALS:
         out = products("sm_89", (result, kind_a, kind_b), [(a, b)], c, corner=np.inf)
         assert (out == bits).sum() == out.size - 1
@@ -210,7 +211,7 @@ def test_more_bits_keep_less_of_what_lies_below_a_subnormal():
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 def test_factors_that_are_unpacked_have_the_exponents_of_f16(target):
-    """2**-9 of e4m3 is no subnormal of f16: the greatest exponent is 6, the last digit 2**-19, and 2**-17 is kept."""
+    """2**-9 of e4m3 is not subnormal in f16: the greatest exponent is 6, the last digit 2**-19, and 2**-17 is kept."""
     factors = [(2.0**-9, 2.0**15), (2.0**-9, 2.0**-8)]
     assert (products(target, ("f32", "e4m3", "e5m2"), factors, 0) == 0x42800001).all()
 
@@ -219,7 +220,7 @@ def test_factors_that_are_unpacked_have_the_exponents_of_f16(target):
 
 
 def bits_of(kind, rng, shape, spread):
-    """Registers of a type: normal numbers, any exponents, or any bits at all."""
+    """Registers of a type: normal numbers, arbitrary exponents, or arbitrary bits."""
     if spread == "any":
         return rng.integers(0, 1 << 32, shape, np.uint32)
     dtype, per = DTYPES[kind], 32 // BITS[kind]
@@ -284,7 +285,7 @@ def test_a_sum_beyond_the_range_is_infinite():
 
 @pytest.mark.usefixtures("recorded_launches")
 def test_the_greatest_sums_need_all_32_bits():
-    """All factors at the end of their binade, and C as large: on sm_90 the aligned sum is above 2**31."""
+    """All factors at the end of their binade, and C of the same size: on sm_90 the aligned sum exceeds 2**31."""
     a, b = np.full((16, 16), 2047.0), np.full((8, 16), 2047.0)
     c = np.full((16, 8), 2.0**21 - 2.0**-2, np.float32)
     for sign in (1, -1):

@@ -1,4 +1,4 @@
-"""Reads of global memory that nobody has written: reported where the value matters, and not otherwise."""
+"""Reads of unwritten global memory: reported at the use of the value, and only there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ mov.u32 %r0, %tid.x; ld.param.u64 %d1, [x]; ld.param.u64 %d2, [out]; mul.wide.u3
 add.u64 %d1, %d1, %d3; add.u64 %d2, %d2, %d3; mov.u32 %r1, buf; mad.lo.u32 %r1, %r0, 16, %r1;
 mov.u32 %r2, 7; mov.f32 %f0, 0f00000000;
 """
-# %d1, %d2: 16 bytes of this thread in x and in out, which nobody has written. %r1: 16 bytes of shared memory.
+# %d1, %d2: 16 unwritten bytes of this thread in x and in out. %r1: 16 bytes of shared memory.
 THREADS = 32
 OUT = " st.global.u32 [%d2], %r3;"
 LOAD = "ld.global.u32 %r3, [%d1];"
@@ -65,7 +65,7 @@ CLEAN = {
     "setp.lt.u32 %p1, %r0, 24; @%p1 setp.gt.u32 %p1, %r0, 15; @%p1 st.global.v4.u32 [%d1], {%r2, %r2, %r2, %r2};"
     + COPY.format("cg", 16) + PRODUCT + " st.global.f32 [%d2], %f1;",
 }  # fmt: skip
-"""Nobody has written x and out before the launch."""
+"""x and out are unwritten before the launch."""
 
 WRONG = {
     "stored": (LOAD + OUT, 4, 0, "as a stored value by st.global.u32"),
@@ -106,7 +106,7 @@ WRONG = {
     ),
     "a product": (COPY.format("cg", 16) + PRODUCT + " st.global.f32 [%d2], %f1;", 16, 0, "by st.global.f32"),
 }  # fmt: skip
-"""The body; how many bytes of x are read and from which on; and their use, if that is another instruction."""
+"""The body; number and offset of the bytes of x that it reads; and their use, if it is another instruction."""
 
 
 def device() -> warpsan.Device:
@@ -116,7 +116,7 @@ def device() -> warpsan.Device:
 def launch(
     body: str, before: Callable[[warpsan.Device, warpsan.DeviceArray], object] | None = None, **options: object
 ) -> warpsan.Report:
-    """The report of a kernel on two arrays of new memory; ``before`` is what the host does to the first."""
+    """Report of a kernel on two arrays of new memory; ``before`` is an operation of the host on the first."""
     gpu = device()
     x, out = gpu.empty(1024, np.uint32, name="x"), gpu.empty(1024, np.uint32, name="out")
     if before is not None:
@@ -169,7 +169,7 @@ HOST = {
     "written and taken back": (lambda gpu, x: (gpu.fill(x, 0), gpu.undefine(x)), False),
     "declared as written": (lambda gpu, x: gpu.define(x), True),
 }  # fmt: skip
-"""What the host does to x, and whether it then has written all that the kernel reads."""
+"""Host operations on x, and whether they write all bytes that the kernel reads."""
 
 
 @pytest.mark.parametrize(("before", "written"), HOST.values(), ids=HOST)
@@ -257,7 +257,7 @@ BULK = {
     "stored": (FILL + STORE.format("", "") + "@%p1 ld.global.u32 %r7, [%rd3+12]; @%p1 st.global.u32 [%rd1], %r7;", ""),
     "accumulated": (FILL + STORE.format("reduce.", ".add.u32"), "anything wrote them (cp.reduce.async.bulk"),
 }  # fmt: skip
-"""16 bytes of which the first 8 are written: what a bulk copy does with them, and what is reported."""
+"""16 bytes, the first 8 of them written: operations of a bulk copy, and the expected reports."""
 
 
 @pytest.mark.parametrize("mode", ["late", "early"])
@@ -288,7 +288,7 @@ TENSOR_LOAD = (
 @pytest.mark.parametrize(("row", "read", "wrong"), [(0, 0, False), (2, 128, False), (2, 256, True), (6, 256, False)])
 @pytest.mark.parametrize("swizzle", ["none", "128B"])
 def test_boxes_of_a_tensor(row: int, read: int, wrong: bool, swizzle: str) -> None:
-    """Of eight rows of 128 bytes the first four are written; a box has four rows, and zeros beyond the tensor."""
+    """The first four of eight 128-byte rows are written; a box has four rows, and zeros beyond the tensor."""
     gpu = device()
     tensor, out = gpu.empty((8, 32), np.uint32, name="tensor"), gpu.empty(64, np.uint32, name="out")
     tensor[:4] = 3
@@ -302,7 +302,7 @@ def test_boxes_of_a_tensor(row: int, read: int, wrong: bool, swizzle: str) -> No
 
 
 def test_products_of_wgmma_take_what_nobody_has_written_as_written() -> None:
-    """Whether a product needs all that it reads is not known."""
+    """The reads of a product are not tracked, because their use is unknown."""
     body = FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT + WAIT
     ptx = wgmma_kernel(body, threads=128, words=1, smem=len(MEMORY), outputs=8)
     memory, out = MEMORY.copy(), np.zeros((128, 8), np.float32)

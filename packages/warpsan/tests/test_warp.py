@@ -1,4 +1,4 @@
-"""Exchange between lanes, against the pseudo-code of the manual: whole warps, parts of warps, and mixed masks."""
+"""Exchange between lanes, against the manual's pseudo-code: whole warps, partial warps, and mixed masks."""
 
 import random
 

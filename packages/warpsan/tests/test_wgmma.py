@@ -1,4 +1,4 @@
-"""wgmma: every layout and type against exact products, and the rules of its asynchrony."""
+"""wgmma: every layout and type against exact products, and the rules of asynchronous execution."""
 
 import sys
 
@@ -36,12 +36,12 @@ DTYPES = {
 
 @pytest.fixture(autouse=True)
 def _same_numbers(monkeypatch):
-    """A test draws the same whichever tests ran before it."""
+    """The same random numbers in every test, independent of earlier tests."""
     monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(11))
 
 
 def random(kind, rows):
-    """A matrix of 32 bytes a row whose values the type has."""
+    """A matrix with rows of 32 bytes and values representable in the type."""
     dtype = DTYPES[kind]
     shape = rows, 32 // dtype.itemsize
     if kind in ("s8", "u8"):
@@ -187,7 +187,7 @@ def test_an_8_bit_subnormal_has_the_least_exponent_of_its_own_type(kind_a, kind_
 
 
 def test_signs_and_scale_d():
-    """imm-scale -1 negates a factor; without scale-d the accumulator, even poison, does not matter."""
+    """imm-scale -1 negates a factor; without scale-d the accumulator is ignored, even poison."""
     a, b = random("f16", 64), random("f16", 16)
     (at_a, desc_a), (at_b, desc_b) = lay_out(a, 0, "32B", True), lay_out(b, 16384, "32B", True)
     memory = image(32768, (a, at_a), (b, at_b))
@@ -224,7 +224,7 @@ EXACT = accumulator_fragment(A.astype(float) @ B.astype(float).T)
 FRAGMENT = packed_fragment(A)
 FIRST, SECOND = registers("d", 0, 8), registers("d", 8, 8)
 ZERO = "".join(f"mov.b32 %d{i}, 0;\n" for i in range(8))
-"""For threads that store accumulators and have no product."""
+"""Instructions of threads that store accumulators without a product."""
 KINDS = "f32", "f16", "f16"
 
 
@@ -233,7 +233,7 @@ def twice(number):
 
 
 def chained(**change):
-    """Two groups: a chain of two products on a tile, then one from registers on another, each used when waited for."""
+    """Two groups: a chain of two products on a tile, then one from registers on another, each used after its wait."""
     parts = {
         "fence": FENCE,
         "first": instruction(16, KINDS, FIRST, "%a", "%no") + instruction(16, KINDS, FIRST, "%a"),
@@ -318,7 +318,7 @@ def test_overwriting_operands_in_shared_memory_too_early(matrix, schedule):
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse"])
 @pytest.mark.parametrize("waits", [True, False])
 def test_one_warp_that_waited_may_release_for_all(waits, schedule):
-    """A fifth warp overwrites B when the first has arrived: the product is the warpgroup's, and so is its end."""
+    """A fifth warp overwrites B after the first warp's arrival: the product and its end belong to the warpgroup."""
     release = "setp.lt.u32 %p, %t, 32; @%p bar.arrive 1, 64;\n"
     body = "setp.ge.u32 %p, %t, 128; @%p bra PRODUCER;\n" + FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT
     body += WAIT + release if waits else release + WAIT
@@ -343,7 +343,7 @@ def test_operands_written_without_a_barrier_are_a_race(thread):
 
 
 def test_blocks_with_different_trip_counts():
-    """Block i accumulates i + 1 products, each in a group of its own; one lasting wait, at the end."""
+    """Block i accumulates i + 1 products, each in its own group; one final wait."""
     body = "mov.u32 %x, %ctaid.x;\n" + FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT
     body += "LOOP: setp.eq.u32 %p, %x, 0; @%p bra OUT;\n" + instruction(16, KINDS, FIRST, "%a") + COMMIT
     body += "wgmma.wait_group.sync.aligned 1;\nsub.u32 %x, %x, 1; bra LOOP;\nOUT:\n" + WAIT
@@ -360,7 +360,7 @@ def test_blocks_with_different_trip_counts():
 
 @pytest.mark.parametrize("schedule", ["lockstep", "reverse", "random"])
 def test_two_warpgroups_beside_one_that_does_something_else(schedule):
-    """Blocks of three warpgroups: the first leaves, the others multiply different matrices A, in one block twice."""
+    """Blocks of three warpgroups: the first exits, the others multiply different matrices A, in one block twice."""
     other = random("f16", 64)
     at_other, desc_other = lay_out(other, 32768, "64B", True)
     memory = image(65536, (A, AT_A), (B, AT_B), (other, at_other))
@@ -384,7 +384,7 @@ def test_two_warpgroups_beside_one_that_does_something_else(schedule):
 
 
 def test_results_that_are_not_read_leave_other_registers_alone():
-    """The second tile is dead after its issue; what is computed until the wait must not share its registers."""
+    """The second tile is dead after its issue; computations before the wait must not share its registers."""
     extra = "".join(f"add.u32 %d{i}, %t, {i};\n" for i in range(8, 16))
     scratch = registers("v", 0, 8)
     body = f".reg .b32 %v<8>;\n{FENCE}" + instruction(16, KINDS, scratch, "%a", "%no") + COMMIT + extra + WAIT
@@ -395,7 +395,7 @@ def test_results_that_are_not_read_leave_other_registers_alone():
 
 
 def test_a_missing_proxy_fence_is_reported():
-    """What warp 3 wrote is ordered by the barrier, and still not visible to the proxy that wgmma reads through."""
+    """The barrier orders the writes of warp 3, which stay invisible to wgmma's proxy."""
     store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], 305419896;\n"
     report, _ = run_chained(store + "bar.sync 0;\n" + chained())
     assert {hazard.kind for hazard in report.hazards} == {"proxy"}

@@ -1,4 +1,4 @@
-"""Functions of integers for the tests of the native engine's translator: each uses another part of Python."""
+"""Integer functions for tests of the native engine's translator: each uses another part of Python."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nested(a: int) -> int:
 
 
 def helper(a: int, b: int) -> int:
-    """Called by another."""
+    """A function called by another one."""
     x, y = b, a
     return min(x, y) * 10 + y
 

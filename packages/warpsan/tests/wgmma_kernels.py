@@ -24,7 +24,7 @@ def swizzled(address, swizzle):
 def lay_out(matrix, start, swizzle, k_major):
     """Place [rows, k] for one instruction (k is 32 bytes).
 
-    Returns (byte addresses [rows, k], descriptor). The strides are larger than they need be, so that assuming them is
+    Returns (byte addresses [rows, k], descriptor). The strides exceed the minimum, so that an assumed minimum is
     detected.
     """
     rows, depth = matrix.shape

@@ -1,7 +1,7 @@
-"""SDPA Lab: fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.
+"""SDPA Lab: fused attention kernels for NVIDIA GPUs, with tools to build, simulate, judge and measure them.
 
-The names below are the public interface; each is imported when it is first used, so ``import sdpalab`` is cheap and
-needs neither torch nor a GPU. ``sdpalab.judge`` is the judge's package, and callable: ``sdpalab.judge("flash")``.
+The names below are the public interface. Each is imported on first use, so ``import sdpalab`` is cheap and needs
+neither torch nor a GPU. ``sdpalab.judge`` is the judge's package and also callable: ``sdpalab.judge("flash")``.
 """
 
 from __future__ import annotations
@@ -110,5 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, also those not imported yet."""
+    """Public names, including those not imported yet."""
     return sorted([*globals(), *__all__])

@@ -1,6 +1,7 @@
-"""The command line: one subcommand a stage, and what its exit codes mean.
+"""The command line: one subcommand per stage.
 
-0 good; 1 judged wrong, gate failed or bundle rejected; 2 bad input or usage, one line on stderr; 3 the machine failed.
+Exit codes: 0 good; 1 judged wrong, gate failed or bundle rejected; 2 bad input or usage, one line on stderr; 3 the
+machine failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from warpsan.terminal.lazy import CommandEntry, group_of
 __all__ = ["COMMANDS", "TOOL", "app", "main"]
 
 _TOOL = "warpsan.commands"
-"""The package of the commands that are the simulator's own."""
+"""Package of the simulator's commands."""
 _AS_IT_IS = {"allow_interspersed_args": False}
 
 COMMANDS = {
@@ -43,7 +44,7 @@ COMMANDS = {
     "verify": CommandEntry("Check a bundle: every digest and every verdict again.", one_thread=True),
     "campaign": CommandEntry("Long runs that leave a record in evidence/.", one_thread=True),
 }
-"""Every subcommand, in the order of ``--help``."""
+"""All subcommands, in the order of ``--help``."""
 
 app = typer.Typer(
     name="sdpalab",
@@ -55,7 +56,7 @@ app = typer.Typer(
 )
 
 _CHECK = "SDPALAB_CHECK_DOCUMENTS"
-"""Environment variable of the tests: each document is held against its model before it is written."""
+"""Environment variable of the tests; if set, each document is validated against its model before it is written."""
 
 
 def _check(document: Mapping[str, Any]) -> None:
@@ -79,6 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default: those of the process.
+        Default: the arguments of the process.
     """
     return run_app(app, TOOL, arguments)

@@ -1,6 +1,6 @@
-"""Pre-flight: what the lab needs from this machine, whether it is there, and what to do where it is not.
+"""Pre-flight checks: requirements of the lab on this machine, with advice for missing ones.
 
-Each check does the thing itself where that is cheap: it compiles, disassembles, writes and locks.
+Each check performs the operation itself if that is cheap: it compiles, disassembles, writes and locks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["examine"]
 TORCH_OF_RECORD = "2.13.0"
 
 _TRITON_ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
-"""One of each generation that Triton compiles for."""
+"""One architecture of each generation that Triton compiles for."""
 
 
 def examine() -> tuple[Check, ...]:
-    """All checks, in the order in which the job needs what they check. None of them raises."""
+    """All checks, in the order of use in the main job. No check raises."""
     checks: tuple[Callable[[], Check], ...] = (
         python,
         _torch,
@@ -76,7 +76,7 @@ def _disassemblers() -> Check:
 
 
 def _triton() -> Check:
-    """Triton is an extra; where it is there, compile the shipped Triton kernel, and name its assemblers."""
+    """Triton is optional; if present, compile the shipped Triton kernel, and name Triton's assemblers."""
     from sdpalab.compile import Cache, build
     from sdpalab.problem import Problem
     from warpsan.build import TESTED, ptxas_version
@@ -116,7 +116,7 @@ def _triton_advice() -> str:
 
 
 def _gpu() -> Check:
-    """A GPU is optional; a GPU that only one of driver, nvidia-smi and torch finds is a warning."""
+    """A GPU is optional; warns if only some of driver, nvidia-smi and torch find one."""
     from sdpalab.run import gpu_problem, torch_gpu
     from sdpalab.run.gpu_driver import gpu_device
 
@@ -133,14 +133,14 @@ def _gpu() -> Check:
     detail = "{}, sm_{}{}, through cuda.bindings {}".format(
         gpu.name, *gpu.capability, metadata.version("cuda-bindings")
     )
-    with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
+    with contextlib.suppress(ImportError, OSError):  # another check reports a missing torch
         if not torch_gpu.available():
             return Check("GPU", Health.WARN, f"{detail}, and torch does not find it", "install torch's CUDA build")
     return Check("GPU", Health.OK, detail)
 
 
 def _confinement() -> Check:
-    """Start a process in the way in which the judge starts a candidate's."""
+    """Start a process with the confinement of a judged candidate."""
     from sdpalab.judge.sandbox.confinement import call_filter
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
@@ -162,7 +162,7 @@ def _confinement() -> Check:
 
 
 def _listed_gpu() -> str:
-    """The first GPU that nvidia-smi lists, with its driver; empty if there is none, or no nvidia-smi."""
+    """The first GPU that nvidia-smi lists, with its driver; empty without a GPU or nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

@@ -1,6 +1,6 @@
-"""The two kinds of failure that a user gets: bad input, or a failure of the machine.
+"""The two kinds of failure that users see: bad input, and a failure of the machine.
 
-A verdict records a :class:`MachineError` as ``INFRA_ERROR``, never as a pass or a fail.
+A verdict records :class:`MachineError` as ``INFRA_ERROR``, never as a pass or a fail.
 """
 
 from warpsan.errors import MachineError, UserError

@@ -8,12 +8,12 @@ Further fields change the scores, in the vocabulary of FlashAttention's interfac
 
 - ``window_size=(left, right)``: query i sees keys i - left to i + right, aligned as the causal mask is; -1 is no bound;
 - ``softcap``: a score s becomes softcap * tanh(s / softcap), after the scale and before any mask;
-- ``kv_lengths``: how many of its keys each batch entry has; those beyond are padding, which no row sees;
-- ``attn_mask``: there is a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
+- ``kv_lengths``: number of valid keys of each batch entry; keys beyond are padding, which no row sees;
+- ``attn_mask``: a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
 - ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
-- ``sinks``: a logit for each query head, whose exponential is part of the sum that weights are divided by.
+- ``sinks``: a logit for each query head, whose exponential is added to the softmax denominator.
 
-O of a row that sees no key is 0, and its log-sum-exp -inf, or its sink.
+A row that sees no key has O = 0 and a log-sum-exp of -inf, or its sink.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ __all__ = [
 ]
 
 DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
-"""Element types a problem may have, with their size in bytes."""
+"""Element types of a problem, with their size in bytes."""
 HALF_DTYPES = ("float16", "bfloat16")
-"""Those of 16 bits, which all shipped kernels and peers are for."""
+"""The 16-bit types, which all shipped kernels and peers support."""
 ITEM_BYTES = {**DTYPES, "uint8": 1, "int32": 4}
-"""The same of the arrays beside Q, K and V."""
+"""Element types of the arrays beside Q, K and V, with their size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Problem:
         Factor on Q K^T. Default: 1 / sqrt(head_dim).
     window_size : (int, int), optional
         ``(left, right)``: query i sees keys i - left to i + right only; -1 is no bound. Under ``causal`` the right side
-        is 0, whatever is given. Default: no window, which ``(-1, -1)`` is, too; so is ``(-1, 0)`` under ``causal``.
+        is always 0. Default: no window, the same as ``(-1, -1)``, or ``(-1, 0)`` under ``causal``.
     softcap : float, optional
-        A score s becomes softcap * tanh(s / softcap). Default: 0, which is none.
+        A score s becomes softcap * tanh(s / softcap). Default: 0, no soft cap.
     kv_lengths : sequence of int, optional
-        Keys of each batch entry, from 0 to Skv; no row sees those beyond. Default: Skv for all.
+        Valid keys of each batch entry, from 0 to Skv; no row sees keys beyond. Default: Skv for all.
     attn_mask : str, optional
-        ``bool`` or ``float``, and which of the first two axes of the mask are broadcast: ``bool:1,1`` is one mask
-        [1, 1, Sq, Skv], ``float:B,H`` an additive one for each batch entry and head. Default: none.
+        ``bool`` or ``float``, and the first two axes of the mask, 1 if broadcast: ``bool:1,1`` is one mask [1, 1, Sq,
+        Skv], ``float:B,H`` an additive mask for each batch entry and head. Default: no mask.
     alibi_slopes : bool
         Whether slope_h * abs(i - j) is subtracted from the scores (Press et al. 2022, "Train Short, Test Long").
     sinks : bool
@@ -100,8 +100,8 @@ class Problem:
     ------
     ProblemError
         If a size is not a positive integer, ``kv_heads`` does not divide ``heads``, the dtype is unknown, the scale is
-        not finite, a side of the window is not an integer from -1 up, the soft cap is negative or not finite, there is
-        not one length from 0 to Skv for each batch entry, or the mask is none of those.
+        not finite, a side of the window is not an integer from -1 up, the soft cap is negative or not finite,
+        ``kv_lengths`` is not one length from 0 to Skv for each batch entry, or ``attn_mask`` has another form.
     """
 
     batch: int
@@ -175,13 +175,13 @@ class Problem:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Those of :data:`EXTRAS` that this problem has."""
+        """Names among :data:`EXTRAS` that this problem sets."""
         return tuple(name for name in EXTRAS if getattr(self, name))
 
     @property
     def scoring(self) -> Scoring:
-        """How its scores are made, as keyword arguments: ``scale``, ``causal`` and those of its :attr:`extras` that are
-        no arrays; :meth:`scoring_with` has the arrays, too."""
+        """Score arguments as keywords: ``scale``, ``causal`` and the :attr:`extras` that are not arrays;
+        :meth:`scoring_with` adds the arrays."""
         scoring: Scoring = {"scale": self.scale, "causal": self.causal}
         if self.window_size is not None:
             scoring["window_size"] = self.window_size
@@ -192,7 +192,7 @@ class Problem:
         return scoring
 
     def scoring_with(self, arrays: Mapping[str, Any]) -> Scoring:
-        """How its scores are made, with its further arrays out of those by name."""
+        """Score arguments as keywords, with the further arrays taken from ``arrays`` by name."""
         further = {name: arrays[name] for name in self.array_shapes if name in arrays}
         return {**self.scoring, **further}  # type: ignore[typeddict-item]
 
@@ -205,12 +205,12 @@ class Problem:
 
     @property
     def mask_form(self) -> MaskForm | None:
-        """What ``attn_mask`` says; None without a mask."""
+        """Form of ``attn_mask``; None without a mask."""
         return MaskForm.parse(self.attn_mask) if self.attn_mask else None
 
     @property
     def array_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each input array beside Q, K and V, by name: those of :data:`ARRAYS` that it has.
+        """Shape and dtype of each input array beside Q, K and V, by name.
 
         Lengths are int32 [B]; a mask is [1 or B, 1 or H, Sq, Skv], of bytes (0: hidden, 1: seen) or of the problem's
         dtype; slopes and sinks are float32 [H].
@@ -244,13 +244,13 @@ class Problem:
     @cached_property
     def scores(self) -> int:
         """Number of (query, key) pairs that the masks let through, over all heads; an ``attn_mask`` counts as all
-        seen, because which it lets through is in the inputs."""
+        visible, because its content is part of the inputs."""
         if self.kv_lengths is not None:
             return sum(self._pairs(length) for length in self.kv_lengths) * self.heads
         return self._pairs(self.seq_kv) * self.batch * self.heads
 
     def _pairs(self, keys: int) -> int:
-        """The (query, key) pairs of one head of which only ``keys`` are there."""
+        """Number of visible (query, key) pairs of one head with ``keys`` keys."""
         left, right = self.window_size or (-1, 0 if self.causal else -1)
         left, right = (self.seq_q + self.seq_kv if side < 0 else side for side in (left, right))
         if right >= self.seq_kv and left >= self.seq_q:
@@ -272,8 +272,7 @@ class Problem:
     def least_bytes(self) -> int:
         """Least DRAM traffic in bytes: Q, K, V and any other array read once, O written once.
 
-        Of a problem with a window or with lengths only those rows of Q that see a key, and keys that a row sees, are
-        read.
+        With a window or lengths, only rows of Q that see a key and keys that a row sees are counted.
         """
         left, right = self.window_size or (-1, -1)
         rows_read = keys_read = 0
@@ -309,8 +308,8 @@ class Problem:
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields changed, validated like any other.
 
-        What had its default (``kv_heads``, ``seq_kv``, ``scale``) has it again, from the changed fields. Lengths are
-        fitted to another batch and number of keys, as the same shares.
+        Fields with their default (``kv_heads``, ``seq_kv``, ``scale``) take the default of the changed fields. Lengths
+        are scaled to another batch and number of keys.
         """
         fields = self.to_dict()
         if self.kv_heads == self.heads:
@@ -326,7 +325,7 @@ class Problem:
         return Problem(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON values, of :data:`EXTRAS` those that are set; ``Problem(**d)`` is the inverse."""
+        """All fields as plain JSON values, with the :data:`EXTRAS` that are set; ``Problem(**d)`` is the inverse."""
         extras = {name: getattr(self, name) for name in self.extras}
         extras |= {name: list(value) for name, value in extras.items() if isinstance(value, tuple)}
         return {name: value for name, value in asdict(self).items() if name not in EXTRAS} | extras
@@ -355,7 +354,7 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
 
 
 MISSION = Problem(1, 8, 512, 64)
-"""The mission shape: faster than torch's SDPA on an L4, and correct."""
+"""The mission shape: the kernel must be faster than torch's SDPA on an L4, and correct."""
 
 TWELVE_CASES: tuple[tuple[Problem, int], ...] = tuple(
     (problem, seed)
@@ -373,4 +372,4 @@ NAMED_PROBLEMS: dict[str, Problem] = {
     "wide": Problem(1, 4, 129, 128),
     "prefill-4k": Problem(1, 8, 4096, 64),
 }
-"""Shapes with a name, for the command line's ``--shape NAME`` and for benchmarks."""
+"""Named shapes for the command line's ``--shape NAME`` and for benchmarks."""

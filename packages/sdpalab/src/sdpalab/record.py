@@ -1,4 +1,4 @@
-"""The JSON form of a record, from the record's own fields: written once, here, for every record of the lab."""
+"""The JSON form of a record, derived from the record's own fields, for every record of the lab."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField", "dataclass"]
 ENVELOPE = ("schema", "version", "command", "subject", "status", "error")
 """The fields around the content of a command's JSON document (:mod:`sdpalab.commands.documents`)."""
 RECORD = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""What every record is, besides frozen: without unknown fields, NaN or infinity."""
+"""Configuration of every record: unknown fields, NaN and infinity are rejected."""
 
 
 Kind = TypeVar("Kind", bound="JsonRecord")
@@ -41,11 +41,11 @@ class JsonRecord:
     Attributes
     ----------
     derived : tuple of str
-        Properties that are in the JSON beside the fields, and must match the fields where they are there.
+        Properties that the JSON contains beside the fields; they must match the fields where present.
     added : tuple of str
-        Fields with a default that JSON of an older format may lack; all others must be there.
+        Fields with a default that JSON of an older format may lack; all other fields are required.
     sparse : tuple of str
-        Fields that the JSON lacks while they are empty; and derived ones that JSON of an older format may lack.
+        Fields that the JSON omits while they are empty, and derived properties that JSON of an older format may lack.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
@@ -63,7 +63,7 @@ class JsonRecord:
         if missing:
             raise ValueError(f"{cls.__name__}: {', '.join(missing)} must be there")
         record = handler({name: value for name, value in data.items() if name not in cls.derived})
-        for name in (name for name in cls.derived if name in data):  # in their order, so that a message is the same
+        for name in (name for name in cls.derived if name in data):  # declaration order keeps messages stable
             value, stated = _plain(getattr(record, name)), _plain(data[name])
             if type(value) is not type(stated) or value != stated:
                 raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields give {value}")
@@ -76,19 +76,19 @@ class JsonRecord:
 
     @classmethod
     def from_dict(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
-        """The record of what :meth:`to_dict` gave.
+        """Build a record from the result of :meth:`to_dict`.
 
         Raises
         ------
         ValueError
-            If a field is missing, unknown or of another type, a derived one is not what the others say, or the record
-            would be an illegal one.
+            If a field is missing, unknown or of another type, a derived property contradicts the fields, or the record
+            is invalid.
         """
         record: Kind = TypeAdapter(cls).validate_python(data)
         return record
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the fields, and those that are derived."""
+        """Plain JSON values: the fields and the derived properties."""
         values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
         return values
 
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def _problem(value: Any) -> Problem:
-    """A problem, or the one with the fields that a mapping holds; ``Problem`` validates them."""
+    """A problem, or the problem with the fields of a mapping; ``Problem`` validates them."""
     if isinstance(value, Problem):
         return value
     names = [field.name for field in fields(Problem) if field.name not in EXTRAS]

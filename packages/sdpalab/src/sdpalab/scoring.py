@@ -1,4 +1,4 @@
-"""How scores are made of Q K^T beyond scale and causal mask: the further fields of a problem, their forms and texts.
+"""Score modifiers beyond scale and causal mask: the further fields of a problem and their text forms.
 
 With query row i and key j of one head, the score is, in this order,
 
@@ -7,8 +7,8 @@ With query row i and key j of one head, the score is, in this order,
     s = s - slope_h * |i - j|                   ``alibi_slopes``
     s = s + mask[i, j]                          an additive ``attn_mask``
 
-and row i sees key j if all of these let it: the causal mask, ``window_size``, ``kv_lengths``, and ``attn_mask`` (True,
-or more than -inf). The weights are exp(s) over the sum of all exp(s) that the row sees, plus exp(sink_h) with
+and row i sees key j if none of these hides it: the causal mask, ``window_size``, ``kv_lengths``, and ``attn_mask``
+(True, or more than -inf). The weights are exp(s) over the sum of all exp(s) that the row sees, plus exp(sink_h) with
 ``sinks``.
 """
 
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 EXTRAS = ("window_size", "softcap", "kv_lengths", "attn_mask", "alibi_slopes", "sinks")
-"""Fields that most problems lack. They are in :meth:`sdpalab.problem.Problem.to_dict` only where they are set, and a
-kernel or callable has to declare that it computes problems with them."""
+"""Fields that most problems lack. :meth:`sdpalab.problem.Problem.to_dict` contains them only where they are set, and a
+kernel or callable has to declare that it supports them."""
 
 ARRAYS = EXTRAS[2:]
-"""Those that come with an input array of the same name beside Q, K and V."""
+"""The extras that have an input array of the same name beside Q, K and V."""
 
 
 class ProblemError(UserError):
@@ -55,10 +55,10 @@ class _PlainScoring(TypedDict):
 
 
 class Scoring(_PlainScoring, total=False):
-    """How scores are made of Q K^T: the arguments, beside Q, K and V, of every function that computes attention.
+    """Score modifiers: the arguments beside Q, K and V of every function that computes attention.
 
-    The last four are of the shapes of :attr:`sdpalab.problem.Problem.array_shapes`; of a problem without its inputs
-    only ``kv_lengths`` is there.
+    The last four have the shapes of :attr:`sdpalab.problem.Problem.array_shapes`; without the inputs of a problem only
+    ``kv_lengths`` is set.
     """
 
     window_size: tuple[int, int]
@@ -70,7 +70,7 @@ class Scoring(_PlainScoring, total=False):
 
 
 class MaskForm(NamedTuple):
-    """What ``attn_mask`` says of the mask: ``bool`` or ``float``, and which of its first two axes are not broadcast."""
+    """Form of ``attn_mask``: ``bool`` or ``float``, and the first two axes that are not broadcast."""
 
     type: str
     per_batch: bool
@@ -78,12 +78,12 @@ class MaskForm(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> MaskForm:
-        """Read ``bool``, ``float:B,1`` and the like; without shape the mask is [1, 1, Sq, Skv].
+        """Parse ``bool``, ``float:B,1`` and similar forms; without axes the mask is [1, 1, Sq, Skv].
 
         Raises
         ------
         ProblemError
-            If it is none of these.
+            If the text has another form.
         """
         kind, colon, axes = text.partition(":") if isinstance(text, str) else ("", "", "")
         batch, comma, heads = (axes if colon else "1,1").partition(",")
@@ -99,12 +99,12 @@ class MaskForm(NamedTuple):
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite int or float."""
+    """Whether the value is a finite int or float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def checked_window(sides: Sequence[int] | None, causal: bool) -> tuple[int, int] | None:
-    """The window in its one form: None if it hides nothing that the causal mask does not.
+    """The window in canonical form: None if it hides no key beyond the causal mask.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def checked_lengths(lengths: Sequence[int] | None, batch: int, seq_kv: int) -> t
 
 
 def refitted_lengths(lengths: Sequence[int], batch: int, seq_kv: int, new_batch: int, new_seq_kv: int) -> list[int]:
-    """Lengths for another batch and number of keys: the same shares of it, in turn; none becomes 0 that was not."""
+    """Lengths scaled to another batch and number of keys; a nonzero length stays nonzero."""
     shares = [lengths[n % batch] for n in range(new_batch)]
     return [max(min(share, 1), min(new_seq_kv, share * new_seq_kv // seq_kv)) for share in shares]
 
@@ -154,7 +154,7 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """Read ``L,R`` as on the command line.
+    """Parse ``L,R`` of the command line.
 
     Raises
     ------
@@ -171,12 +171,12 @@ def parse_window(text: str) -> tuple[int, int]:
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
-    """Read ``N,N,...`` as on the command line.
+    """Parse ``N,N,...`` of the command line.
 
     Raises
     ------
     ProblemError
-        If there is anything but integers.
+        If an entry is not an integer.
     """
     try:
         return _integers(text)

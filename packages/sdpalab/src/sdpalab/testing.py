@@ -1,4 +1,4 @@
-"""The judge in a test: ``assert_attention(kernel, problem)``, and the fixture ``attention_judge`` of a pytest plugin.
+"""The judge in tests: ``assert_attention(kernel, problem)``, and the pytest fixture ``attention_judge``.
 
     from sdpalab import Problem
     from sdpalab.testing import assert_attention
@@ -6,9 +6,9 @@
     def test_my_attention():
         assert_attention(my_attention, Problem(1, 8, 512, 64, causal=True))
 
-Where the package is installed pytest finds the plugin by itself; otherwise ``pytest -p sdpalab.testing``. The fixture
-is the same function, with level and device from the command line (``--sdpalab-level``, ``--sdpalab-device``) or from
-the ini-file (``sdpalab_level``, ``sdpalab_device``).
+pytest finds the plugin of an installed package automatically; otherwise use ``pytest -p sdpalab.testing``. The fixture
+is the same function with level and device from the command line (``--sdpalab-level``, ``--sdpalab-device``) or from the
+ini-file (``sdpalab_level``, ``sdpalab_device``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
 MOST_REASONS = 5
-"""Failed cases whose reasons are shown; of the others, only the names."""
+"""Number of failed cases shown with reasons; the others are listed by name."""
 OPTIONS = {
     "level": ("quick", "how much assert_attention judges: quick or full"),
     "device": ("auto", "what attention is judged on: auto, sim, cpu or gpu"),
@@ -50,21 +50,22 @@ def assert_attention(
     Parameters
     ----------
     kernel, level, device, seed, claims
-        As for :func:`sdpalab.judge.judge`.
+        As in :func:`sdpalab.judge.judge`.
     problem : Problem or iterable of Problem, optional
-        What to judge it on. Default: the twelve cases.
+        Problems to judge. Default: the twelve cases.
 
     Returns
     -------
     Verdict
-        One that is PASSED.
+        A verdict with status PASSED.
 
     Raises
     ------
     AssertionError
-        If it is not: with the reasons of the failed cases, the worst row, a map of the error, and the likely bug.
+        If the verdict is not PASSED: with the reasons of failed cases, the worst row, a map of the error, and the
+        likely bug.
     UserError, MachineError
-        As :func:`sdpalab.judge.judge`; MachineError also if the machine failed, and nothing else did.
+        As in :func:`sdpalab.judge.judge`; MachineError also if a failure of the machine is the only failure.
     """
     __tracebackhide__ = True
     from sdpalab.judge.cases import cases_for
@@ -106,7 +107,7 @@ def _failure_message(verdict: Verdict, summary: FailureSummary) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options and the ini-values."""
+    """Register the options and the ini-values."""
     group = parser.getgroup("sdpalab", "attention kernels that are judged")
     for name, (default, words) in OPTIONS.items():
         group.addoption(f"--sdpalab-{name}", default=None, metavar=name.upper(), help=words)

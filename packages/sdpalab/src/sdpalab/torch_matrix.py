@@ -1,13 +1,13 @@
 """One candidate with several versions of torch: did the kernel change, or the reference?
 
-pip installs each version into a folder of its own in the cache. A fresh process has that folder first on ``sys.path``,
-and every other package from here. It judges the candidate, and computes torch's attention by each backend and by its
-own choice. The first version that ran is the base of the comparison:
+pip installs each version into its own folder of the cache. A fresh process has that folder first on ``sys.path``, and
+every other package from this environment. It judges the candidate, and computes torch's attention by each backend and
+by torch's own choice. The first version that ran is the base of the comparison:
 
-- the kernel changed if any bit of its output did: its inputs are the same bits;
-- the reference changed if the error of one of torch's attentions against float64 did by more than rounding: over all by
-  more than a factor sqrt(2), or in the worst row by more than 2. Errors below half a unit roundoff u, or u for a row,
-  count as that much.
+- the kernel changed if any bit of its output differs: its inputs have the same bits;
+- the reference changed if the error of one of torch's attentions against float64 changed by more than rounding: over
+  all elements by more than a factor sqrt(2), or in the worst row by more than 2. Errors below half a unit roundoff u,
+  or u for a row, count as that much.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ from warpsan.build import key_of
 __all__ = ["CHOICE", "CONTRACT", "KERNEL", "CannotInstall", "check_version", "conclude", "install", "run_matrix"]
 
 KERNEL, CHOICE = "kernel", "own choice"
-"""Names of two outputs of a version: the candidate's, and that of the backend that torch takes by itself."""
+"""Names of two outputs of a version: the candidate's, and that of the backend that torch chooses."""
 
 CONTRACT = {"max_abs": 0.06, "rel_l2": 1e-3}
-"""The original contract: the largest distance of an output from torch's own choice, that version's own."""
+"""The original contract: largest distances of an output from torch's own choice of the same version."""
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
 
 _VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?(?:\+[a-z0-9.]+)?")
 _FOR_NUMPY_1 = ("numpy>=1.26,<2", "ml_dtypes")
-"""Packages beside a torch older than 2.3, which does not take the arrays of NumPy 2."""
+"""Packages besides a torch older than 2.3, which does not accept arrays of NumPy 2."""
 _SAME = ("cuda-", "nvidia-cuda-")
-"""Packages of the lab's compiler, by prefix: another version would compile another kernel."""
+"""Prefixes of the compiler's packages; another version would compile another kernel."""
 _BOOT = (
     "import sys; sys.path[:0] = sys.argv[3:]; from sdpalab.torch_matrix import judge_here; judge_here(*sys.argv[1:3])"
 )
 
 
 class CannotInstall(Exception):
-    """There is no such torch; the message says why, in a sentence."""
+    """No such version of torch; the message has the reason in one sentence."""
 
 
 def check_version(text: str) -> str:
-    """``text`` if it is a version of torch that has attention.
+    """``text``, if it is a version of torch with attention.
 
     Raises
     ------
     UserError
-        If it is not a version, or older than 2.0, where scaled_dot_product_attention came.
+        If it is not a version, or older than 2.0, the first with scaled_dot_product_attention.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
@@ -84,12 +84,12 @@ def check_version(text: str) -> str:
 
 
 def install(version: str, packages: Sequence[str] = (), tell: Tell = lambda text: None) -> str:
-    """The folder with ``torch==version`` and ``packages``, from the cache or made now; empty for the torch here.
+    """Folder with ``torch==version`` and ``packages``, from the cache or created now; empty for the installed torch.
 
     Raises
     ------
     CannotInstall
-        If pip fails, or what it installed does not import.
+        If pip fails, or the installed packages do not import.
     """
     here = metadata.version("torch")
     if not packages and version in (here, here.partition("+")[0]):
@@ -112,7 +112,7 @@ def install(version: str, packages: Sequence[str] = (), tell: Tell = lambda text
             pip = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
             _checked("pip", *pip, "--target", str(target), "-c", str(constraints), *wanted)
             _checked("import torch", "-c", f"import sys; sys.path.insert(0, {str(target)!r}); import torch")
-            with suppress(FileExistsError):  # another process made it meanwhile
+            with suppress(FileExistsError):  # another process created it meanwhile
                 os.rename(target, folder)
     except OSError as error:
         raise CannotInstall(f"{folder.parent} cannot be written: {error.strerror or error}") from None
@@ -120,7 +120,7 @@ def install(version: str, packages: Sequence[str] = (), tell: Tell = lambda text
 
 
 def _checked(name: str, *arguments: str) -> None:
-    """Run Python with ``arguments``; CannotInstall with the main line of its error if it fails."""
+    """Run Python with ``arguments``; raise CannotInstall with the main line of its error if it fails."""
     done = subprocess.run([sys.executable, "-I", *arguments], capture_output=True, text=True, errors="replace")
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -138,11 +138,11 @@ def run_matrix(
     packages: Sequence[str] = (),
     tell: Tell = lambda text: None,
 ) -> list[Row]:
-    """Judge ``candidate`` with each version of torch, on cases with public seeds; a row a version, in order.
+    """Judge ``candidate`` with each version of torch, on cases with public seeds; one row per version, in order.
 
-    A row has ``asked``, ``torch``, ``reason`` (why there is no verdict; empty if there is one), and where there is one
-    ``verdict``, ``outputs`` (by name and case: digest and error against float64), ``contract_passed`` and ``missing``
-    (by backend: what torch said).
+    A row has ``asked``, ``torch``, ``reason`` (why the verdict is missing; empty with a verdict), and with a verdict
+    also ``verdict``, ``outputs`` (by name and case: digest and error against float64), ``contract_passed`` and
+    ``missing`` (torch's message by backend).
 
     Raises
     ------
@@ -153,7 +153,7 @@ def run_matrix(
     """
     chosen = [check_version(version) for version in dict.fromkeys(versions)]
     tell("trying the candidate here")
-    judge_candidate(candidate, specs[:1], config=config)  # bad input is an error before gigabytes are downloaded
+    judge_candidate(candidate, specs[:1], config=config)  # reports bad input before downloads of gigabytes
     order = {
         "candidate": candidate,
         "config": dict(config or {}),
@@ -166,7 +166,7 @@ def run_matrix(
 
 
 def _run(version: str, packages: Sequence[str], order: Row, tell: Tell) -> Row:
-    """One version in a process of its own."""
+    """Run one version in a process of its own."""
     row: Row = {"asked": version, "torch": None, "reason": ""}
     try:
         folder = install(version, packages, tell)
@@ -187,10 +187,10 @@ def _run(version: str, packages: Sequence[str], order: Row, tell: Tell) -> Row:
 
 
 def judge_here(order_file: str, result_file: str) -> None:
-    """In a version's process: carry out an order, and write a row of :func:`run_matrix` as JSON."""
+    """In a version's process: execute an order, and write a row of :func:`run_matrix` as JSON."""
     import torch
 
-    torch.set_num_threads(1)  # as in the judge's worker: threads change the order of sums
+    torch.set_num_threads(1)  # as in the judge's worker: the number of threads changes the order of sums
     order = json.loads(Path(order_file).read_text())
     specs = [CaseSpec(**{**fields, "problem": Problem(**fields["problem"])}) for fields in order["specs"]]
     row: Row = {"torch": str(torch.__version__)}
@@ -198,7 +198,7 @@ def judge_here(order_file: str, result_file: str) -> None:
     try:
         verdict = judge_candidate(order["candidate"], specs, config=order["config"] or None, store=store)
         if verdict.status is Status.INFRA_ERROR:
-            row["reason"] = verdict.reason  # nothing is known of the kernel, such as with a torch that has no reference
+            row["reason"] = verdict.reason  # no result for the kernel, for example because this torch has no reference
         else:
             digests = {case.name: case.digests.get("o", "") for case in verdict.cases}
             outs = {case: store[digest] for case, digest in digests.items() if digest}
@@ -212,7 +212,7 @@ class _Arrays(dict[str, npt.NDArray[Any]]):
     """Arrays by the sha256 of their bytes."""
 
     def put(self, array: npt.NDArray[Any]) -> str:
-        """Keep ``array`` and return its digest."""
+        """Store ``array`` and return its digest."""
         digest = sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         self[digest] = array
         return digest
@@ -254,8 +254,8 @@ def conclude(rows: Sequence[Row]) -> Row:
     """The ``base``, the ``conclusion`` and its ``sentence``; adds ``changes`` and ``own_choice`` to the rows that ran.
 
     ``changes`` has for each output its change from the base (same bits, rounding, changed, not compared), the number of
-    cases that differ, and its largest error over the cases (None: not finite); ``own_choice`` is the backend whose bits
-    torch's own choice has.
+    cases that differ, and its largest error over the cases (None: not finite). ``own_choice`` is the backend with the
+    same bits as torch's own choice.
     """
     ran = [row for row in rows if not row["reason"]]
     base = ran[0]
@@ -281,7 +281,7 @@ def conclude(rows: Sequence[Row]) -> Row:
 
 
 def _change(name: str, mine: Mapping[str, Row], theirs: Mapping[str, Row]) -> Row:
-    """The change of one output from the base. A case without the output is one; a backend may be new or gone."""
+    """The change of one output from the base; a case without the output counts as changed, as backends come and go."""
     cases = {**theirs, **mine}
     differ = [case for case in cases if mine.get(case, {}).get("digest") != theirs.get(case, {}).get("digest")]
     errors = [each["errors"] for each in mine.values()]
@@ -305,7 +305,7 @@ def _is_rounding(mine: Row, theirs: Row) -> bool:
 
 
 def _worst(changed: Sequence[tuple[Row, str]], base: Row) -> str:
-    """The change with the largest error in words; a backend before torch's own choice of it, which is as far off."""
+    """The change with the largest error in words; at equal errors, a backend precedes torch's own choice of it."""
 
     def size(row: Row, name: str) -> tuple[float, bool]:
         error = row["changes"][name]["rel_l2"]

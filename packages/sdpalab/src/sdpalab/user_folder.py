@@ -1,4 +1,4 @@
-"""The user's data folder: where verdicts, times, logs of searches and tuned defaults are kept."""
+"""The user's data folder: verdicts, times, logs of searches and tuned defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["data_folder"]
 
 
 def data_folder() -> Path:
-    """``SDPALAB_DATA_DIR`` from the environment, else the platform's (platformdirs)."""
+    """``SDPALAB_DATA_DIR`` from the environment, otherwise the platform's folder (platformdirs)."""
     chosen = os.environ.get("SDPALAB_DATA_DIR")
     if not chosen:
         import platformdirs

@@ -1,4 +1,4 @@
-"""Run and check CUDA without a GPU: the PTX that a GPU's driver would load runs on the CPU, with its hazards.
+"""CUDA kernels on the CPU: warpsan executes the PTX that a driver would load, and reports the hazards.
 
 >>> report = warpsan.launch(ptx, "saxpy", grid=4, block=256, args=[x, y, 2.0, 1024])
 >>> report.hazards
@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING
 
-import warpsan.engine.sources as _first  # noqa: F401  (before all others: it notes when the import began)
+import warpsan.engine.sources as _first  # noqa: F401  (first of all imports: records the time when the import began)
 from warpsan.version import __version__ as __version__
 
 if TYPE_CHECKING:

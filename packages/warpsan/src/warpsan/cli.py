@@ -1,6 +1,6 @@
-"""The command line of ``warpsan``: one subcommand a task, and what its exit codes mean.
+"""Command line of ``warpsan``: one subcommand per task, and the exit codes.
 
-0 good; 1 hazards; 2 bad input or usage, one line on stderr; 3 the machine failed.
+0 no hazard; 1 hazards; 2 bad input or usage, one line on stderr; 3 the machine failed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from warpsan.version import __version__
 __all__ = ["COMMANDS", "TOOL", "app", "main"]
 
 COMMANDS = {
-    "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
-    "sanitize": CommandEntry("Races and memory errors of a .cu or .ptx file."),
+    "run": CommandEntry("Run an unmodified CUDA program without a GPU.", {"allow_interspersed_args": False}),
+    "sanitize": CommandEntry("Find races and memory errors of a .cu or .ptx file."),
     "launch": CommandEntry("Run a .cu or .ptx file once, and keep its buffers."),
-    "capture": CommandEntry("Run a program, and leave a launch file.", {"allow_interspersed_args": False}),
-    "counters": CommandEntry("Instructions, sectors, wavefronts and bank conflicts."),
-    "explain": CommandEntry("What a kind of hazard means, an example, the mend."),
-    "instructions": CommandEntry("The PTX instructions that the simulator executes."),
-    "doctor": CommandEntry("What warpsan needs from this machine."),
+    "capture": CommandEntry("Run a program, and write a launch file.", {"allow_interspersed_args": False}),
+    "counters": CommandEntry("Count instructions, sectors, wavefronts, bank conflicts."),
+    "explain": CommandEntry("Explain a hazard kind: meaning, example, fix."),
+    "instructions": CommandEntry("List the supported PTX instructions."),
+    "doctor": CommandEntry("Check the requirements on this machine."),
 }
-"""Every subcommand, in the order of ``--help``."""
+"""All subcommands, in the order of ``--help``."""
 
 TOOL = Tool("warpsan", __version__)
 
@@ -51,6 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default: those of the process.
+        Default: the arguments of the process.
     """
     return run_app(app, TOOL, arguments)

@@ -1,6 +1,6 @@
-"""Pre-flight: what warpsan needs from this machine, and the mend where it is missing.
+"""Check of the machine's requirements for warpsan, with fixes for missing ones.
 
-Each check does the thing itself where that is cheap: it compiles, writes, locks and launches.
+Cheap checks execute the operation itself: compile, write, lock and launch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 NVRTC_OF_RECORD = "13.0"
 LEAST_DISK, LITTLE_DISK = 200 << 20, 2 << 30
-"""Bytes of free space: below the first a run is not worth starting."""
+"""Free space in bytes: minimum for a run, and threshold of a warning."""
 
 _SOURCE = """#include <cuda_fp16.h>
 __global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.x); }
@@ -43,7 +43,7 @@ __global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.
 
 
 class Health(str, Enum):
-    """The result of a check: ``fail`` means that nothing can run."""
+    """Result of a check; ``fail`` prevents all runs."""
 
     OK = "ok"
     WARN = "warn"
@@ -52,7 +52,7 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the pre-flight: the check, its result, and the mend (empty if none is needed)."""
+    """One check: its name, result, and fix (empty if none is needed)."""
 
     name: str
     health: Health
@@ -60,7 +60,7 @@ class Check:
     advice: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``found`` is the name of ``detail`` in them."""
+        """Plain JSON values, with ``found`` as the name of ``detail``."""
         return {"name": self.name, "health": self.health.value, "found": self.detail, "advice": self.advice}
 
 
@@ -73,7 +73,7 @@ def python() -> Check:
 
 
 def packages(*needed: str) -> Check:
-    """Packages of these names, with their versions."""
+    """Packages with the given names, and their versions."""
     versions, missing = [], []
     for name in needed:
         try:
@@ -86,7 +86,7 @@ def packages(*needed: str) -> Check:
 
 
 def compiler() -> Check:
-    """NVRTC, of the release whose PTX older drivers take."""
+    """NVRTC, in a release whose PTX older drivers accept."""
     from warpsan.build import compiler_version
 
     try:
@@ -114,7 +114,7 @@ def headers() -> Check:
 
 
 def compile_kernel() -> Check:
-    """Compile a kernel that needs the headers, in a cache of its own."""
+    """Compile a kernel with CUDA headers, in a temporary cache."""
     from warpsan.build import Cache, Module, build
 
     try:
@@ -127,7 +127,7 @@ def compile_kernel() -> Check:
 
 
 def cache_folder() -> Check:
-    """Write, lock and rename in the folder of the caches."""
+    """Write, lock and rename in the cache folder."""
     from warpsan.build import Cache
 
     folder = Cache().root
@@ -143,13 +143,13 @@ def cache_folder() -> Check:
                 os.fsync(file.fileno())
             draft.rename(Path(name) / "entry")
     except OSError as error:
-        # Builds go on without a cache, only slower.
+        # Builds also work without a cache, but slower.
         return Check("build cache", Health.WARN, f"{folder}: {error.strerror}", advice)
     return Check("build cache", Health.OK, f"{folder}: can be written and locked")
 
 
 def disk() -> Check:
-    """Free space here, for temporary files and for the caches."""
+    """Free space for temporary files and for the caches."""
     from warpsan.build import Cache
 
     worst = Check("disk", Health.OK, "")
@@ -172,7 +172,7 @@ def _packages() -> Check:
 
 
 CHECKS: tuple[Callable[[], Check], ...] = (python, _packages, compiler, headers, compile_kernel, cache_folder, disk)
-"""The checks in the order in which a run needs what they check. None of them raises."""
+"""The checks in order of dependence; none of them raises."""
 
 
 def examine() -> tuple[Check, ...]:

@@ -1,4 +1,4 @@
-"""NumPy dtypes by name, with those of ml_dtypes."""
+"""NumPy dtypes by name, including the types of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["dtype_of", "filler"]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of that name, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
+    """NumPy dtype by name, from ml_dtypes if NumPy lacks it; raises UserError for an unknown name."""
     try:
         return np.dtype(getattr(ml_dtypes, name, name))
     except TypeError:
@@ -21,12 +21,12 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def filler(value: float, dtype: np.dtype[Any], what: str) -> Any:
-    """``value`` as an element of a type.
+    """Convert ``value`` to an element of a type.
 
     Raises
     ------
     UserError
-        If the type has no infinity, or, of integers, not this number.
+        If the type has no infinity, or is an integer type without this number.
     """
     with np.errstate(all="ignore"):
         element = np.asarray(value).astype(dtype)

@@ -1,4 +1,4 @@
-"""Typed exceptions, one clear sentence each: bad input, a failure of the machine, and what ends a launch."""
+"""Typed exceptions with one-sentence messages: bad input, failures of the machine, and errors that end a launch."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ __all__ = [
 
 
 class UserError(ValueError):
-    """Bad input or usage. The message is one sentence: what is wrong, where, and what would be right.
+    """Bad input or usage. The message is one sentence: the error, its place, and the correct form.
 
     A command line prints the message and exits with 2.
     """
 
 
 class MachineError(RuntimeError):
-    """The machine failed, not the program: no space, no compiler, a worker that died before it got work.
+    """A failure of the machine, not of the program: no space, no compiler, a worker that died before its first task.
 
     A command line prints the message and exits with 3.
     """
 
 
 class SimError(Exception):
-    """Base of everything the simulator raises.
+    """Base class of all exceptions of the simulator.
 
     Attributes
     ----------
     hazards : tuple of Hazard
-        Hazards of the stopped launch before the error, in the order of the code.
+        Hazards of the stopped launch before the error, in code order.
     """
 
     hazards: tuple[Hazard, ...] = ()
 
 
 class PtxSyntaxError(SimError):
-    """The PTX cannot be read. ``line`` is the line of the PTX text, counted from 1."""
+    """Invalid PTX. ``line`` is the line of the PTX text, counted from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
@@ -59,21 +59,22 @@ class PtxSyntaxError(SimError):
 
 
 class UnsupportedInstruction(SimError):
-    """An opcode, modifier, type or special register that is not modelled. Never skipped silently."""
+    """Opcode, modifier, type or special register without a model. The simulator never skips one silently."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
         self.message, self.line = message, line
 
     def again(self) -> UnsupportedInstruction:
-        """The same, to be raised for another launch."""
+        """A copy of the exception, to be raised for another launch."""
         return UnsupportedInstruction(self.message, self.line)
 
 
 class NotAlgebraic(SimError):
-    """In a launch with ``numerics="ring"``, an instruction that has no meaning in a ring was executed.
+    """An executed instruction without a meaning in a ring, in a launch with ``numerics="ring"``.
 
-    The kernel is not wrong for that. ``instruction`` is its text and ``line`` its line of the PTX, counted from 1.
+    The kernel may still be correct. ``instruction`` is the instruction's text; ``line`` is its line in the PTX, counted
+    from 1.
     """
 
     def __init__(self, instruction: Instruction) -> None:
@@ -84,25 +85,24 @@ class NotAlgebraic(SimError):
 
 
 class LaunchError(SimError, ValueError):
-    """The launch itself is wrong: unknown entry, number or type of arguments, grid, block or shared memory."""
+    """Invalid launch: unknown entry, number or type of arguments, grid, block or shared memory size."""
 
 
 class IllegalAccess(SimError):
-    """An access outside every buffer or a misaligned one, in a launch without the ``memory`` check to record it."""
+    """An access outside all buffers or a misaligned access, in a launch without the ``memory`` check."""
 
 
 class KernelTrap(SimError):
-    """The kernel ended the launch itself: a trap or a breakpoint was executed."""
+    """End of a launch by the kernel itself: a trap or a breakpoint."""
 
 
 class DeviceAssertion(KernelTrap):
-    """An ``assert`` in the kernel failed. The message has its text, file, line and function, and the first thread."""
+    """Failed ``assert`` in a kernel. The message has the assertion's text, file, line, function and first thread."""
 
 
 class Deadlock(SimError):
-    """Threads wait for an event that cannot happen. The message names the barrier, the arrivals and the expected
-    count."""
+    """Threads wait for an impossible event. The message has the barrier, the arrivals and the expected count."""
 
 
 class StepLimit(SimError):
-    """The launch ran for more steps than allowed: an endless loop, or a limit that is too small."""
+    """The launch took more steps than allowed: an endless loop, or a low limit."""

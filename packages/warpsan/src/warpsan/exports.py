@@ -11,7 +11,7 @@ __all__ = ["exports"]
 
 
 def exports(homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], list[str]]:
-    """``__getattr__`` and ``__all__`` of the package that calls it, whose names by module are ``homes``."""
+    """``__getattr__`` and ``__all__`` for the calling package; ``homes`` has its names by module."""
     package = sys._getframe(1).f_globals
     module_of = {name: module for module, names in homes.items() for name in names}
 

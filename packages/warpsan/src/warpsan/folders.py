@@ -1,4 +1,4 @@
-"""The folders in which builds and compiled operations are kept."""
+"""Folders of builds and compiled operations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 __all__ = ["NATIVE", "SHARED_CACHE", "cache_folder", "cache_root", "shared_root"]
 
 NATIVE = "sim-native"
-"""The folder of a cache that holds compiled operations."""
+"""Subfolder of a cache for compiled operations."""
 SHARED_CACHE = "WARPSAN_SHARED_CACHE_DIR"
-"""Environment variable: a second cache, which is only read."""
+"""Environment variable of a second, read-only cache."""
 
 
 def cache_folder() -> Path:
@@ -24,11 +24,11 @@ def cache_folder() -> Path:
 
 
 def cache_root() -> Path:
-    """The folder of compiled operations."""
+    """Folder of compiled operations."""
     return cache_folder() / NATIVE
 
 
 def shared_root() -> Path | None:
-    """The same folder of the second cache, if there is one."""
+    """Folder of compiled operations in the second cache, if there is one."""
     chosen = os.environ.get(SHARED_CACHE)
     return Path(chosen) / NATIVE if chosen else None

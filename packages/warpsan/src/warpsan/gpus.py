@@ -1,4 +1,4 @@
-"""The GPUs of the data file ``gpus.json``: peak rates, each with its source, and which GPU stands for an architecture.
+"""GPUs of the data file ``gpus.json``: peak rates with sources, and default GPUs by architecture.
 
 Kernels that size their grid take the number of SMs from here where no GPU is at hand; the floors and the modelled times
 (:mod:`sdpalab.measure`) take the rates.
@@ -19,16 +19,16 @@ __all__ = ["GPUS", "Gpu", "default_gpu", "default_sms", "device_name", "gpu_name
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peak rates of one GPU, from ``gpus.json``; None where no figure with a source is known.
+    """Peak rates of one GPU, from ``gpus.json``; None for values without a source.
 
     Attributes
     ----------
     name, arch : str
-        Marketing name and the architecture to compile for.
+        Marketing name, and target architecture.
     sms : int
         Streaming multiprocessors.
     clock_mhz : float
-        Clock at which the tensor peak holds, MHz.
+        Clock of the tensor peak, MHz.
     fp16_tflops, fp8_tflops : float
         Dense tensor peak with FP32 accumulation, TFLOPS.
     dram_gb_s : float
@@ -38,13 +38,13 @@ class Gpu:
     exp_per_clk_sm : int
         Results of ``ex2.approx.f32`` per clock and SM.
     l2_bytes_per_clk_sm : int
-        Bytes that one SM can read from L2 per clock (an assumption, see the data file).
+        L2 read bandwidth of one SM in bytes per clock (an assumption, see the data file).
     graph_node_us : float
         Time of one kernel node in a replayed CUDA graph, microseconds.
     unverified : tuple of str
-        Names of the figures above that no second source confirms.
+        Names of the values above without a second source.
     source : str
-        Where the figures come from.
+        Source of the values.
     """
 
     name: str
@@ -76,10 +76,10 @@ def _load() -> Mapping[str, Gpu]:
 
 
 GPUS: Mapping[str, Gpu] = _load()
-"""Every GPU of the data file by name."""
+"""GPUs of the data file by name."""
 
 _DEFAULTS = ("A100 SXM", "L4", "H200", "B200")
-"""The GPU that stands for each architecture where there is none, in the order of the architectures."""
+"""Default GPU of each architecture, in ascending order."""
 
 _DEVICES = {
     "L4": r"\bL4\b",
@@ -89,11 +89,11 @@ _DEVICES = {
     "H200": r"\bH200$",
     "B200": r"\bB200\b",
 }
-"""What a driver calls each GPU of the data file. Its siblings (H100 PCIe, L40, 4090 D) have other rates."""
+"""Driver name of each GPU of the data file. Other models (H100 PCIe, L40, 4090 D) have other rates."""
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of that name, or of the one word of its name that no other has (``h100``, ``4090``), in any case.
+    """The GPU with a name, or with a unique word of its name (``h100``, ``4090``), case-insensitive.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def gpu_named(name: str) -> Gpu:
 
 
 def gpu_of_device(name: str) -> Gpu | None:
-    """The row of the data file for the GPU that a driver calls ``name``; None if there is none."""
+    """The GPU of the data file with a driver name; None for other names."""
     return next((GPUS[gpu] for gpu, pattern in _DEVICES.items() if re.search(pattern, name)), None)
 
 
@@ -122,15 +122,15 @@ _DEVICE_NAMES = {
 
 
 def device_name(gpu: Gpu) -> str:
-    """What a driver calls the GPU, such as ``NVIDIA H200``: the inverse of :func:`gpu_of_device`."""
+    """Driver name of the GPU, such as ``NVIDIA H200``: the inverse of :func:`gpu_of_device`."""
     return _DEVICE_NAMES[gpu.name]
 
 
 def default_gpu(arch: str) -> Gpu:
-    """The GPU that stands for ``arch`` (such as ``sm_89`` or ``sm_90a``) where none is at hand.
+    """Default GPU for ``arch`` (such as ``sm_89`` or ``sm_90a``) without a physical one.
 
-    A100 for sm_80, L4 for sm_89, H200 for sm_90, B200 for sm_100; for any other architecture that of the nearest one
-    below it, and for one below sm_80 the A100.
+    A100 for sm_80, L4 for sm_89, H200 for sm_90, B200 for sm_100; for any other architecture the GPU of the nearest
+    lower one, and the A100 below sm_80.
     """
     known = [GPUS[name] for name in _DEFAULTS]
     return next((gpu for gpu in reversed(known) if _number(gpu.arch) <= _number(arch)), known[0])
@@ -142,5 +142,5 @@ def default_sms(arch: str) -> int:
 
 
 def _number(arch: str) -> int:
-    """90 of ``sm_90a``; 0 for any other text."""
+    """90 for ``sm_90a``; 0 for any other text."""
     return int("".join(filter(str.isdigit, arch)) or 0)

@@ -1,4 +1,4 @@
-"""Locks of files, by which processes wait for each other."""
+"""File locks for synchronization between processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["lock_file"]
 
 
 def lock_file(descriptor: int, *, wait: bool = True) -> None:
-    """Lock an open file. It stays locked until it is closed, or the process ends.
+    """Lock an open file until it is closed or the process ends.
 
     Raises
     ------
     BlockingIOError
-        If another process holds it, without ``wait``.
+        If another process holds the lock, without ``wait``.
     OSError
-        If the file system or the operating system has no locks.
+        If the file system or the operating system does not support locks.
     """
     if fcntl is None:
         raise OSError(errno.ENOTSUP, f"{platform.system()} has no locks of files that the lab can use; Linux has")

@@ -6,12 +6,12 @@ __all__ = ["replace_once"]
 
 
 def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") -> str:
-    """``text`` with each (old, new) of ``edits`` made in turn.
+    """Apply the (old, new) ``edits`` to ``text`` in order.
 
     Raises
     ------
     ValueError
-        If an old piece is not there exactly once: the text has changed, and the edit has to follow.
+        If an old text does not occur exactly once: the source has changed, and the edit must be updated.
     """
     for old, new in edits:
         if (count := text.count(old)) != 1:

@@ -1,4 +1,4 @@
-"""A pytest fixture: launches on the simulator that must show no hazard.
+"""pytest fixture for launches on the simulator that must have no hazard.
 
 def test_saxpy(warpsan):
     warpsan.launch(ptx, "saxpy", grid=4, block=256, args=[x, y, 2.0, 1024])
@@ -20,12 +20,12 @@ class CheckedLaunches:
     """Launches that fail the test with their hazards."""
 
     def launch(self, *args: Any, **options: Any) -> Report:
-        """:func:`warpsan.launch` with every check that is on by default and those of ``thorough_checks``.
+        """:func:`warpsan.launch` with the default checks and those of ``thorough_checks``.
 
         Raises
         ------
         pytest.fail.Exception
-            If the launch has a hazard: each in one sentence.
+            If the launch has a hazard; the message has one sentence per hazard.
         """
         from warpsan import launch, thorough_checks
 
@@ -38,5 +38,5 @@ class CheckedLaunches:
 
 @pytest.fixture
 def warpsan() -> CheckedLaunches:
-    """Launches on the simulator that fail the test if they have a hazard."""
+    """Launches on the simulator that fail the test on a hazard."""
     return CheckedLaunches()

@@ -1,4 +1,4 @@
-"""Compiling: both outputs of one run, independence of the place, errors in one sentence, and every part of the key."""
+"""Compilation: both outputs of a run, independence of the location, one-sentence errors, every part of the key."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_hit_does_not_compile(scale: Module, cache: Cache, monkeypatch: pytest
 
 
 def test_output_depends_on_no_place(tmp_path: Path) -> None:
-    """Another process, working directory, include folder and place of the package: the same bytes, no path in them."""
+    """Another process, working directory, include folder and package location give the same bytes, without a path."""
     source = '#include "part/f.cuh"\n__global__ void k(float* x) { x[threadIdx.x] = f(x); }\n'
     header = "static __device__ float state[64];\n__device__ float f(float* x) { return state[threadIdx.x] + *x; }\n"
     script = (

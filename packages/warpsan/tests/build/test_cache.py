@@ -1,4 +1,4 @@
-"""The store: verified on reading, atomic, and never wrong when the disk is."""
+"""The build store: verified on read, atomic, and correct on a failing disk."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _full_after_ten_bytes(path: Path, mode: str) -> _FullFile:
 
 
 class _FullFile:
-    """A file on a disk with room for ten bytes."""
+    """A file on a disk with ten free bytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")

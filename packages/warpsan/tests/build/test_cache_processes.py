@@ -1,4 +1,4 @@
-"""The store under real processes: sixteen at once, and killed ones."""
+"""The build store with real processes: sixteen at once, and killed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warpsan.build.source import Module
 
 SOURCE = Path(__file__).resolve().parents[4] / "src"
 
-# One maker that says when it begins, counts how often it ran, and takes its time.
+# A slow maker that reports its start and counts its runs.
 MAKER = """
 import os, sys, time
 from warpsan.build.cache import Cache
@@ -33,7 +33,7 @@ assert stored.files == {"data": b"d" * 100_000} and not stored.problem
 print("hit" if stored.hit else "miss", flush=True)
 """
 
-# A writer that stops forever in the middle of writing an entry.
+# A writer that stops forever in the middle of an entry.
 WRITER = """
 import os, sys, time
 import warpsan.build.cache as module

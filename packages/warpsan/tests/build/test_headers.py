@@ -1,4 +1,4 @@
-"""The include closure: what the compiler can see, and nothing else."""
+"""Include closure: exactly the files visible to the compiler."""
 
 from __future__ import annotations
 

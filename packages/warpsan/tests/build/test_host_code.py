@@ -1,4 +1,4 @@
-"""A source as people write it: host code is set aside, lines stay, device code alone is untouched."""
+"""Sources with host code: it is removed, lines stay, and pure device code is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs for the tests: C that gcc compiles, with a fat binary around PTX that the lab compiles."""
+"""Test programs: C compiled by gcc, with a fat binary around PTX compiled by the package."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ def ptx_of(source: str = KERNELS, entry: str = "scale", arch: str = "sm_89") -> 
 
 
 def fat_binary(*entries: tuple[int, int, bytes], flags: int = 0x11, size: int = 0) -> bytes:
-    """A fat binary of entries: their kind (1: PTX, 2: machine code), their architecture, and their bytes.
+    """A fat binary of entries: kind (1: PTX, 2: machine code), architecture, and bytes.
 
-    ``size`` is that of compressed bytes.
+    ``size`` is the size of compressed bytes.
     """
     body = b""
     for kind, arch, data in entries:
         padded = data + bytes(-len(data) % 8)
         sizes = 80, len(padded), len(data) if size else 0, 64
         head = struct.pack("<HHIQIIHHIII", kind, 0x101, *sizes, 0, 9, arch, 0, 0)
-        options = struct.pack("<4I", 72, 0, 0, 0)  # none, but they have a place
+        options = struct.pack("<4I", 72, 0, 0, 0)  # no options, but their fields exist
         body += head + struct.pack("<3Q", flags, 0, size) + options + padded
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def lz4_literals(data: bytes) -> bytes:
-    """A block of LZ4 that only copies: a token, the length, the bytes."""
+    """An LZ4 block of literals only: a token, the length, the bytes."""
     rest = len(data) - 15
     return b"\xf0" + b"\xff" * (rest // 255) + bytes([rest % 255]) + data
 
 
 def compile_program(folder: Path, source: Path = HERE / "program.c", name: str = "program") -> Path:
-    """A program that is linked with the shared runtime."""
+    """A program linked with the shared runtime."""
     libraries = folder / "libraries"
     if not libraries.is_dir():
         libraries.mkdir()

@@ -1,4 +1,4 @@
-"""Programs as they are: right results, hazards of device and host with their lines, and one sentence for bad input."""
+"""Unmodified programs: results, hazards of device and host with their lines, and one sentence for bad input."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def sentences() -> list[str]:
 def run(
     program: Path, ptx: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: list[str]
 ) -> Iterator[Runner]:
-    """Runs the program in a mode, with the fat binary of the kernels unless it is given another."""
+    """Run the program in a mode; default fat binary: the kernels."""
     (tmp_path / "kernels.cu").write_text(KERNELS)
-    monkeypatch.chdir(tmp_path)  # where the kernels' lines are found
+    monkeypatch.chdir(tmp_path)  # folder of the kernels' sources
 
     def runner(mode: str, binary: bytes | None = None, **options: object) -> ProgramOutcome:
         (tmp_path / "fat").write_bytes(binary or fat_binary((1, 89, ptx)))
@@ -60,7 +60,7 @@ def run(
 
 
 def line_of(text: str, source: str = "program.c") -> str:
-    """``file:line`` of the only line with a text."""
+    """``file:line`` of the only line that contains a text."""
     lines = (HERE / source).read_text() if source == "program.c" else KERNELS
     (number,) = [number for number, line in enumerate(lines.splitlines(), 1) if text in line]
     return f"{source}:{number}"
@@ -229,7 +229,7 @@ def test_the_command(
 
 @pytest.fixture
 def captured(program: Path, ptx: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Captures the program in a mode; the PTX file beside its launch file."""
+    """Capture the program in a mode; returns the PTX file beside its launch file."""
     (tmp_path / "fat").write_bytes(fat_binary((1, 89, ptx)))
     monkeypatch.setenv("FAT_BINARY", str(tmp_path / "fat"))
 

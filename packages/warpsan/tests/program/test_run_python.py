@@ -1,4 +1,4 @@
-"""Python programs as they are: Triton's kernels on the simulator, with results, hazards and lines."""
+"""Unmodified Python programs: Triton kernels on the simulator, with results, hazards and lines."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_python_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     output = capfd.readouterr()
     assert (output.out, outcome.exit_code) == ("all right so far\n", 3), output.err
     assert (outcome.launches, outcome.fatal, outcome.gpu) == (3, "", "H200 (sm_90)")
-    assert outcome.hazards == ()  # 192 elements are three blocks of 64, the first of the two configurations
+    assert outcome.hazards == ()  # 192 elements in three blocks of 64: the first of two configurations
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Hazards as data: which of them make a group, at which line, and what suppresses one."""
+"""Hazards as data: groups, their lines, and suppressions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = Sources({"my.cu": TEXT, "tile.cuh": TEXT})
 def hazard(
     kind: str = "race", here: str = "my.cu:5:9", other: str = "my.cu:9:1", ptx_line: int = 100
 ) -> SanitizedHazard:
-    """A hazard at the end of a chain of calls: ``here`` and ``other`` are frames, outwards, between spaces."""
+    """A hazard at the end of a chain of calls: ``here`` and ``other`` are frames, innermost first, space-separated."""
     frames, others = tuple(here.split()), tuple(other.split())
     rival = ConflictingAccess("st.shared.u32", 7, 50, others[0].rpartition(":")[0], (0, 0, 0), 1, None, "", others)
     return SanitizedHazard(

@@ -1,4 +1,4 @@
-"""Launch files: every kind of argument, several launches, expected values, the schema, and wrong files."""
+"""Launch files: every kind of argument, several launches, expected values, the schema, and invalid files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PTX = """.version 8.5
 
 
 def case(folder: Path, **changes: Any) -> dict[str, Any]:
-    """A file of two launches with every kind of argument, all of it right."""
+    """A valid file of two launches with every kind of argument."""
     x = np.arange(40, dtype=np.float32)
     np.save(folder / "x.npy", x)
     half = int(np.float16(1.5).view(np.uint16))
@@ -205,7 +205,7 @@ def test_the_schema_is_published_and_the_page_keeps_to_it(tmp_path: Path) -> Non
 
 
 def change(facts: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The file with one place changed; ``...`` removes it."""
+    """The file with one value changed; ``...`` removes it."""
     place: Any = facts
     *way, last = (int(part) if part.isdecimal() and part != "8" else part for part in path.split("."))
     for part in way:

@@ -1,9 +1,9 @@
-"""The catalogue of planted bugs: right implementations with one bug each, which the lab must notice.
+"""The catalogue of planted bugs: right implementations with one bug each, which the lab must detect.
 
 A bug is planted in :class:`.tiled.TiledAttention` in Python, or by an edit of a shipped kernel's source.
-:data:`.catalogue.BUGS` has them all. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) must reject each for
-the right reason, a diagnosis should name its cause, and the tests run all those whose cause is a hazard on the
-simulator.
+:data:`.catalogue.BUGS` lists all of them. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) must reject each
+for the right reason, the diagnosis (:mod:`sdpalab.campaigns.diagnosis`) should name its cause, and the tests run all
+bugs whose cause is a hazard on the simulator.
 """
 
 from __future__ import annotations

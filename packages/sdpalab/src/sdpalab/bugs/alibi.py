@@ -1,4 +1,4 @@
-"""Bugs of ALiBi: another slope, distance or unit."""
+"""Bugs of ALiBi: wrong slope, distance or unit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _alibi = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.ALIBI)
 
 
 class _Slopes(TiledAttention):
-    """With other slopes."""
+    """Attention with other slopes."""
 
     def other(self, slopes: Tensor, group: int) -> Tensor:
-        """What is taken for the slopes."""
+        """Slopes that are used instead."""
         return slopes
 
     def bias(self, slopes: Tensor, rows: Tensor, columns: Tensor, group: int) -> Tensor:

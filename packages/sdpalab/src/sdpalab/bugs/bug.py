@@ -27,16 +27,16 @@ class Family(str, Enum):
     """Families of bugs, by which the kill rate is published."""
 
     SOFTMAX = "softmax"
-    """Scale, exponential, running maximum, rescale, normalisation."""
+    """Scale, exponential, running maximum, rescale, and normalisation."""
     MASK = "mask"
     TILES = "tiles"
     """Tiles, rows and columns that are dropped, stale, swapped, or counted twice; heads and batches mixed up."""
     BOUNDARY = "boundary"
     """The last rows, keys and columns; padding."""
     PRECISION = "precision"
-    """Lower precision than any declares."""
+    """Lower precision than declared."""
     HISTORICAL = "historical"
-    """What this project started from."""
+    """Bugs of the project that preceded this one."""
     DEGENERATE = "degenerate"
     """Zeros, mean(V), V, constants, old outputs."""
     CUDA = "CUDA source"
@@ -44,7 +44,7 @@ class Family(str, Enum):
     LSE = "log-sum-exp"
     """A wrong log-sum-exp of a shipped kernel beside a right output."""
     SYNCHRONISATION = "synchronisation"
-    """Barriers, waits, fences and announcements missing from the shipped kernels or misplaced in them."""
+    """Barriers, waits, fences and arrivals that are missing from the shipped kernels or misplaced."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,26 @@ class Bug:
     Attributes
     ----------
     id : str
-        What is wrong, in words; in a kernel's source after the kernel's name. Unique, and the same in all records.
+        The error in words; for a bug in a kernel's source, after the kernel's name. Unique, and the same in all
+        records.
     family : Family
     cause : Cause, str or None
-        The right answer of a diagnosis (the class of the error), or the kind of hazard that the simulator must report
-        (``deadlock`` is one). None if no class fits, or if the hazard depends on the order of the warps.
+        The right diagnosis (the class of the error), or the kind of hazard that the simulator must report (such as
+        ``deadlock``). None if no class fits, or if the hazard depends on the order of the warps.
     edit : SourceEdit or callable
-        How it is planted: in the source of a shipped kernel, or as an implementation in Python that has it.
+        The edit of a shipped kernel's source, or an implementation in Python with the bug.
     problem : Problem
         The judge runs the quick cases of this problem.
     claims : bool
-        And then those on what the candidate claims: for a bug that does not show on the problem.
+        Whether the judge also runs the cases on the candidate's claims, for a bug that does not change the problem's
+        output.
     harmless : Problem, optional
-        A problem on which the bug changes nothing, so that the candidate must pass: an error on ``problem`` is then
-        due to this bug, and not to a copy that is wrong altogether.
+        A problem on which the bug has no effect, so the candidate must pass: an error on ``problem`` is then due to
+        this bug, and not to another error of the copy.
     statuses : frozenset of Status
-        Statuses with which the judge may reject it; another status does not count.
+        Statuses with which the judge may reject it; other statuses count as a miss.
     equivalent : str
-        Why the edit changes nothing after all; the candidate must then pass. Empty for all others.
+        Reason why the edit has no effect, so the candidate must pass; empty for all others.
     """
 
     id: str
@@ -86,12 +88,12 @@ class Bug:
 
     @property
     def specs(self) -> tuple[CaseSpec, ...]:
-        """The cases on which it is judged."""
+        """Cases on which the bug is judged."""
         return cases_for("quick", [self.problem], claims=self.claims)
 
     @property
     def in_source(self) -> bool:
-        """Whether it is planted in the source of a shipped kernel."""
+        """Whether the bug is planted in the source of a shipped kernel."""
         return isinstance(self.edit, SourceEdit)
 
     @property
@@ -101,5 +103,5 @@ class Bug:
 
     @property
     def expected(self) -> frozenset[Status]:
-        """Any of these statuses is right."""
+        """Statuses that count as a detection."""
         return frozenset({Status.PASSED}) if self.equivalent else self.statuses

@@ -17,7 +17,7 @@ __all__ = ["BUGS"]
 
 BUGS: list[Bug] = []
 CAPPED = PLAIN.with_(softcap=30.0)
-"""As Gemma 2 has it for its logits; that of its attention is 50."""
+"""Soft cap as Gemma 2 uses for its logits; that of its attention is 50."""
 CAPPED_CAUSAL = CAUSAL.with_(softcap=30.0)
 _cap = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.CAP)
 

@@ -28,8 +28,8 @@ from sdpalab.bugs.bug import Bug
 __all__ = ["BUGS"]
 
 _OF_EXTRAS = (windows, caps, lengths, masks, alibi, sinks)
-"""Of problems with :data:`sdpalab.scoring.EXTRAS`."""
+"""Bugs on problems with :data:`sdpalab.scoring.EXTRAS`."""
 _FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchronisation, hopper, unasked)
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
-"""Those in Python first, then those in the sources of shipped kernels, and last of both what nobody asks for."""
+"""All bugs: in Python first, then in the sources of shipped kernels, and last in both on unrequested claims."""

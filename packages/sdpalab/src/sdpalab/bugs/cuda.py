@@ -1,6 +1,6 @@
 """Bugs in the sources of ``scalar``, ``wmma`` and ``flash`` and of the headers that they share.
 
-All kernels that include a header have the bugs that are planted in it.
+A bug planted in a header applies to all kernels that include it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MODULO_IN_FLASH = (
     _KV_HEAD_IN_FLASH,
     "segment.head / gridDim.y * (gridDim.y / group) + segment.head % (gridDim.y / group)",
 )
-"""Query head h reads K/V head h mod Hkv."""
+"""Edit after which query head h reads K/V head h mod Hkv."""
 
 _SHARED = Problem(1, 1, 128, 32, seq_kv=512)
-"""Two tiles of queries, eight tiles of keys: the second block has a part of either."""
+"""Two tiles of queries, eight tiles of keys: the second block has a part of both."""
 _ALONE = Problem(1, 1, 64, 32, seq_kv=64)
-"""All of it is one block's."""
+"""One block computes the whole problem."""
 _SHARED_FLAT = _SHARED.with_(scale=0.0)
 
 _merging = partial(in_source, "flash", problem=_SHARED, knobs={"SCHEDULE": "stream_k", "NUM_CTAS": 3})
-"""Plants where three blocks share the work, whatever the problem."""
+"""Plants a bug with three blocks sharing the work on any problem."""
 
 
 def _clamped(kernels: str, exponent: str, clamped: str) -> tuple[Bug, ...]:
-    """The numerical guards that this project started from."""
+    """Bugs from the numerical guards of the project that preceded this one."""
     return in_source(
         kernels,
         "clamped exponents, epsilon in the sum, zeros for what is not finite",
@@ -49,7 +49,7 @@ def _clamped(kernels: str, exponent: str, clamped: str) -> tuple[Bug, ...]:
 
 _PADDED = Problem(2, 1, 40, 64, seq_kv=150, kv_lengths=(150, 83))
 _padding = partial(in_source, "flash", problem=_PADDED, harmless=EVEN.with_(head_dim=64), of="variant")
-"""Plants in the source for windows, soft caps and lengths."""
+"""Plants bugs in the source for windows, soft caps and lengths."""
 
 BUGS: tuple[Bug, ...] = (
     *_padding(
@@ -68,7 +68,7 @@ BUGS: tuple[Bug, ...] = (
             "        advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);\n"
             "        if (at_edge<TILE_N>(tile, first_row, last_row, keys)) {\n",
         ),
-        statuses=frozenset({Status.NONDETERMINISTIC}),  # its maximum drops NaN, and keeps infinity
+        statuses=frozenset({Status.NONDETERMINISTIC}),  # the float maximum drops NaN, and keeps infinity
     ),
     *in_source(
         "scalar",
@@ -248,7 +248,7 @@ BUGS: tuple[Bug, ...] = (
         ("softmax.sum + __shfl_xor_sync(0xffffffffu, softmax.sum, TILE)", "2.0f * softmax.sum"),
         harmless=FLAT,
     ),
-    # Keys of a tile of queries that several blocks share, and how their partial results are merged.
+    # Keys of a query tile that several blocks share, and the merge of their partial results.
     *_merging(
         "parts of O merged without rescaling",
         ("o_frag[d][0] += o.x * weight[0];", "o_frag[d][0] += o.x;"),

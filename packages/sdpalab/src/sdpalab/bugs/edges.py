@@ -129,7 +129,7 @@ class _MultipleOfEight(TiledAttention):
 
 
 class _Padded(TiledAttention):
-    """Keys of zeros up to a whole tile, which no mask hides."""
+    """Keys of zeros up to a whole tile, without a mask."""
 
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         from torch.nn.functional import pad

@@ -1,4 +1,4 @@
-"""Edits of source text, by which bugs are planted in shipped kernels and in the programs of the tests."""
+"""Edits of source text that plant bugs in shipped kernels and in the programs of the tests."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from warpsan.planting import replace_once
 __all__ = ["QUANTISE", "SourceEdit", "replace_once"]
 
 QUANTISE = "quantise"
-"""What :attr:`SourceEdit.of` calls the source of the steps that quantise."""
+"""Value of :attr:`SourceEdit.of` for the source of the quantisation steps."""
 
 
 @dataclass(frozen=True)
 class SourceEdit:
-    """Edits of one shipped kernel, whose source has the shared headers in the place of their ``#include``.
+    """Edits of one shipped kernel, whose source has the shared headers in place of their ``#include`` lines.
 
     Attributes
     ----------
     kernel : str
         Its name in the registry.
     replacements : tuple of (str, str)
-        What is there exactly once, in the kernel's own file or in a header, and what takes its place.
+        Text that occurs exactly once, in the kernel's own file or in a header, and its replacement.
     knobs : mapping of str to knob
-        The mutant has one configuration: the kernel's default one with these knobs.
+        Knobs of the mutant's only configuration that differ from the kernel's default.
     of : str
-        Which of the kernel's sources is edited: ``source``, ``variant`` for the problems with extras, or ``quantise``
-        for the steps that quantise (:mod:`sdpalab.kernels.quantisation`).
+        The edited source of the kernel: ``source``, ``variant`` for the problems with extras, or ``quantise`` for the
+        quantisation steps (:mod:`sdpalab.kernels.quantisation`).
     """
 
     kernel: str
@@ -45,7 +45,7 @@ class SourceEdit:
     of: str = "source"
 
     def apply(self) -> CudaKernel:
-        """The mutant, whose hazards name lines of the whole text.
+        """Return the mutant; its hazards refer to lines of the whole text.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class SourceEdit:
 
 
 def _planned(plan: PlanFunction, quantise: str, problem: Problem, config: Config) -> LaunchPlan:
-    """A kernel's plan with another source of the steps that quantise."""
+    """A kernel's plan with another source of the quantisation steps."""
     planned = plan(problem, config)
     assert isinstance(planned, LaunchPlan), "a kernel with one launch has no such steps"
     steps = tuple(
@@ -77,7 +77,7 @@ def _planned(plan: PlanFunction, quantise: str, problem: Problem, config: Config
 
 @cache
 def _flattened(name: str, of: str) -> str:
-    """One of a kernel's sources with the shared headers in the place of their ``#include``."""
+    """One of a kernel's sources with the shared headers in place of their ``#include`` lines."""
     seen: set[str] = set()
 
     def flat(text: str) -> str:

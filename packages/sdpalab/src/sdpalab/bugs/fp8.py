@@ -1,6 +1,6 @@
-"""Bugs of what is kept in 8 bits: scales lost, mixed up or taken from the wrong rows, and sums that end at 448.
+"""Bugs of 8-bit values: scales lost, mixed up or taken from the wrong rows, and sums that saturate at 448.
 
-The kernels that have them declare their quantisation, so that what they are held to is as coarse as they are.
+The kernels declare their quantisation, so the limits of their errors include it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["BUGS", "SHOWN_BY_EXACT_PROBES"]
 
 _BOTH = "fp8_simulated fp8"
 _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
-"""Plants where the weights of ``fp8`` are float16, and V is widened for them."""
+"""Plants a bug in ``fp8`` with float16 weights and V widened for them."""
 _in_quantiser = partial(in_source, of=QUANTISE)
-"""Plants in the step that quantises, before the kernel itself."""
+"""Plants a bug in the quantisation step before the kernel."""
 _MMA_ORDER = ("QuantisePatch<RowOrder::mma> patch", "QuantisePatch<RowOrder::natural> patch")
 _TILE_MAXIMUM = ("return softmax_weight(tile_max[row], rows[row].max, scale_log2)", "return 1.0f")
 _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
@@ -27,7 +27,7 @@ _in_hopper = partial(
     in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1}
 )
 _WIDE = Problem(1, 1, 60, 256, seq_kv=64)
-"""The product with V is made in parts of some columns, and Q and K are two panels."""
+"""The product with V is computed in column parts, and Q and K are two panels."""
 _PART_WAIT = "            ptx::wgmma_wait_group<1>();\n            hold(product"
 _PART_FENCE = "                ptx::wgmma_fence();\n            }\n            issue_part"
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
@@ -36,7 +36,7 @@ _NORMALISER = "return row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum);
 
 
 def _cut(number: str) -> str:
-    """A float32 expression cut to the bits of bfloat16."""
+    """A float32 expression truncated to the bits of bfloat16."""
     return f"__uint_as_float(__float_as_uint({number}) & 0xffff0000u)"
 
 
@@ -69,7 +69,7 @@ SHOWN_BY_EXACT_PROBES: tuple[Bug, ...] = (
         "the unit of the scores in bfloat16", ("unit(q_scale * k_scale)", f"unit({_cut('q_scale * k_scale')})")
     ),
 )
-"""Off by less than the tolerance of O that the rounding to e4m3 leaves: elements that e4m3 holds exactly show them."""
+"""Bugs with an error below the tolerance that rounding to e4m3 leaves for O; exact e4m3 elements detect them."""
 
 BUGS: tuple[Bug, ...] = (
     *SHOWN_BY_EXACT_PROBES,

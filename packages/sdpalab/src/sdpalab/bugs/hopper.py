@@ -1,4 +1,4 @@
-"""Bugs that people make in warp-specialised kernels, planted in ``hopper`` and its headers."""
+"""Typical bugs of warp-specialised kernels, planted in ``hopper`` and its headers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
 _GROUPS = {**_TWO, "BLOCK_M": 64, "KEY_GROUPS": 2, "NUM_STAGES": 4}
 _PACKED = {**_TWO, "BLOCK_M": 64, "PACK_GQA": 4}
 _RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
-"""One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
+"""One block with both consumers ragged, every stage refilled, and the last tile of keys ragged."""
 _SHARED = Problem(1, 1, 40, 64, seq_kv=313)
-"""With two stages, rank 0 of a cluster comes back to its first stage, and rank 1 to a ragged tile."""
+"""With two stages, rank 0 of a cluster reuses its first stage, and rank 1 has a ragged tile."""
 _LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)
-"""Three tiles of queries, the last one ragged; one block computes them all."""
+"""Three tiles of queries with a ragged last one; one block computes all of them."""
 _ONE_KEY = Problem(1, 1, 33, 64, seq_kv=1)
 """Rank 1 has no keys."""
 _GROUPED = Problem(1, 8, 40, 64, kv_heads=2, seq_kv=150)
-"""Of each K/V head, three tiles of 16 queries of four heads each, the last one ragged."""
+"""Three tiles of 16 queries of four heads per K/V head, the last one ragged."""
 _ONE_TILE = _GROUPED.with_(seq_q=16)
 _PADDED = Problem(2, 1, 40, 64, seq_kv=150, kv_lengths=(150, 83))
-"""A length that cuts the last tile of keys, and one that cuts an earlier one."""
+"""One length that cuts the last tile of keys, and one that cuts an earlier tile."""
 
 
 def _bug(
@@ -47,7 +47,7 @@ def _bug(
     knobs: Mapping[str, Knob] = _TWO,
     harmless: Problem | None = None,
 ) -> tuple[Bug, ...]:
-    """One bug; without a ``hazard``, only the output shows it."""
+    """One bug; without a ``hazard``, only the output reveals it."""
     family = Family.SYNCHRONISATION if hazard else Family.CUDA
     return in_source(
         "hopper", what, *replacements, problem=problem, harmless=harmless, hazard=hazard, family=family, knobs=knobs
@@ -147,7 +147,7 @@ BUGS: tuple[Bug, ...] = (
         ("  // beside the product\n        ptx::wgmma_wait_group<0>();\n        products.hold_output();\n", "\n"),
     ),
     *_bug("the output is rescaled in flight", "wgmma", (_WAIT_PRODUCT, ""), (_JOIN, _JOIN + _WAIT_PRODUCT)),
-    # What only the output shows.
+    # Bugs that only the output reveals.
     *_bug("K's descriptor does not advance", "", ("k + column_step<KEYS>(d)", "k")),
     *_bug("V's descriptor advances along its columns", "", ("v + row_step(n)", "v + column_step<KEYS>(n)")),
     *_bug("the zeros past the last key count", "", ("weigh(columns.at_edge(tile), columns", "weigh(false, columns")),
@@ -193,7 +193,7 @@ BUGS: tuple[Bug, ...] = (
         ),
         problem=_ONE_KEY,
     ),
-    # The kernel before, in programmatic dependent launch.
+    # The previous kernel, in programmatic dependent launch.
     *_bug("no wait for the kernel before", "race", _NO_WAIT_BEFORE),
     *_bug(
         "the first copies do not wait for the kernel before",

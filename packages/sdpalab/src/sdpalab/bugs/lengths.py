@@ -20,14 +20,14 @@ PADDED = PLAIN.with_(batch=2, heads=1, seq_q=120, seq_kv=150, kv_lengths=(150, 8
 PADDED_CAUSAL = PLAIN.with_(batch=2, heads=1, seq_q=150, seq_kv=150, kv_lengths=(150, 83), causal=True)
 _padding = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
 _read = partial(planted, Family.MASK, problem=PADDED, harmless=PLAIN, into=BUGS, cause=Cause.PADDING)
-"""NaN of the padding reaches the output."""
+"""NaN of the padding in the output."""
 
 
 class _Other(TiledAttention):
-    """With other lengths."""
+    """Attention with other lengths."""
 
     def other(self, lengths: Tensor) -> Tensor:
-        """What is taken for the lengths."""
+        """Lengths that are used instead."""
         return lengths
 
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _WithoutLastTile(_Other):
 
 @_padding("the padding is taken to be before the keys", PADDED)
 class _PaddedBefore(TiledAttention):
-    @wraps(TiledAttention.__call__)  # with its parameters, by which the judge calls it
+    @wraps(TiledAttention.__call__)  # with its parameters, for the judge's call
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, **scoring: object) -> Tensor:  # type: ignore[override]
         self._keys = k.shape[2]
         return super().__call__(q, k, v, **scoring)  # type: ignore[arg-type]

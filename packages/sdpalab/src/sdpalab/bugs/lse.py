@@ -1,4 +1,4 @@
-"""Bugs in what the shipped kernels write as log-sum-exp; the output stays right, but for one that depends on it."""
+"""Bugs in the log-sum-exp of the shipped kernels; the output stays right, except for one bug that it depends on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _bug = partial(in_source, family=Family.LSE)
 
 
 def _formula(what: str, new: str, harmless: Problem | None = None) -> tuple[Bug, ...]:
-    """Another formula in the header that all kernels share."""
+    """Plants another formula in the header that all kernels share."""
     return _bug(ALL, what, (_FORMULA, new), harmless=harmless)
 
 

@@ -1,4 +1,4 @@
-"""Bugs of an ``attn_mask``: ignored, the other way round, of another place, batch entry or head, or in another unit."""
+"""Bugs of an ``attn_mask``: ignored, inverted, of another position, batch entry or head, or in another unit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BY_BOTH = PLAIN.with_(batch=2, seq_q=70, seq_kv=70, attn_mask="bool:B,H")
 BY_HEAD_GROUPED = PLAIN.with_(heads=4, kv_heads=2, seq_q=70, seq_kv=70, attn_mask="float:1,H")
 _mask = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
 _ON_OTHER_DATA = WRONG | {Status.STALE}
-"""Of a bug that the inputs of the first cases do not show: the data that a second call finds in their place does."""
+"""Statuses of a bug that only the different data of a second call reveals."""
 
 
 class _Otherwise(TiledAttention):
-    """With another mask."""
+    """Attention with another mask."""
 
     def other(self, mask: Tensor, group: int) -> Tensor:
-        """What is taken for the mask."""
+        """Mask that is used instead."""
         return mask
 
     def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:

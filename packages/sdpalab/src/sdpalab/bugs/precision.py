@@ -1,4 +1,4 @@
-"""Lower precision than declared, and outputs that are no attention at all."""
+"""Bugs with lower precision than declared, and outputs that are not attention."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class _Nothing(ABC):
 
     @abstractmethod
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
-        """The output, from q [B, H, Sq, D] and v [B, H, Skv, D]."""
+        """The output, computed from q [B, H, Sq, D] and v [B, H, Skv, D]."""
 
 
 _degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTENTION)
@@ -200,7 +200,7 @@ class _Queries(_Nothing):
     into=BUGS,
 )
 class _Previous(TiledAttention):
-    """The output of the call before."""
+    """Returns the output of the previous call."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], Tensor] = {}

@@ -1,4 +1,4 @@
-"""Bugs of attention sinks: another logit, or a weight that is lost, repeated or not rescaled."""
+"""Bugs of attention sinks: a wrong logit, or a weight that is lost, repeated or not rescaled."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SINK = PLAIN.with_(seq_q=120, seq_kv=120, sinks=True)
 SINK_CAUSAL = SINK.with_(causal=True)
 SINK_GROUPED = PLAIN.with_(heads=4, kv_heads=2, seq_q=70, seq_kv=70, sinks=True)
 SINK_WINDOW = SINK.with_(seq_q=150, seq_kv=90, window_size=(30, 0))
-"""The last rows see no key, and the sink alone."""
+"""Window in which the last rows see only the sink."""
 _sink = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.SINKS)
 
 
 class _Sinks(TiledAttention):
-    """With other logits."""
+    """Attention with other logits."""
 
     def other(self, sinks: Tensor, group: int) -> Tensor:
-        """What is taken for the logits."""
+        """Logits that are used instead."""
         return sinks
 
     def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
@@ -106,14 +106,14 @@ class _EveryTile(TiledAttention):
 
 
 class _AtTheEnd(TiledAttention):
-    """A sink that joins the sum in the end: right, too."""
+    """Adds the sink to the sum at the end, which is also right."""
 
     def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
         self._sink = None if sinks is None else (sinks * math.log2(math.e))[:, None, None]
         return super().beginning(queries, None, group)
 
     def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
-        """What joins the sum."""
+        """Weight that is added to the sum."""
         return (sink - maximum.clamp(min=-1e30)).exp2()
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:

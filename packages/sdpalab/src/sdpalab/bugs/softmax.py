@@ -1,4 +1,5 @@
-"""Bugs of the softmax: scale, exponential, maximum, rescale, normalisation; and what this project started from."""
+"""Bugs of the softmax: scale, exponential, maximum, rescale, normalisation; and bugs of the project that preceded this
+one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a bug in the source of shipped kernels is written down, and the small problems on which such bugs show.
+"""Definitions of bugs in the source of shipped kernels, and the small problems that reveal them.
 
-The catalogue is of kernels that compute attention, which the judge can reject. Bugs in the small programs that test one
-check of the simulator are in the tests.
+The catalogue only has kernels that compute attention, which the judge can reject. Bugs in the small programs that test
+one check of the simulator are in the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sdpalab.problem import Problem
 
 __all__ = ["CAUSAL", "CROSS", "EVEN", "FLAT", "GROUPED", "HAZARD_OR_WRONG", "RAGGED", "SEVERAL_TILES", "in_source"]
 
-RAGGED = Problem(1, 1, 100, 32)  # no kernel's tile of keys divides 100
+RAGGED = Problem(1, 1, 100, 32)  # not a multiple of any kernel's key tile
 CAUSAL = RAGGED.with_(causal=True)
 CROSS = Problem(1, 1, 150, 32, seq_kv=90, causal=True)
 EVEN = Problem(1, 1, 128, 32)
@@ -27,7 +27,7 @@ FLAT = EVEN.with_(scale=0.0)
 
 HAZARD_OR_WRONG = WRONG | HAZARD
 _KNOBS: Mapping[str, Mapping[str, Knob]] = {"flash": {"SCHEDULE": "tiles"}}
-"""Knobs of all mutants of a kernel that do not say otherwise: no tile's keys are shared by blocks."""
+"""Default knobs of the mutants of a kernel: blocks share no tile's keys."""
 
 
 def in_source(
@@ -43,10 +43,10 @@ def in_source(
     claims: bool = False,
     of: str = "source",
 ) -> tuple[Bug, ...]:
-    """One bug in each of ``kernels`` (names with spaces between them), all by the same edit.
+    """The same edit as one bug in each of ``kernels`` (names separated by spaces).
 
     ``claims`` is as in :class:`~sdpalab.bugs.bug.Bug`, and ``of`` as in :class:`~sdpalab.bugs.edit.SourceEdit`. With a
-    ``hazard``, the simulator must report that kind, and the judge HAZARD unless ``statuses`` says otherwise.
+    ``hazard``, the simulator must report that kind, and the judge HAZARD unless ``statuses`` is given.
     """
     allowed = statuses or (HAZARD if hazard else WRONG)
     return tuple(

@@ -1,4 +1,4 @@
-"""Barriers, waits and fences missing from the kernels of Ampere and Ada, or misplaced in them."""
+"""Bugs of barriers, waits and fences that are missing from the Ampere and Ada kernels, or misplaced in them."""
 
 from __future__ import annotations
 

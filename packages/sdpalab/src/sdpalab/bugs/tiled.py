@@ -1,6 +1,6 @@
-"""Attention as a tiled kernel computes it, on torch CPU tensors: right as it stands, with a seam at every step.
+"""Tiled attention on torch CPU tensors, a right implementation with one overridable method per step.
 
-A planted bug is a subclass that gets one step wrong; everything else in it is right.
+A planted bug is a subclass with one wrong step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
 GROUPED_CAUSAL = GROUPED.with_(causal=True)
 BF16 = PLAIN.with_(dtype="bfloat16")
 FAR = 1 << 30
-"""A side of a window that has no bound."""
+"""Window side without a bound."""
 
 
 def planted(
@@ -42,7 +42,7 @@ def planted(
     harmless: Problem | None = None,
     claims: bool = False,
 ) -> Callable[[type[Any]], type[Any]]:
-    """Class decorator: an instance of the class is the candidate of a bug, which is put into a list."""
+    """Class decorator that adds an instance of the class, as the candidate of a bug, to a list."""
 
     def plant(implementation: type[Any]) -> type[Any]:
         into.append(Bug(id, family, cause, implementation(), problem, harmless, statuses, equivalent, claims))
@@ -54,10 +54,10 @@ def planted(
 class TiledAttention:
     """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
 
-    ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], as the
-    judge calls it, with all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads.
-    Inside, tensors are float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile
-    [B, H, Sq, tile]; maximum and total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
+    ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], with
+    the judge's arguments, all of :data:`sdpalab.scoring.EXTRAS`, and any number of K/V heads. Inside, tensors are
+    float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile [B, H, Sq, tile]; maximum and total
+    [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """
 
     tile = 32
@@ -117,14 +117,14 @@ class TiledAttention:
             out = self.output(out, rescale, self.rounded(weights), value_tile)
         return self.finish(out, total, maximum, seq_kv).to(q.dtype)
 
-    # ---- what comes in ----------------------------------------------------------------------------------------------
+    # ---- inputs --------------------------------------------------------------------------------------------------
 
     def heads(self, tensor: Tensor, group: int) -> Tensor:
-        """K or V as each query head sees it: head h reads h // group."""
+        """K or V of each query head: head h reads h // group."""
         return tensor.repeat_interleave(group, dim=1)
 
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the products take."""
+        """Operands of the products."""
         return q, k, v
 
     def factor(self, scale: float, head_dim: int) -> float:
@@ -146,11 +146,11 @@ class TiledAttention:
         return values[:, :, chosen]
 
     def valid_keys(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
-        """A tile of K with 0 behind the lengths: what lies there may be NaN."""
+        """A tile of K with 0 beyond the lengths, where the padding may be NaN."""
         return tile.masked_fill((columns >= lengths[:, None])[:, None, :, None], 0.0)
 
     def valid_values(self, tile: Tensor, columns: Tensor, lengths: Tensor) -> Tensor:
-        """The same of V."""
+        """A tile of V with 0 beyond the lengths."""
         return tile.masked_fill((columns >= lengths[:, None])[:, None, :, None], 0.0)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
@@ -160,27 +160,27 @@ class TiledAttention:
     masked = -math.inf
 
     def causal(self, asked: bool) -> bool:
-        """Whether there is a mask."""
+        """Whether the causal mask applies."""
         return asked
 
     def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
-        """Which keys [Sq, tile] the mask hides."""
+        """Mask of the keys [Sq, tile] that the causal mask hides."""
         return columns > rows
 
     def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
-        """Which keys [Sq, tile] lie outside the window; a side of -1 has no bound."""
+        """Mask of the keys [Sq, tile] outside the window; a side of -1 has no bound."""
         return (columns > rows + (FAR if right < 0 else right)) | (columns < rows - (FAR if left < 0 else left))
 
     def capped(self, scores: Tensor, cap: float) -> Tensor:
-        """The scores under a soft cap; both to base 2."""
+        """The scores under a soft cap; both in units of log2."""
         return cap * (scores / cap).tanh()
 
     def bias(self, slopes: Tensor, rows: Tensor, columns: Tensor, group: int) -> Tensor:
-        """What ALiBi subtracts, [H, Sq, tile]."""
+        """Values that ALiBi subtracts, [H, Sq, tile]."""
         return slopes[:, None, None] * self.distance(rows, columns)
 
     def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Of queries and keys, [Sq, tile]."""
+        """Distance of queries and keys, [Sq, tile]."""
         return (rows - columns).abs()
 
     def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
@@ -188,7 +188,7 @@ class TiledAttention:
         return mask[..., chosen]
 
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """The scores, to base 2, with a tile of the mask."""
+        """The scores, in units of log2, with a tile of the mask."""
         import torch
 
         if mask.dtype == torch.bool:
@@ -196,11 +196,11 @@ class TiledAttention:
         return scores + mask.float() * math.log2(math.e)
 
     def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-        """Which keys [B, 1, 1, tile] are beyond the length of their batch entry."""
+        """Mask of the keys [B, 1, 1, tile] beyond the length of their batch entry."""
         return columns >= lengths[:, None, None, None]
 
     def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
-        """Maximum and total before the first tile: a sink is the first score, to base 2."""
+        """Maximum and total before the first tile; a sink is the first score, in units of log2."""
         import torch
 
         shape = (*queries.shape[:3], 1)
@@ -209,33 +209,33 @@ class TiledAttention:
         return (sinks * math.log2(math.e))[:, None, None].expand(shape), torch.ones(shape)
 
     def after_masks(self, scores: Tensor, cap: float) -> Tensor:
-        """The scores as the softmax takes them."""
+        """The scores that the softmax uses."""
         return scores
 
     # ---- the softmax ------------------------------------------------------------------------------------------------
 
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
-        """The running maximum with this tile's."""
+        """The running maximum including this tile."""
         import torch
 
         return torch.maximum(maximum, scores.amax(-1, keepdim=True))
 
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
-        """2 ** (score - maximum); of the previous maximum, the factor of the sums so far."""
-        return (scores - maximum.clamp(min=-1e30)).exp2()  # of a row that has seen no key yet, 0
+        """2 ** (score - maximum); with the previous maximum, the factor of the previous sums."""
+        return (scores - maximum.clamp(min=-1e30)).exp2()  # 0 in a row without a visible key so far
 
     def rounded(self, weights: Tensor) -> Tensor:
-        """P as the second product takes it."""
+        """P as the operand of the second product."""
         return weights.to(self.dtype).float()
 
     def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
-        """The sum of the weights so far."""
+        """Running sum of the weights."""
         return total * rescale + weights.sum(-1, keepdim=True)
 
     def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """The unnormalised output so far."""
+        """Running unnormalised output."""
         return out * rescale + weights @ values
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         """The output, still in float32."""
-        return out / total.where(maximum > -math.inf, 1.0)  # a row that has seen no key is 0
+        return out / total.where(maximum > -math.inf, 1.0)  # 0 in a row without a visible key

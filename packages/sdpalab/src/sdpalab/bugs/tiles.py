@@ -20,7 +20,7 @@ _tiles = partial(planted, Family.TILES, into=BUGS)
 
 
 def _rows(out: Tensor, instead: Callable[[int], int]) -> list[int]:
-    """For each row of O [B, H, Sq, D] in a whole group of 16, which takes its place; the others keep theirs."""
+    """Replaces rows of O [B, H, Sq, D] by other rows within each whole group of 16; further rows are unchanged."""
     whole = out.shape[2] // 16 * 16
     return [instead(row) if row < whole else row for row in range(out.shape[2])]
 
@@ -166,7 +166,7 @@ class _NextHeadsValues(TiledAttention):
 
 @_tiles("strides are taken for those of contiguous memory", cause=Cause.LAYOUT)
 class _StridesForGranted(TiledAttention):
-    @wraps(TiledAttention.__call__)  # with its parameters, by which the judge calls it
+    @wraps(TiledAttention.__call__)  # with its parameters, for the judge's call
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, **scoring: object) -> Tensor:  # type: ignore[override]
         packed = (each.as_strided(each.shape, each.new_empty(each.shape).stride()) for each in (q, k, v))
         return super().__call__(*packed, **scoring)  # type: ignore[arg-type]

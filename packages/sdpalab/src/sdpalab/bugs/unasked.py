@@ -1,7 +1,7 @@
-"""Bugs that show only on problems that nobody asked for and the candidate claims: one or more for each claim.
+"""Bugs that only change problems beyond the request that the candidate claims to support: one or more for each claim.
 
-The problem of each has neither a mask nor anything else that the bug is about, so all cases on it pass; what catches
-the bug are the cases of :mod:`sdpalab.judge.claims`.
+The problem of each bug lacks the affected feature, such as a mask, so all cases on it pass; the cases of
+:mod:`sdpalab.judge.claims` detect the bug.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _UnaskedBottomRight(TiledAttention):
 
 
 class _IsCausal:
-    """Torch's name of the parameter, and a mask that is off by one."""
+    """A mask that is off by one, with torch's parameter name ``is_causal``."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, is_causal: bool = False) -> Tensor:
         return _OneKeyMore()(q, k, v, scale=scale, causal=is_causal)
@@ -113,7 +113,7 @@ class _HeadModulo(TiledAttention):
 _bug: Any = partial(in_source, problem=EVEN, harmless=EVEN, claims=True)
 _WIDE = EVEN.with_(head_dim=64)
 _of_variants: Any = partial(in_source, "flash hopper", problem=_WIDE, harmless=_WIDE, claims=True, of="variant")
-"""In the sources for windows, soft caps and lengths."""
+"""Plants bugs in the sources for windows, soft caps and lengths."""
 
 BUGS += [
     *_bug(

@@ -1,4 +1,4 @@
-"""Bugs of sliding windows: a side that is off, swapped, or counted from elsewhere."""
+"""Bugs of sliding windows: a side that is off, swapped, or counted from another position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WINDOW = PLAIN.with_(window_size=(50, 21))
 CAUSAL_WINDOW = CAUSAL.with_(window_size=(50, -1))
 CROSS_WINDOW = PLAIN.with_(seq_q=90, seq_kv=150, window_size=(50, 21))
 TALL_WINDOW = PLAIN.with_(seq_q=150, seq_kv=40, window_size=(50, 21))
-"""The last rows see no key."""
+"""Window in which the last rows see no key."""
 _window = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
 
 

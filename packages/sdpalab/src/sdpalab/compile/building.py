@@ -18,7 +18,7 @@ __all__ = ["BuiltStep", "build_kernel"]
 
 @dataclass(frozen=True)
 class BuiltStep:
-    """One module: the problem that uses it first, its build, its resources, and the result of the gate."""
+    """One module: the first problem that uses it, its build, its resources, and the result of the gate."""
 
     problem: Problem
     module: Source
@@ -41,13 +41,13 @@ def build_kernel(
 ) -> tuple[BuiltStep, ...]:
     """Build each distinct module of the plans for ``problems`` once, in order of appearance.
 
-    The plans are for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``. The resources are
-    those of the first launch that uses a module, so the largest problem is best given first.
+    The plans are for a GPU of ``sms`` multiprocessors, by default the reference GPU of ``arch``. The resources are
+    those of the first launch that uses a module, so pass the largest problem first.
 
     Raises
     ------
     UserError
-        If the kernel refuses one of the problems or the architecture, or there is no such architecture.
+        If the kernel rejects one of the problems or the architecture, or the architecture does not exist.
     BuildError
         If a module does not compile.
     """

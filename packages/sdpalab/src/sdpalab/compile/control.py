@@ -1,11 +1,11 @@
-"""The control fields of a machine instruction: what the compiler prescribes for its issue.
+"""The control fields of a machine instruction, which the compiler sets to schedule its issue.
 
-From sm_70 on an instruction is 128 bits, the control fields in its upper word. The hardware does not check registers:
-an instruction issues a fixed number of clocks after the one before it (the stall count), and what takes a time that the
-compiler cannot foresee holds one of six scoreboards of its warp, for which a later instruction waits.
+From sm_70 on an instruction has 128 bits, with the control fields in its upper word. The hardware does not check
+register dependences: an instruction issues a fixed number of clocks after the previous one (the stall count). An
+instruction of unpredictable latency holds one of the warp's six scoreboards, and later instructions wait for it.
 
 Sources: Jia, Maggioni, Staiger, Scarpazza, "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018),
-2.1; the fields' places as CuAssembler and TuringAs describe them. They are the same for sm_70 to sm_90.
+2.1; positions of the fields from CuAssembler and TuringAs, equal for sm_70 to sm_90.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 __all__ = ["SCOREBOARDS", "Control"]
 
 SCOREBOARDS = 6
-"""Of a warp."""
+"""Scoreboards of a warp."""
 
 _SHIFT = 41
-"""Of the control fields in the upper word: bits 105 to 125 of the instruction."""
+"""Position of the control fields in the upper word: bits 105 to 125 of the instruction."""
 _NONE = 7
 
 
@@ -56,7 +56,7 @@ class Control:
         write, read = bits >> 5 & 7, bits >> 8 & 7
         return cls(
             stall=bits & 15,
-            yields=not bits >> 4 & 1,  # the bit is set where the warp should go on
+            yields=not bits >> 4 & 1,  # a set bit means that the warp continues
             write_barrier=None if write == _NONE else write,
             read_barrier=None if read == _NONE else read,
             wait_mask=bits >> 11 & 63,

@@ -1,4 +1,4 @@
-"""The static gate: what the compiled kernel uses against the limits that the kernel declares."""
+"""The static gate: resources of the compiled kernel against the kernel's declared limits."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Rule(JsonRecord):
         Name of the figure in :class:`~sdpalab.compile.resources.Resources`.
     value, limit : int
     kind : {"at most", "at least"}
-        On which side of ``limit`` the value must lie.
+        Required side of ``limit`` for the value.
     advisory : bool
-        Whether it is only shown, because the kernel declares no such limit.
+        Whether the rule cannot fail a build, since the kernel does not declare the limit.
     """
 
     derived = ("ok",)
@@ -40,12 +40,12 @@ class Rule(JsonRecord):
 
     @property
     def ok(self) -> bool:
-        """True if the value is on the right side of the limit."""
+        """True if the value is within the limit."""
         return self.value <= self.limit if self.kind == "at most" else self.value >= self.limit
 
     @property
     def sentence(self) -> str:
-        """Such as ``registers is 128, and must be at most 120``."""
+        """Sentence such as ``registers is 128, and must be at most 120``."""
         return f"{self.name} is {self.value}, and must be {self.kind} {self.limit}"
 
 
@@ -60,12 +60,12 @@ class GateResult(JsonRecord):
 
     @property
     def ok(self) -> bool:
-        """True if every rule holds that is not advisory."""
+        """True if all rules hold, advisory ones aside."""
         return all(rule.ok or rule.advisory for rule in self.rules)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence for each rule that does not hold and is not advisory."""
+        """A sentence for each broken rule that is not advisory."""
         return tuple(rule.sentence for rule in self.rules if not rule.ok and not rule.advisory)
 
     @property
@@ -78,9 +78,9 @@ class GateResult(JsonRecord):
 def check(resources: Resources, limits: StaticLimits) -> GateResult:
     """Check ``resources`` against ``limits``.
 
-    Every figure comes from the cubin. Shared memory is static and dynamic together; a kernel of which no block fits on
-    an SM fails by ``blocks_per_sm`` whatever its limits say. A limit that the kernel does not declare is advisory, with
-    the mission's value.
+    Every figure comes from the cubin. Shared memory is static plus dynamic. A kernel whose blocks do not fit an SM
+    fails by ``blocks_per_sm``, whatever its limits. Limits that the kernel does not declare are advisory, with the
+    mission's values.
     """
     most = [
         Rule(name, getattr(resources, name), limits.value(name), advisory=getattr(limits, name) is None)

@@ -1,4 +1,4 @@
-"""Launches completed by what their builds give; and the lab's device headers, which every source may include."""
+"""Completion of launches with values from their builds, and the lab's device headers for every source."""
 
 from __future__ import annotations
 

@@ -8,21 +8,21 @@ __all__ = ["natural_loops", "reached"]
 
 
 def natural_loops(successors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The natural loop of each edge back to a node through which all ways to the edge lead.
+    """The natural loop of each back edge, i.e. each edge to a node that dominates its source.
 
-    A branch to a lower number is not enough: code that was moved out of the way comes back with one. A loop that
-    nothing leads to is one too.
+    A branch to a lower number is not sufficient: code that the compiler moved away returns with one. Unreachable loops
+    are included.
 
     Parameters
     ----------
     successors : sequence of sequence of int
-        Where each node may go; node 0 is the entry.
+        Successors of each node; node 0 is the entry.
 
     Returns
     -------
     list of tuple of int
-        The header first, then the other nodes, of which the last in order of numbers need not be the one that goes
-        back. Loops with one header are listed apart.
+        The header first, then the other nodes in order of numbers; the last one is not necessarily the source of the
+        back edge. Loops that share a header are separate.
     """
     chains = _chains(successors)
     chain_of = {node: number for number, chain in enumerate(chains) for node in chain}
@@ -37,14 +37,14 @@ def natural_loops(successors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
             body = reached(back, number, without=header)
             first, *others = chains[header]
             inside = [node for each in body for node in chains[each]]
-            if number == header or not body.isdisjoint(edges[header]):  # else it leads out of what comes back to it
+            if number == header or not body.isdisjoint(edges[header]):  # otherwise the edge leaves the loop
                 inside += others
             loops.append((first, *sorted(inside)))
     return loops
 
 
 def _chains(successors: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The nodes in chains that are entered at their first and left at their last, as basic blocks are."""
+    """The nodes in chains with one entry, the first node, and one exit, the last: basic blocks."""
     predecessors = _predecessors(successors)
     heads = {0} if successors else set[int]()
     for node, before in enumerate(predecessors):
@@ -68,7 +68,7 @@ def _predecessors(successors: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def reached(edges: Sequence[Sequence[int]], start: int, *, without: int | None = None) -> set[int]:
-    """Nodes that can be reached from ``start``, itself among them, by ways that avoid one node."""
+    """Nodes reachable from ``start``, itself included, on paths that avoid the node ``without``."""
     seen: set[int] = set()
     todo = [start] if start != without else []
     while todo:

@@ -1,4 +1,4 @@
-"""What a compiled kernel uses of an SM, read from its cubin."""
+"""SM resources of a compiled kernel, read from its cubin."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ class Resources(JsonRecord):
     ----------
     arch : str
     registers : int
-        A thread's.
+        Per thread.
     stack_bytes : int
-        A thread's stack frame, that of the functions it calls included.
+        Stack frame of a thread, including those of called functions.
     spill_bytes : int
         Bytes that the SASS stores to and loads from local memory, each instruction once, in all functions of the
-        module. Spills are in it, and so are local arrays that did not fit into registers: it is 0 only if there is
-        neither.
+        module. They include spills and local arrays that do not fit into registers; 0 means that there are neither.
     reported_spill_bytes : int
-        Spill stores plus spill loads as ptxas counted them in the log; for comparison, never for the gate.
+        Spill stores plus spill loads in the log of ptxas; for comparison only, not for the gate.
     static_shared_bytes, dynamic_shared_bytes : int
-        A block's.
+        Per block.
     constant_bytes : int
-        All constant banks of the entry, its parameters included, and those that the module's entries share.
+        All constant banks of the entry, parameters included, and those shared by the module's entries.
     threads_per_block : int
     blocks_per_sm, warps_per_sm : int
         Theoretical occupancy; ``limiter`` is the resource that limits the blocks.
@@ -75,31 +74,31 @@ class Resources(JsonRecord):
 
 
 def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resources:
-    """Read the resources of a build that is launched as ``launch`` says.
+    """Read the resources of a build with the launch configuration of ``launch``.
 
-    Registers, stack and shared memory are what ``cuobjdump --dump-resource-usage`` finds in the cubin; the rest comes
+    Registers, stack and shared memory come from ``cuobjdump --dump-resource-usage`` of the cubin; the other figures
     from its disassembly.
 
     Parameters
     ----------
     build : Build
     launch : Launch
-        Its block and its dynamic shared memory count; those of a Triton kernel come from its build.
+        Source of block and dynamic shared memory; those of a Triton kernel come from its build.
     cache : Cache, optional
-        Where the disassembly is kept. Default: the user's.
+        Cache of the disassembly. Default: the user's.
 
     Raises
     ------
     UserError
-        If a block of that size cannot be.
+        If the block size is impossible.
     MachineError
-        If a tool is not installed, or its output does not hold the entry.
+        If a tool is not installed, or its output lacks the entry.
     """
     launch = completed(launch, build)
     usage = _usage(build)
     code = analyse(build, cache)
     x, y, z = launch.block
-    shared = max(0, usage["SHARED"] - _reserved_shared(build.arch))  # nothing is reserved where nothing is used
+    shared = max(0, usage["SHARED"] - _reserved_shared(build.arch))  # no reservation without shared memory
     resident = occupancy(build.arch, x * y * z, usage["REG"], shared + launch.dynamic_smem)
     return Resources(
         arch=build.arch,
@@ -134,11 +133,11 @@ def _usage(build: Build) -> dict[str, int]:
 
 
 def _reserved_shared(arch: str) -> int:
-    """Shared memory in the cubin's figure that is reserved by the system: 1 KiB from sm_90 on, else none."""
+    """System-reserved shared memory in the cubin's figure: 1 KiB from sm_90 on, otherwise 0."""
     return RESERVED_SHARED if capability(arch) >= 90 else 0
 
 
 def _reported_spills(build: Build) -> int:
-    """Spill stores plus loads of the entry as ptxas reports them; 0 if it reports nothing."""
+    """Spill stores plus loads of the entry in the log of ptxas; 0 if the log has none."""
     own = build.log.partition(f"Function properties for {build.entry}\n")[2].partition("\n")[0]
     return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", own))

@@ -1,7 +1,7 @@
 """A kernel's SASS: the mix of instructions by class, the main loop, traffic to local memory.
 
-The cubin is disassembled by nvdisasm, whose text is kept in the cache as derived data. Everything here is static: an
-instruction counts once, however often it runs.
+nvdisasm disassembles the cubin; the cache keeps its text as derived data. All figures are static: an instruction
+counts once, however often it runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _SOURCE = re.compile(rf"^\s*//## File {_PLACE}(?: inlined at {_PLACE})?")
 _OPTIONS = ("-c", "-hex", "-gi")
 _WITHOUT_DATAFLOW = (*_OPTIONS, "-ndf")
 _INDIRECT = ("BRX", "JMX")
-"""How the opcodes of branches to a place in a register begin: the analysis of the data flow lists where that can be."""
+"""Opcode prefixes of branches to a register's address; nvdisasm's data-flow analysis lists their targets."""
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
 _ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
@@ -89,19 +89,19 @@ class SassInstruction:
     address : int
         Byte offset in its function.
     opcode : str
-        With all modifiers, such as ``HMMA.16816.F32``.
+        Opcode with all modifiers, such as ``HMMA.16816.F32``.
     target : int or None
-        Address of the label that it names, if it names one of its own function.
+        Address of the label in the operands, if it belongs to the same function.
     guarded : bool
-        Whether a predicate decides if it is executed.
+        Whether the instruction has a predicate.
     operands : str
-        Their text.
+        Text of the operands.
     control : Control or None
-        Its control fields; None if the text does not show the encoding.
+        Control fields; None if the text does not show the encoding.
     source : str
         ``flash.cu:42`` from the line information, or an empty string.
     frames : tuple of str
-        ``file:line:0`` of it and of the calls through which it was inlined, outwards; there are no columns.
+        ``file:line:0`` of the instruction and of the inlined calls around it, from the inside out; columns are unknown.
     """
 
     address: int
@@ -128,7 +128,7 @@ class SassReport:
     sass : mapping of str to int
         Instructions by class, the most frequent first; padding NOPs after the last branch are not counted.
     main_loop : mapping of str to int
-        The same of the main loop (see :func:`main_loop`); empty if there is no loop.
+        Instructions by class of the main loop (see :func:`main_loop`); empty without a loop.
     tensor_share : float or None
         Tensor-core instructions over all instructions of the main loop, 0 to 1; None without a loop.
     local_bytes : int
@@ -143,21 +143,21 @@ class SassReport:
 
 
 def classify(opcode: str) -> str:
-    """Class of an opcode: its own name if it matters (HMMA, LDSM, MUFU, ...), else its group, else ``other``."""
+    """Class of an opcode: its own name if significant (HMMA, LDSM, MUFU, ...), otherwise its group, or ``other``."""
     base = opcode.partition(".")[0]
     if base in _OWN:
         return base
     if re.fullmatch(r"UTC\w*MMA", base):
         return "UTCMMA"
-    if opcode.startswith("IMAD.MOV"):  # how the compiler writes a move where the integer pipe is free
+    if opcode.startswith("IMAD.MOV"):  # the compiler's form of a move on a free integer pipe
         return "move"
     return _GROUP_OF.get(base, "other")
 
 
 def disassemble(build: Build, cache: Cache | None = None) -> str:
-    """The SASS of a build as nvdisasm prints it, with encodings and source lines.
+    """The SASS of a build as printed by nvdisasm, with encodings and source lines.
 
-    It is made once (about 0.3 s), then read from the cache.
+    The first call takes about 0.3 s; later ones read the cache.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
     key = key_of(" ".join(("nvdisasm", *_OPTIONS)), tool_version("nvdisasm"), build.cubin)
 
     def make() -> dict[str, bytes]:
-        # The analysis of the data flow is a fifth of the work, and adds nothing where no branch is indirect.
+        # Data-flow analysis is a fifth of the work, and adds nothing without indirect branches.
         text = tool_output(build, "nvdisasm", _WITHOUT_DATAFLOW)
         if any(opcode in text for opcode in _INDIRECT):
             text = tool_output(build, "nvdisasm", _OPTIONS)
@@ -180,7 +180,7 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
 
 
 def tool_output(build: Build, tool: str, options: tuple[str, ...]) -> str:
-    """Standard output of ``cuobjdump`` or ``nvdisasm`` on a build's cubin; a workshop reads that of untrusted code.
+    """Standard output of ``cuobjdump`` or ``nvdisasm`` on a build's cubin; a workshop runs it for untrusted code.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def tool_output(build: Build, tool: str, options: tuple[str, ...]) -> str:
 
 @dataclass
 class _Line:
-    """An instruction as it stands in the text, whose label and control fields come later."""
+    """An instruction in the text, before its label and control fields are known."""
 
     address: int
     opcode: str
@@ -233,7 +233,7 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
         place = _SOURCE.match(line)
         if place:
             here = f"{place[1]}:{place[2]}"
-            frames = (*(frames if here == caller else ()), f"{here}:0")  # a call, or another place
+            frames = (*(frames if here == caller else ()), f"{here}:0")  # a call, or another location
             caller = f"{place[3]}:{place[4]}" if place[3] else ""
             continue
         upper = _UPPER_WORD.match(line)
@@ -260,12 +260,12 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
 
 
 def main_loop(instructions: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
-    """The instructions of the loop that does the work; empty if there is no loop.
+    """The instructions of the main loop; empty if there is no loop.
 
-    The main one is the smallest of those that hold the most tensor-core instructions, or the most FFMA where no loop
-    holds one: neither a spin on a barrier inside it nor a loop over tiles around it takes its place. An inner loop that
-    is not unrolled counts once. It goes from its first instruction to the branch back; what the compiler has moved
-    behind that, such as the spins of waits that are mostly over at once, is left out.
+    The main loop is the smallest loop with the largest number of tensor-core instructions, or of FFMA if no loop has
+    any: inner spins on a barrier and outer loops over tiles do not qualify. An inner loop that is not unrolled counts
+    once. The result extends from the loop's first instruction to its back branch; code that the compiler moved behind
+    the branch, such as spins of waits that rarely spin, is excluded.
     """
     loops = []
     for header, *body in natural_loops(successors(instructions)):
@@ -284,10 +284,10 @@ def main_loop(instructions: Sequence[SassInstruction]) -> tuple[SassInstruction,
 
 
 def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
-    """Where control may go from each instruction, as places in the sequence.
+    """Successors of each instruction, as positions in the sequence.
 
-    BSYNC goes where the BSSY before it on its barrier said, and RET behind each call of a function of its own. A CALL
-    in a function without RET is a jump. Targets that are only known as the kernel runs are left out.
+    BSYNC continues at the target of the preceding BSSY on its barrier, and RET behind each call of its function. A CALL
+    in a function without RET is a jump. Targets known only at run time are excluded.
     """
     returns = [place + 1 for place, each in enumerate(instructions) if each.base == "CALL" and each.target is not None]
     places = {instruction.address: place for place, instruction in enumerate(instructions)}
@@ -314,7 +314,7 @@ def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
 
 
 def analyse(build: Build, cache: Cache | None = None) -> SassReport:
-    """Disassemble a build and count; raises MachineError as :func:`disassemble`, or if the entry is not in the SASS."""
+    """Disassemble a build and count; raises MachineError as :func:`disassemble`, or if the SASS lacks the entry."""
     text = disassemble(build, cache)
     functions = parse(text)
     if build.entry not in functions:
@@ -333,7 +333,7 @@ def analyse(build: Build, cache: Cache | None = None) -> SassReport:
 
 
 def without_padding(code: tuple[SassInstruction, ...]) -> tuple[SassInstruction, ...]:
-    """Drop what fills the function up: a branch to itself, and NOPs behind it."""
+    """Remove the padding of the function: a branch to itself, and the NOPs after it."""
     end = len(code)
     while end and (code[end - 1].base == "NOP" or code[end - 1].target == code[end - 1].address):
         end -= 1

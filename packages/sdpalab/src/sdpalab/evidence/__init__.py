@@ -1,4 +1,4 @@
-"""Evidence: records of what was done, a bundle that anyone can check again, and a report.
+"""Evidence: records of a run, a bundle that anyone can verify, and a report.
 
 The sequence, as ``sdpalab repro`` runs it::
 
@@ -16,8 +16,8 @@ The sequence, as ``sdpalab repro`` runs it::
         written = bundle.write()
     written.tarball, written.report, written.name
 
-Leaving the ``with`` block without ``write`` leaves nothing behind. ``verify_bundle`` checks a tarball or an unpacked
-directory; ``render_report(ReportData.read(path))`` makes the report again from a bundle.
+If the ``with`` block ends without ``write``, all files are removed. ``verify_bundle`` checks a tarball or an unpacked
+directory; ``render_report(ReportData.read(path))`` renders the report from a bundle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names that distinguish the builds of a kernel: the macros in which they differ, and the shapes that ran them."""
+"""Labels that distinguish the builds of a kernel: the macros that differ, and the shapes that ran them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["BuildLabel", "build_labels"]
 
 @dataclass(frozen=True)
 class BuildLabel:
-    """One build of an attempt, and what distinguishes it from the others.
+    """One build of an attempt, with the label that distinguishes it from the others.
 
     Attributes
     ----------
     build : BuildRecord
     variant : str
-        Its own macros and, of several modules, its module: ``RAGGED_KV=1 STREAM_K=0``; empty for a single build.
+        Its macros that differ, and its module if there are several: ``RAGGED_KV=1 STREAM_K=0``; empty for a single
+        build.
     problems : tuple of Problem
-        Those of the judged cases that ran it, the largest first.
+        Problems of the judged cases that ran it, the largest first.
     """
 
     build: BuildRecord
@@ -30,7 +31,7 @@ class BuildLabel:
 
     @property
     def shapes(self) -> str:
-        """The largest of the problems, and how many more there are."""
+        """The largest of the problems, and the number of further ones."""
         if not self.problems:
             return "no case ran it"
         more = len(self.problems) - 1
@@ -38,7 +39,7 @@ class BuildLabel:
 
 
 def build_labels(attempt: AttemptRecord) -> tuple[BuildLabel, ...]:
-    """The builds of an attempt in their order; no two have the same variant."""
+    """The builds of an attempt in their order, each with a unique label."""
     builds = attempt.builds
     words = Counter(word for build in builds for word in {build.module, *build.command})
     variants = []
@@ -48,7 +49,7 @@ def build_labels(attempt: AttemptRecord) -> tuple[BuildLabel, ...]:
     repeated = Counter(variants)
     for number, build in enumerate(builds):
         if repeated[variants[number]] > 1:
-            # The same source under the same options: another entry of it, or other values that are no macros.
+            # Same source and options: another entry point, or other values that are not macros.
             variants[number] = f"{variants[number]} code {build.ptx_sha256[:8]}".strip()
     return tuple(
         BuildLabel(build, variant, _problems(attempt, build)) for build, variant in zip(builds, variants, strict=True)

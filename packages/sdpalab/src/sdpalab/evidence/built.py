@@ -1,4 +1,4 @@
-"""What is kept of one build: its record, and the files behind it."""
+"""Contents of one build in a bundle: its record and its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BuiltModule", "built_module"]
 
 _HEADERS = "include"
 _NAME = re.compile(r"[\w+-][\w.+-]{0,99}")
-"""One part of a path that any file system takes, and that leads into its folder."""
+"""One part of a path that is valid on any file system and stays within its folder."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class BuiltModule:
         File name of its source.
     build : Build
     files : mapping of str to bytes
-        What is kept, by name.
+        Files of the bundle, by name.
     sources : mapping of str to str
-        Digests of all that the compiler could see; of what is kept, by the same names.
+        Digests of all files that the compiler could read; kept files have the same names.
     resources, gate
         As in :func:`built_module`.
     """
@@ -49,7 +49,7 @@ class BuiltModule:
     gate: GateResult | None
 
     def record(self, directory: str) -> BuildRecord:
-        """The record, for files that lie in ``directory`` of the bundle."""
+        """The record, for files in ``directory`` of the bundle."""
         build = self.build
         return BuildRecord(
             directory=directory,
@@ -72,17 +72,17 @@ class BuiltModule:
 def built_module(
     module: Source, build: Build, resources: Resources | None = None, gate: GateResult | None = None
 ) -> BuiltModule:
-    """What to keep of one build.
+    """Collect the record and files of one build.
 
     Parameters
     ----------
     module : Module or TritonModule
-        What was compiled: its source and those headers that are not CUDA's own are kept in full; a header whose name is
-        not that of device code (:data:`~sdpalab.evidence.user_source.DEVICE_ENDINGS`) is a digest.
+        The compiled module: its source and all headers except CUDA's own are kept in full; a header without a
+        device-code suffix (:data:`~sdpalab.evidence.user_source.DEVICE_ENDINGS`) is kept as a digest only.
     build : Build
         Its build.
     resources, gate
-        What the cubin uses, and the result of the static gate; None where it was not run.
+        Resources of the cubin, and the result of the static gate; None if it was not run.
     """
     name = posixpath.basename(module.name)
     if not _NAME.fullmatch(name) or name in (PTX, CUBIN, LOG, _HEADERS):
@@ -93,14 +93,14 @@ def built_module(
         if not header.cuda and header.name.endswith(DEVICE_ENDINGS):
             sources.pop(header.name, None)
             path = _kept_name(header)
-            if path in sources:  # of another spelling
+            if path in sources:  # other spellings of the path
                 path = _by_digest(header)
             files[f"{_HEADERS}/{path}"], sources[path] = header.text, header.sha256
     return BuiltModule(name, build, files, sources, resources, gate)
 
 
 def _kept_name(header: Header) -> str:
-    """The normalised path of a header, if it leads into the folder of the headers."""
+    """The normalised path of a header, if it stays within the folder of the headers."""
     path = posixpath.normpath(header.name)
     return path if all(map(_NAME.fullmatch, path.split("/"))) else _by_digest(header)
 

@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["BundleWriter", "WrittenBundle", "mission_floors", "verify_bundle"]
 
 TARGETS_US = {"L4": 5.0, "H200": 4.0}
-"""Aims on the mission shape: "< 5 us" on L4 is the mission's own, 4.0 us a graph node on H200 the lab's."""
+"""Targets in microseconds on the mission shape: "< 5 us" on L4 is the mission's own, 4.0 us per graph node on H200 the
+lab's."""
 
 _PATH = re.compile(r"(?<![\w./<:~-])~?(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """Where a bundle was written: its name, the tarball, the tarball's digest beside it, a copy of the report, and the
-    envelope of its signature, if it was signed, with the key's fingerprint."""
+    """A written bundle: its name, the tarball, the tarball's digest file, a copy of the report, and, if signed, the
+    signature's envelope and the key's fingerprint."""
 
     name: str
     tarball: Path
@@ -58,14 +59,14 @@ class BundleWriter:
     Parameters
     ----------
     out : Path
-        Where the bundle goes; made if missing.
+        Output folder; created if missing.
     command : sequence of str
-        The command line that is being run, for the manifest.
+        The running command line, for the manifest.
 
     Attributes
     ----------
     arrays : ArrayStore
-        For the judge: keeps the raw arrays behind every case.
+        Store for the judge: keeps the raw arrays of every case.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class BundleWriter:
         except OSError as error:
             raise UserError(f"cannot write a bundle to {out}: {error.strerror}") from None
         self._attempts: list[AttemptRecord] = []
-        # Taken now: what runs is the source as it is when the job starts, whatever is committed or edited meanwhile.
+        # Taken at the start: the source may be committed or edited while the job runs.
         self._diff = harness_diff()
         self.environment = current_environment(self._diff)
         self.arrays = ArrayStore(self._folder / "arrays")
@@ -107,14 +108,14 @@ class BundleWriter:
         figures: Sequence[Figure] = (),
         sources: Mapping[str, bytes] | None = None,
     ) -> AttemptRecord:
-        """Add one attempt, good or bad; nothing that was tried is left out.
+        """Add one attempt, passed or failed.
 
         Parameters
         ----------
         builds : sequence of BuiltModule
             Every module that the verdict's cases ran.
         verdict : Verdict or None
-            None if it was not judged; then ``failure`` says why.
+            None if it was not judged; ``failure`` is then the reason.
         sources : mapping of str to bytes, optional
             The files of a user's kernel, by their paths from its folder
             (:func:`~sdpalab.evidence.user_source.user_files`).
@@ -122,7 +123,7 @@ class BundleWriter:
         Raises
         ------
         ValueError
-            If the record would be illegal, such as a case that ran PTX which is none of the builds'.
+            If the record would be invalid, for example a case that ran PTX of no build.
         """
         label = f"{len(self._attempts):02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', kernel)}"
         directories = [f"build/{label}" + (f"-{step}" if step else "") for step in range(len(builds))]
@@ -137,7 +138,7 @@ class BundleWriter:
             figures=tuple(figures),
             sources={path: hashlib.sha256(content).hexdigest() for path, content in members.items()},
         )
-        # The record is legal, and so are all names: only now is anything written.
+        # Nothing is written before the record and all names are validated.
         for built, place in zip(builds, directories, strict=True):
             members |= {f"{place}/{name}": content for name, content in built.files.items()}
         for path, content in (*members.items(), (f"records/{label}.json", _json(record))):
@@ -151,7 +152,7 @@ class BundleWriter:
         Raises
         ------
         ValueError
-            If nothing was added.
+            If no attempt was added.
         MachineError
             If the disk is full or fails.
         """
@@ -176,12 +177,12 @@ class BundleWriter:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
 
     def write_verified(self, key: Ed25519PrivateKey | None = None) -> WrittenBundle:
-        """:meth:`write`, verify what was written, and sign it if there is a key.
+        """:meth:`write`, then verify the written bundle, and sign it if there is a key.
 
         Raises
         ------
         MachineError
-            If it cannot be written, or what was written does not verify.
+            If the bundle cannot be written, or does not verify.
         """
         written = self.write()
         outcome = verify_bundle(written.tarball, report=False)
@@ -194,7 +195,7 @@ class BundleWriter:
         return replace(written, envelope=sign(written.tarball, key), fingerprint=fingerprint(key.public_key()))
 
     def _drop_arrays_of_no_case(self) -> None:
-        """Remove what a case left that was interrupted before it had a result."""
+        """Remove the arrays of a case that was interrupted before its result."""
         verdicts = [attempt.verdict for attempt in self._attempts if attempt.verdict]
         digests = [case.digests for verdict in verdicts for case in verdict.cases]
         digests += [each.digests for verdict in verdicts for each in verdict.algebra]
@@ -250,7 +251,7 @@ class BundleWriter:
 
 
 def mission_floors() -> tuple[FloorRecord, ...]:
-    """Speed of light of the mission shape on L4 and H200, from cold DRAM, with targets and published times."""
+    """Speed of light of the mission shape on L4 and H200 from cold DRAM, with targets and published times."""
     records = []
     for name, target in TARGETS_US.items():
         gpu = gpu_named(name)
@@ -290,20 +291,20 @@ def mission_floors() -> tuple[FloorRecord, ...]:
 
 
 def verify_bundle(path: Path | str, *, report: bool = True, signer: Ed25519PublicKey | None = None) -> Outcome:
-    """Check a bundle, packed or unpacked, with the verifier that is in every bundle.
+    """Verify a bundle, packed or unpacked, with the verifier that every bundle contains.
 
     Parameters
     ----------
     path : Path or str
     report : bool
-        Whether its report is held against the one that its records make.
+        Whether its report is compared with the report rendered from its records.
     signer : Ed25519PublicKey, optional
         The key that must have signed it (:func:`sdpalab.evidence.signing.public_key`).
 
     Raises
     ------
     UserError
-        If there is no such file or directory, or it is no bundle.
+        If the file or directory does not exist, or is not a bundle.
     """
     try:
         members, findings = read(Path(path))
@@ -321,9 +322,9 @@ def verify_bundle(path: Path | str, *, report: bool = True, signer: Ed25519Publi
 
 
 def _report_finding(members: Mapping[str, bytes]) -> str:
-    """Why the report of a bundle is not that of its records; empty if it is.
+    """The finding that a bundle's report differs from the report of its records; empty if they agree.
 
-    The report follows from the records, this source, and the packages that draw and fill it.
+    The report depends on the records, this source, and the packages that render it.
     """
     from sdpalab.evidence.report import render_report
     from sdpalab.evidence.report_data import ReportData
@@ -348,7 +349,7 @@ def _report_finding(members: Mapping[str, bytes]) -> str:
 
 
 def without_paths(text: str) -> str:
-    """``text`` with each absolute path, or path from a home directory, cut down to its last part."""
+    """``text`` with each absolute path, or path from a home directory, shortened to its last part."""
     return _PATH.sub(r"\1", text)
 
 

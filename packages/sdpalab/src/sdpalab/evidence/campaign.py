@@ -1,4 +1,4 @@
-"""Records of campaigns: the record of a long run, with its time, commit and command."""
+"""Records of campaigns, which are long runs: the result with its time, commit and command."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Campaign:
     Parameters
     ----------
     name : str
-        Such as ``deletion``.
+        Name, such as ``deletion``.
     command : str
         The command that repeats it.
     sources : sequence of str
-        What of the repository makes its result: a change there that is not committed is stated.
+        Paths in the repository that determine the result; uncommitted changes there are recorded.
     packages : sequence of str
-        Whose versions matter to its result.
+        Packages whose versions affect the result.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Campaign:
         }
 
     def record(self, **content: Any) -> dict[str, Any]:
-        """The record: how it came about, the seconds until now, and ``content``."""
+        """The record: its provenance, the seconds until now, and ``content``."""
         return {**self._head, "seconds": round(time.monotonic() - self._start, 1), **content}
 
     def place(self, out: Path | None = None, *, folder: str = "campaigns") -> Path:
@@ -62,7 +62,7 @@ class Campaign:
         Raises
         ------
         UserError
-            If there is no repository, and no ``out``.
+            If there is neither a repository nor ``out``.
         """
         if out is not None:
             return out

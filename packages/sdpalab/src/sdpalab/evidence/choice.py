@@ -1,15 +1,15 @@
-"""Which kernel computes a problem on a machine, and which record decides: a verdict and a comparison, or torch's own.
+"""Choice of the kernel that computes a problem on a machine, or torch, with the deciding verdict and comparison.
 
-A kernel runs only where
+A kernel is chosen only if
 
-- a verdict from this model of GPU, with this driver, covers the problem, and no verdict from there failed on the code;
-- the code is still what was judged (:attr:`~sdpalab.compile.Build.code_sha256`);
-- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs on
-  which the kernel does worst (:mod:`sdpalab.evidence.timings`), says that the code is not slower
-  (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; of several kernels the one
-  with the least ratio.
+- a verdict from this model of GPU, with this driver, covers the problem, and no such verdict failed on the code;
+- the code is the judged code (:attr:`~sdpalab.compile.Build.code_sha256`);
+- a comparison with torch by the eager clock, on this very problem, with this driver and this torch, on the inputs with
+  the kernel's worst ratio (:mod:`sdpalab.evidence.timings`), shows that the code is not slower
+  (:data:`~sdpalab.evidence.timings.SLOWER_BY`). The newest comparison of a code counts; among several kernels the one
+  with the smallest ratio is chosen.
 
-Records are read once in a process, until :func:`forget`.
+Records are read once per process, until :func:`forget`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "platform_of"
 
 @dataclass(frozen=True)
 class GpuPlatform:
-    """The GPU, driver and torch that a choice is made for.
+    """GPU, driver and torch of a choice.
 
     Attributes
     ----------
     gpu : str
-        Its name, as its driver gives it.
+        Name of the GPU in its driver.
     driver : str
-        As :func:`sdpalab.run.driver_version.driver_version` gives it.
+        Result of :func:`sdpalab.run.driver_version.driver_version`.
     torch : str
         torch's version.
     sms : int
-        The GPU's multiprocessors, for which plans are made.
+        Multiprocessors of the GPU, for launch plans.
     """
 
     gpu: str
@@ -68,7 +68,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel that is ready to be prepared, or None for torch's own function; and why, with the deciding records."""
+    """A kernel ready to be prepared, or None for torch's own function; with the reason and the deciding records."""
 
     kernel: ProvenKernel | None
     reason: str
@@ -76,12 +76,12 @@ class Choice:
 
 @cache
 def records_on(gpu: str) -> Records:
-    """The records of a model of GPU: the shipped ones and those of the user.
+    """Records of a model of GPU: shipped records and the user's.
 
     Warns
     -----
     RecordWarning
-        For each file that is damaged or foreign; it is ignored.
+        For each damaged or foreign file, which is ignored.
     """
     proofs: list[Proof] = []
     timings: list[Timing] = []
@@ -95,21 +95,21 @@ def records_on(gpu: str) -> Records:
                 message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
                 continue
-            # Two models may share a folder's name, and a file may have been put into the wrong one.
+            # Two models may share a folder name, and a file may be in the wrong folder.
             proofs += [proof] if proof is not None and proof.gpu == gpu else []
             timings += [timing for timing in new_timings if timing.gpu == gpu]
     return Records(tuple(proofs), tuple(timings))
 
 
 def forget() -> None:
-    """Drop the records from memory: the next use reads them again."""
+    """Drop the records from memory; the next use reads them again."""
     records_on.cache_clear()
 
 
 def platform_of(gpu: str) -> GpuPlatform:
-    """The platform of a GPU that need not be here: driver and torch are those of the newest comparison from it.
+    """The platform of a GPU that need not be in this machine: driver and torch are those of its newest comparison.
 
-    Where there is none, the driver is that of its last verdict, and torch is unknown.
+    Without a comparison the driver is that of its last verdict, and torch is unknown.
 
     Raises
     ------
@@ -127,18 +127,19 @@ def platform_of(gpu: str) -> GpuPlatform:
 
 
 def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:
-    """The kernel that computes ``problem`` on ``machine``, built; or None, and what is missing.
+    """Choose and build the kernel that computes ``problem`` on ``machine``; without one, return None and the missing
+    record.
 
     Parameters
     ----------
     problem : Problem
     machine : GpuPlatform
     records : Records, optional
-        Default: those on the machine's GPU.
+        Default: the records of the machine's GPU.
     lse : bool
-        Whether it is to write the log-sum-exp, too. The judge requires it wherever a kernel writes it, so that verdicts
-        cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
-        multiple.
+        Whether the kernel must also write the log-sum-exp. Verdicts cover it, because the judge checks it for every
+        kernel that writes it. The comparison is that of the output alone; torch takes several times as long with the
+        log-sum-exp.
     """
     if problem.extras:
         extras = " and ".join(problem.extras)
@@ -170,7 +171,7 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
 
 
 def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
-    """The verdicts that cover the problem on the machine; if there are none, what the existing ones lack."""
+    """Verdicts that cover the problem on the machine; without any, the reasons why the existing ones do not."""
     passed = [proof for proof in proofs if not proof.failure]
     if not passed:
         failed = next((proof for proof in proofs), None)
@@ -198,7 +199,7 @@ def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> 
 
 
 def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
-    """The comparisons that count for the problem on the machine: of each code the newest."""
+    """Comparisons that count for the problem on the machine: the newest of each code."""
     newest: dict[tuple[object, ...], Timing] = {}
     for timing in timings:
         here = (timing.driver, timing.torch) == (machine.driver, machine.torch)
@@ -210,7 +211,7 @@ def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) ->
 
 
 def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
-    """Why no comparison allows a proven kernel to run."""
+    """Reason why no comparison allows a proven kernel to run."""
     proof = proofs[-1]
     proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
     if not timed:
@@ -231,7 +232,7 @@ def _choice_of(
     verdicts: Sequence[Proof],
     lse: bool,
 ) -> Choice:
-    """The kernel that was timed, if it builds to the code that was timed and judged, and no verdict failed on it."""
+    """The timed kernel, if it builds to the timed and judged code, and no verdict failed on it."""
     name = timing.kernel
     arch = proofs[-1].arch
     try:
@@ -259,7 +260,7 @@ def _choice_of(
 
 
 def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
-    """As the end of a sentence: that the configuration is a tuned default, and what that rests on."""
+    """End of a sentence: the configuration is a tuned default, and its basis."""
     gpu = gpu_of_device(device)
     entry = tuned(KERNELS[kernel], problem, gpu.name) if gpu else None
     if entry is None or config_of(kernel, config) != KERNELS[kernel].default_config.but(**entry.config):
@@ -268,7 +269,7 @@ def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
 
 
 def _change(builds: Sequence[Build], proofs: Sequence[Proof]) -> str:
-    """Why a kernel builds to other code than what was judged."""
+    """Reason why a kernel builds to other code than the judged code."""
     if all(any(each.key in proof.keys for proof in proofs) for each in builds):
         return "the compiler has made another text of the same source, and the build that was judged is not cached"
     return "the kernel or its compiler was changed since"

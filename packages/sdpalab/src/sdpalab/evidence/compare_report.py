@@ -1,4 +1,4 @@
-"""The page of two bundles side by side, in the style of the report."""
+"""HTML page that compares two bundles, in the style of the report."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["render_comparison"]
 
 
 def render_comparison(comparison: BundleComparison) -> str:
-    """The comparison as one HTML page: no script, no reference to anything outside it."""
+    """The comparison as one HTML page without scripts or external references."""
     return page_templates().get_template("compare.html.j2").render(comparison=comparison, used=USED)

@@ -1,4 +1,4 @@
-"""What all drawings of a report share: matplotlib to inline SVG whose colours are the page's, in light and dark."""
+"""Common parts of all drawings of a report: matplotlib to inline SVG with the page's colours, in light and dark."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _VARIABLES = {
     BAD: "--bad",
     **{c: f"--c{n}" for n, c in enumerate(SERIES)},
 }
-"""Colours that stand for variables of the page's style sheet; no drawing uses them directly."""
+"""Colours that stand for variables of the page's style sheet; drawings do not use them directly."""
 
 _MACHINES_OWN = {"backend", "backend_fallback", "interactive", "toolbar", "timezone"}
-"""Parameters that no drawing depends on."""
+"""Machine-dependent parameters, which no drawing uses."""
 STYLE: dict[Any, Any] = {
     **{name: value for name, value in rcParamsDefault.items() if name not in _MACHINES_OWN},
     "svg.fonttype": "none",
@@ -46,15 +46,15 @@ STYLE: dict[Any, Any] = {
     "text.color": INK,
     "legend.frameon": False,
 }
-"""matplotlib's defaults with the changes of these pages: a user's matplotlibrc changes no drawing."""
+"""matplotlib's defaults with the changes of these pages; a user's matplotlibrc has no effect."""
 
 
 def to_svg(figure: Figure, name: str, label: str) -> str:
-    """The drawing as an ``<svg>`` element: colours as variables, ids made unique by ``name``, nothing that varies."""
+    """The drawing as a reproducible ``<svg>`` element: colours as variables, ids made unique by ``name``."""
     FigureCanvasSVG(figure)
     figure.dpi = 72  # that of SVG
     if (engine := figure.get_layout_engine()) is not None:
-        # savefig would draw everything once more for the layout.
+        # savefig would draw everything a second time for the layout.
         engine.execute(figure)
         figure.set_layout_engine(None)
     buffer = io.BytesIO()

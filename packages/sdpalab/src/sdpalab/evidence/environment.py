@@ -1,4 +1,4 @@
-"""What the job ran on and which source of the lab ran it, with nothing that identifies a host or a person."""
+"""Environment of a job and the commit of the lab, without data that identifies a host or a person."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sdpalab.installation import IMPORT_FOLDERS, source_tree
 __all__ = ["COMMIT_VARIABLE", "current_environment", "git", "harness_diff", "repository"]
 
 COMMIT_VARIABLE = "SDPALAB_COMMIT"
-"""Environment variable that gives the commit of a tree that travels without its ``.git``: 40 hex digits, and ``-dirty``
-behind them if the tree was changed, as ``git describe --always --abbrev=40 --dirty --exclude='*'`` prints them."""
+"""Environment variable with the commit of a tree without ``.git``: 40 hex digits, followed by ``-dirty`` if the tree
+was changed, as printed by ``git describe --always --abbrev=40 --dirty --exclude='*'``."""
 
 PACKAGES = (
     "torch",
@@ -35,14 +35,14 @@ PACKAGES = (
     "matplotlib",
     "jinja2",
 )
-"""Whose versions matter to a result or to its presentation."""
+"""Packages whose versions affect a result or its presentation."""
 
 _PACKAGE_DIRS = tuple(Path(folder, name) for folder, name in zip(IMPORT_FOLDERS, ("sdpalab", "warpsan"), strict=True))
 _SHIPPED = Path(__file__).resolve().parent / "shipped"
-"""Records that a wheel carries: they are results, not sources."""
+"""Records that a wheel contains; they are results, not sources."""
 _SOURCES = {".py", ".cu", ".cuh", ".json", ".j2"}
 _TRACKED = ("packages", "pyproject.toml", "constraints.txt", "repro.sh")
-"""The parts of the repository that a result depends on; their diff goes into the bundle."""
+"""Parts of the repository that affect a result; their diff is stored in the bundle."""
 
 
 def current_environment(diff: str) -> Environment:
@@ -73,14 +73,14 @@ def current_environment(diff: str) -> Environment:
 
 
 def harness_diff() -> str:
-    """Difference of the lab's working tree from its commit, new files included; empty if clean or outside git."""
+    """Difference of the lab's working tree from its commit, including new files; empty if clean or outside git."""
     root = repository()
     tracked = [name for name in _TRACKED if root is not None and (root / name).exists()]
     if root is None or not tracked:
         return ""
     changed = git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *tracked) or ""
     untracked = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *tracked) or ""
-    # exit status 1 means "they differ", which a new file always does
+    # exit status 1 means "they differ", which is always so for a new file
     new = [
         git(root, "diff", "--no-index", "--binary", "--no-color", "--", os.devnull, name, good=(0, 1)) or ""
         for name in filter(None, untracked.split("\0"))
@@ -109,7 +109,7 @@ def _harness(*, dirty: bool) -> Harness:
 
 
 def _given_commit() -> tuple[str | None, bool]:
-    """The commit in the environment, and whether the tree was changed; (None, False) if none is given."""
+    """Commit in the environment variable, and whether the tree was changed; (None, False) if it is not set."""
     text = os.environ.get(COMMIT_VARIABLE, "")
     if not text:
         return None, False
@@ -136,7 +136,7 @@ def repository() -> Path | None:
 
 
 def git(root: Path, *arguments: str, good: tuple[int, ...] = (0,)) -> str | None:
-    """What git prints in ``root``; None if there is no git, or its exit code is not in ``good``."""
+    """Output of git in ``root``; None without git, or if its exit code is not in ``good``."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, check=False, timeout=60, stdin=subprocess.DEVNULL

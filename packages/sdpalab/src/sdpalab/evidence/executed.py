@@ -1,4 +1,4 @@
-"""The builds behind a verdict: of the launch plans that were executed, whatever the candidate's Python says later."""
+"""Builds of a verdict, taken from the executed launch plans and independent of the candidate's Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExecutedPlans:
         self._steps: list[tuple[SentStep, str]] = []
 
     def __call__(self, problem: Problem, plan: SentPlan, arch: str) -> None:
-        """Keep each launch whose code is new."""
+        """Record each launch whose code is new."""
         for step in plan.steps:
             if isinstance(step, SentStep) and all(step.code != known.code for known, _ in self._steps):
                 self._steps.append((step, arch))
@@ -30,15 +30,15 @@ class ExecutedPlans:
     def builds(
         self, verdict: Verdict, known: Iterable[BuiltModule] = (), *, workshop: Workshop | None = None
     ) -> tuple[BuiltModule, ...]:
-        """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic.
+        """``known``, and every further build that a case or a problem in exact arithmetic of ``verdict`` ran.
 
-        ``workshop`` compiles what is not in the cache (:func:`sdpalab.judge.sandbox.workshop.workshop_for`).
-        Of a further one the resources are read if the first case ran it; reading those of all would take a minute.
+        ``workshop`` compiles modules that are not in the cache (:func:`sdpalab.judge.sandbox.workshop.workshop_for`).
+        Resources of a further build are read only if the first case ran it; reading all would take a minute.
 
         Raises
         ------
         MachineError
-            If a build of this process is not the one that ran: nothing was kept of the latter.
+            If a build of this process differs from the executed build, which was not kept.
         """
         ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
         ran |= {digest for each in verdict.algebra for digest in each.ptx_sha256}
@@ -50,7 +50,7 @@ class ExecutedPlans:
             try:
                 built = build(foreign(step.code, workshop) if workshop else step.code, arch)
             except UserError:
-                continue  # what does not compile did not run, and the verdict says so
+                continue  # not compiled means not run, as the verdict shows
             if built.ptx_sha256 not in builds:
                 used = resources(built, step.launch()) if built.ptx_sha256 in asked else None
                 builds[built.ptx_sha256] = built_module(step.code, built, used)

@@ -1,4 +1,4 @@
-"""The report's drawings, one question each: matplotlib to inline SVG in the page's colours, light and dark."""
+"""Drawings of the report: matplotlib to inline SVG in the page's colours, light and dark."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ __all__ = ["error_map", "instruction_mix", "limit_shares", "row_strips", "speed_
 
 _MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^", "lse": "x"}
 _MOST_SHARE = 1e3
-"""A share above it is drawn there: how far beyond its limit an error is makes no difference then."""
+"""Largest share that is drawn; larger shares are drawn at this value."""
 _MOST_BINS = 128
-"""Columns of a strip: of more rows each column has the worst of several."""
+"""Columns of a strip; with more rows, each column shows the worst of several."""
 _WIDTH = 7.2
 _LABEL_WIDTH = 40
-"""Characters of a line of a label: a variant may name a dozen macros."""
+"""Characters per line of a label; a variant may have a dozen macros."""
 
 _SHARES = LogNorm(1 / 20, 20)
 _HEAT = LinearSegmentedColormap.from_list(
     "shares", [(0.0, "#f4f1e8"), (0.4999, "#e6c68f"), (0.5, "#d9694a"), (1.0, "#4a1d3f")]
 ).with_extremes(bad="#4a1d3f")
-"""Shares of a limit: pale up to it, and red to black beyond; what is not finite is black."""
+"""Colours for shares of a limit: pale up to the limit, red to black above; black if not finite."""
 
 
 def limit_shares(views: Sequence[KernelView]) -> str:
-    """How near is each kernel to its limits? Every error of every case as a share of its limit, a band for a kernel."""
+    """Distance of each kernel from its limits: every error of every case as a share of its limit, one band per
+    kernel."""
     shown = [view for view in views if view.worst is not None]
     if not shown:
         return ""
@@ -83,7 +84,7 @@ def limit_shares(views: Sequence[KernelView]) -> str:
 
 
 def row_strips(views: Sequence[KernelView]) -> str:
-    """Does the error depend on the row? A strip for a kernel: the worst row error, from the first row to the last."""
+    """Error by row, one strip per kernel: the worst row error from the first row to the last."""
     shown = [(view, view.picture) for view in views if view.picture is not None]
     if not shown:
         return ""
@@ -130,7 +131,7 @@ def _strip(picture: CaseArrays) -> np.ndarray[tuple[int, ...], np.dtype[np.float
 
 
 def error_map(picture: CaseArrays, name: str) -> str:
-    """Where is the output wrong? Each element of the worst head as a share of the limit on the largest error."""
+    """Map of a wrong output: each element of the worst head as a share of the limit on the largest error."""
     case = picture.case
     assert case.limits is not None
     assert case.errors is not None
@@ -155,9 +156,9 @@ def error_map(picture: CaseArrays, name: str) -> str:
 
 
 def instruction_mix(views: Sequence[KernelView]) -> str:
-    """What does the main loop execute? Shares of SASS instructions by class, of one build of each kernel.
+    """Instruction mix of the main loop: shares of SASS instructions by class, for one build of each kernel.
 
-    That is the build which ran the largest problem. Without a main loop it is the whole kernel.
+    The build is the one that ran the largest problem. Without a main loop the whole kernel is shown.
     """
     bars: list[tuple[str, dict[str, int]]] = []
     for view in views:
@@ -177,7 +178,7 @@ def instruction_mix(views: Sequence[KernelView]) -> str:
     for _, counts in bars:
         for group, count in counts.items():
             totals[group] = totals.get(group, 0.0) + count / sum(counts.values())
-    # The tensor cores' own instructions come first however few they are: their share is what one looks for.
+    # Tensor-core instructions come first, even with a small share, because readers look for them.
     order = sorted(totals, key=lambda group: (group not in TENSOR_CLASSES, -totals[group], group))
     head, tail = order[: len(SERIES) - 1], order[len(SERIES) - 1 :]
     with mpl.rc_context(STYLE):
@@ -204,7 +205,7 @@ def instruction_mix(views: Sequence[KernelView]) -> str:
 
 
 def _scores(label: BuildLabel) -> int:
-    """Scores of the largest problem that ran a build; 0 if none did."""
+    """Scores of the largest problem that a build ran; 0 if none."""
     return label.problems[0].scores if label.problems else 0
 
 

@@ -1,4 +1,4 @@
-"""Where records lie: those that are shipped with the lab, and those that ``sdpalab prove`` keeps for a user.
+"""Folders of records: records shipped with the lab, and a user's records of ``sdpalab prove``.
 
 Both folders have one layout, ``<gpu>/*.json``, with a folder for each model of GPU.
 """
@@ -17,10 +17,10 @@ _HERE = Path(__file__).resolve().parent
 
 
 def evidence_folder() -> Path:
-    """The shipped records: ``evidence/`` of a source tree; of an installed copy what the wheel has of it.
+    """Folder of the shipped records: ``evidence/`` of a source tree, or its copy in the wheel.
 
-    In the wheel they lie beside this module. In a source tree ``shipped`` is a link to the tree's folder, so that
-    setuptools finds them there; the folder itself is read, since a copy of a tree may have lost its links.
+    In the wheel the folder is beside this module. In a source tree ``shipped`` is a link to the tree's folder, so that
+    setuptools finds the records; the folder itself is read, because a copy of a tree may have lost its links.
     """
     tree = source_tree()
     return tree / "evidence" if tree is not None and (tree / "evidence").is_dir() else _HERE / "shipped"

@@ -1,6 +1,7 @@
-"""The files of a user's kernel that a bundle keeps: the Python file, what it imports and names beside it.
+"""Files of a user's kernel in a bundle: the Python file, and the files beside it that it imports or names.
 
-They follow from the text alone. Nothing is imported or run, and nothing outside the folder of the Python file is read.
+They are found from the text alone. No file is imported or run, and no file outside the folder of the Python file is
+read.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from pathlib import Path
 __all__ = ["DEVICE_ENDINGS", "user_files"]
 
 DEVICE_ENDINGS = (".cu", ".cuh", ".h", ".hpp", ".inl", ".inc", ".ptx")
-"""How the names of device code end. The text of no other file that a kernel names goes into a bundle."""
+"""Suffixes of device code. No other file that a kernel names is copied into a bundle."""
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 MOST_BYTES = 8 << 20
-"""Of one file; a larger one is no source."""
+"""Largest size of one file in bytes; a larger file is not a source."""
 
 
 def user_files(spec: str) -> dict[str, bytes]:
     """The files behind ``FILE.py[:NAME]``, by their paths from its folder.
 
-    The file itself; modules beside it that it or they import; and files of device code that one of these names as a
-    text or includes, as far as they lie in the folder or below it.
+    The file itself; modules beside it that it or they import; and device-code files in or below the folder that one of
+    these includes or names in a string.
     """
     first = Path(f"{f'{spec}:'.partition('.py:')[0]}.py").resolve()
     folder = first.parent
@@ -42,7 +43,7 @@ def user_files(spec: str) -> dict[str, bytes]:
 
 
 def _python_names(text: str, folder: Path) -> Iterator[Path]:
-    """Modules that a Python file imports from its folder, and files of device code that it names."""
+    """Modules that a Python file imports from its folder, and device-code files that it names."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):

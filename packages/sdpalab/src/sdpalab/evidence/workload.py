@@ -1,6 +1,6 @@
-"""The shapes of a workload, a file with one problem a line, and a problem as such a line.
+"""Workload files with one problem per line, and a problem as such a line.
 
-A line is what ``--shape`` takes, then words for what differs from the default; or a JSON object with the fields of
+A line is a ``--shape`` value followed by words for non-default fields, or a JSON object with the fields of
 :class:`sdpalab.problem.Problem` (JSON Lines). Empty lines, and lines that begin with ``#``, are skipped::
 
     # decoder, prefill
@@ -37,12 +37,12 @@ _FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype",
 
 
 def read_workload(path: Path) -> tuple[Problem, ...]:
-    """The problems of a file, each once, in order of appearance.
+    """Read the problems of a file, each once, in order of appearance.
 
     Raises
     ------
     UserError
-        If the file cannot be read or has no problem, or for the first bad line, with its number and what is wrong.
+        If the file cannot be read or has no problem, or for the first bad line, with its number and the error.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def problem_line(problem: Problem) -> str:
 
 
 def prove_command(problem: Problem) -> str:
-    """The command that judges and times what could compute ``problem`` on this machine."""
+    """The command that judges and times the candidates for ``problem`` on this machine."""
     line = problem_line(problem)
     if problem.extras or " scale=" in line:
         return f"sdpalab prove --shapes-from FILE --time (with the line '{line}' in FILE)"

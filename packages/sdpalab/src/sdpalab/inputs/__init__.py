@@ -39,14 +39,14 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 TIMED_KINDS = ("normal", "ramp", "negative")
-"""Inputs on which kernels are timed and modelled: usual ones, and two on which every tile leaves the fast path of a
-kernel that branches on scores (each tile has a new maximum; no weight is in range before the first rescale)."""
+"""Inputs on which kernels are timed and modelled: normal inputs, and two kinds on which every tile leaves the fast path
+of a kernel that branches on scores (each tile has a new maximum; no weight is in range before the first rescale)."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q [B, H, Sq, D], K and V [B, Hkv, Skv, D]: contiguous arrays of the problem's dtype; and those arrays of
-    :attr:`sdpalab.problem.Problem.array_shapes` that the problem has, None for the others."""
+    """Q [B, H, Sq, D], K and V [B, Hkv, Skv, D]: contiguous arrays of the problem's dtype; and the arrays of
+    :attr:`sdpalab.problem.Problem.array_shapes`, None where the problem lacks them."""
 
     q: Array
     k: Array
@@ -58,7 +58,7 @@ class Inputs:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """All that are there, by name."""
+        """All arrays of the problem, by name."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
     @property
@@ -67,7 +67,7 @@ class Inputs:
         return self.q, self.k, self.v
 
     def padded(self, fill: float) -> Inputs:
-        """The same with ``fill`` in the keys of K and V that are padding (:mod:`sdpalab.inputs.padding`)."""
+        """The same inputs with ``fill`` in the padding keys of K and V (:mod:`sdpalab.inputs.padding`)."""
         k, v = (with_padding(array, self.kv_lengths, fill) for array in (self.k, self.v))
         return replace(self, k=k, v=v)
 
@@ -77,9 +77,9 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Q, K, V and what else the problem has, for ``problem``: the same bytes for the same arguments, on every platform.
+    """Make Q, K, V and the further arrays of ``problem``: the same bytes for the same arguments, on every platform.
 
-    Keys behind a length are NaN in K and V.
+    Keys beyond a length are NaN in K and V.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     Raises
     ------
     UserError
-        If there is no such kind, the seed is negative, or this kind does not exist for the problem.
+        If the kind is unknown, the seed is negative, or the kind does not exist for the problem.
     """
     if kind not in MAKERS:
         raise UserError(f"inputs must be one of {', '.join(MAKERS)}, not {kind!r}")

@@ -1,7 +1,7 @@
-"""The input arrays beside Q, K and V, seeded as those are: lengths, masks, slopes and sinks.
+"""Seeded input arrays beside Q, K and V: lengths, masks, slopes and sinks.
 
-Each kind of inputs gets arrays that leave its own probe sharp: where all scores are to be equal, an additive mask holds
-only 0 and -inf, and the sinks are 0; where one key is to dominate, no bias may outweigh it.
+The arrays do not weaken the probe of a kind of inputs: where all scores must be equal, an additive mask holds only 0
+and -inf, and the sinks are 0; where one key must dominate, no bias outweighs it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sdpalab.inputs.source import F64, Source, dtype_of
 __all__ = ["extra_arrays"]
 
 _SEEN = 0.75
-"""Share of the keys that a boolean mask lets a row see."""
+"""Share of the keys that are visible under a boolean mask."""
 _FINITE = 0.8
 """Share of the entries of an additive mask that are not -inf."""
 _GENTLE = 8.0
-"""Largest bias where one key is to dominate."""
+"""Largest bias where one key must dominate."""
 
 
 def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
     """The arrays of :attr:`sdpalab.problem.Problem.array_shapes`, by name, for a kind of inputs.
 
-    Lengths are those of the problem. A row sees the key at its own place, or the last, whatever else a mask hides,
-    except in ``hidden_rows``, where every third row sees none. Slopes are those of the paper, 2 ** (-8 (h + 1) / H),
-    times a random number from 0.5 to 1.5. Sinks are near the logarithm of the number of keys, so that they have about
-    as much weight as all keys together.
+    Lengths are those of the problem. Each row sees at least the key at its own position, or the last key; in
+    ``hidden_rows`` every third row sees none. Slopes are those of the ALiBi paper, 2 ** (-8 (h + 1) / H), times a
+    random number from 0.5 to 1.5. Sinks are near the logarithm of the number of keys, so their weight is about that of
+    all keys together.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, (shape, dtype) in source.problem.array_shapes.items():

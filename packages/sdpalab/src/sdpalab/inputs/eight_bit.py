@@ -1,8 +1,9 @@
-"""Numbers that e4m3 holds exactly once they are quantised, whatever the rows that share a scale.
+"""Numbers that e4m3 represents exactly after quantisation, for any rows that share a scale.
 
-A kernel that quantises takes max|x| / 448 for a scale, over rows that it declares. 448 is 14 * 2**5 and 7 * 2**6, and
-e4m3 has four significant bits. So integers of at most 14 (7) become e4m3 numbers without an error if each row of the
-tensor has a 14 (7), and so do they times a factor that a head's rows share, and times a power of 2.
+x| / 448 for a scale, over rows that it declares.|A kernel that quantises uses the scale max|x| / 448 over rows that it
+declares.|x| / 448 for a scale, over rows that it declares. 448 is 14 * 2**5 and 7 * 2**6, and e4m3 has four significant
+bits. Integers of at most 14 (7) therefore become e4m3 numbers without an error if each row of the tensor has a 14 (7),
+also after multiplication by a factor that a head's rows share or by a power of 2.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from sdpalab.inputs.source import F64, Source
 __all__ = ["E4M3_KINDS", "integers", "stepped", "two_bits"]
 
 E4M3_KINDS = ("uniform_e4m3", "needle_e4m3", "normal_e4m3")
-"""Kinds of inputs for kernels that quantise: :mod:`sdpalab.inputs.kinds` has them."""
+"""Kinds of inputs for kernels that quantise, defined in :mod:`sdpalab.inputs.kinds`."""
 
 SIGNIFICAND_BITS = {"float16": 11, "bfloat16": 8, "float32": 11}
-"""Of the numbers that are made here; float32 has more."""
+"""Significant bits of the numbers made here; float32 has more."""
 STEP_ROWS = 64
 
 
 def integers(source: Source, name: str, shape: tuple[int, ...], largest: int) -> F64:
-    """Integers of at most ``largest``, 7 or 14, in size, with that in each row of ``shape`` [B, H, S, D], times a
-    factor of each head."""
+    """Integers of magnitude at most ``largest`` (7 or 14), which occurs in each row of ``shape`` [B, H, S, D], times a
+    factor per head."""
     numbers: F64 = np.floor(source.uniform(name, shape) * (2 * largest + 1)) - largest
     np.put_along_axis(numbers, _column(source, name, shape), float(largest), axis=-1)
     numbers *= _factor(source, name, shape, largest.bit_length())
@@ -32,25 +33,26 @@ def integers(source: Source, name: str, shape: tuple[int, ...], largest: int) ->
 
 
 def two_bits(source: Source, name: str, shape: tuple[int, ...]) -> F64:
-    """Plus or minus 1, 1/2 or 1/4, with a 1 in each row of ``shape`` [B, H, S, D], times a factor of each head that
-    uses all bits of the dtype: the scale of such numbers is no number of fewer bits."""
+    """Plus or minus 1, 1/2 or 1/4, with a 1 in each row of ``shape`` [B, H, S, D], times a factor per head that uses
+    all bits of the dtype; the scale of such numbers needs all of these bits."""
     halvings = np.floor(3.0 * source.uniform(name, shape))
     np.put_along_axis(halvings, _column(source, name, shape), 0.0, axis=-1)
     return _factor(source, name, shape, 0) * source.signs(f"{name} sign", shape) * 2.0**-halvings
 
 
 def stepped(values: F64) -> F64:
-    """``values`` [B, H, S, D], each 64 rows times another of 1, 1/2 and 1/4 than the 64 before: another scale."""
+    """``values`` [B, H, S, D] with each block of 64 rows multiplied by 1, 1/2 or 1/4, different from the block before,
+    so that scales differ."""
     step = np.arange(values.shape[2]) // STEP_ROWS % 3
     return values * 2.0 ** -step[:, None].astype(np.float64)
 
 
 def _column(source: Source, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Where each row has its largest number."""
+    """Column of the largest number of each row."""
     return np.floor(source.uniform(f"{name} column", (*shape[:-1], 1)) * shape[-1]).astype(np.int64)
 
 
 def _factor(source: Source, name: str, shape: tuple[int, ...], width: int) -> F64:
-    """A number from 1 to 2 for each head, whose product with integers of ``width`` bits the dtype holds."""
+    """A factor from 1 to 2 per head, whose product with integers of ``width`` bits is exact in the dtype."""
     parts = 2.0 ** (SIGNIFICAND_BITS[source.problem.dtype] - width - 1)
     return 1.0 + np.floor(source.uniform(f"{name} factor", (*shape[:2], 1, 1)) * parts) / parts

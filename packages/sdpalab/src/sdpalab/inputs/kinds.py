@@ -1,4 +1,4 @@
-"""The kinds of inputs: each is a function that fills Q, K and V in float64, and targets one class of bugs."""
+"""Kinds of inputs: one function per kind, which fills Q, K and V in float64 and targets one class of bugs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ Ints = npt.NDArray[np.signedinteger[Any]]
 
 
 def _normal(source: Source) -> _QKV:
-    """Independent standard normals: the usual test inputs, also of the mission's twelve cases."""
+    """Independent standard normals: the usual test inputs, also those of the twelve contract cases."""
     return source.normal_qkv()
 
 
 def _uniform(source: Source) -> _QKV:
-    """K = 0 and V of small integers: every visible key weighs the same, so a key too many or too few, or a wrong count
-    in the denominator, shifts every output."""
+    """K = 0 and V of small integers: every visible key has the same weight, so a key too many or too few, or a wrong
+    count in the denominator, changes every output."""
     q, k, _ = source.normal_qkv()
     return q, 0.0 * k, np.floor(source.uniform("v", source.problem.kv_shape) * 17.0) - 8.0
 
 
 def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float]:
-    """Vectors [many, D] and a factor on both Q and K, so that a query that is one of them scores that key ``gap``
-    above any other. A soft cap lets no score stand out so far: there the gap is what keeps the highest below the cap.
+    """Code vectors [many, D] and a factor on both Q and K: a query equal to one of them scores its key ``gap`` above
+    any other. With a soft cap the gap is reduced to keep the highest score below the cap.
 
-    Vector j is the binary code of j in -1/+1, written as often as it fits: two differ in that many places or more.
+    Vector j is the binary code of j in -1/+1, repeated as often as it fits; two vectors differ in at least that many
+    places.
     """
     problem, bits = source.problem, max(1, (many - 1).bit_length())
     if bits > problem.head_dim:
@@ -52,16 +53,16 @@ def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float
 
 
 def _needle(source: Source) -> _QKV:
-    """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or
-    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv. Under any but
-    the causal mask the needle is the first key that the row sees, the last, or one between, in turn."""
+    """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or a
+    wrong head is not hidden by an average. Without a mask every key is some row's needle if Sq >= Skv. Under any mask
+    other than causal the needle is in turn the first key that the row sees, the last, or one between."""
     # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
     q, k = _needles(source, "needle", 64.0)
     return q, k, source.normal("v", source.problem.kv_shape)
 
 
 def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
-    """Q and K of needles."""
+    """Q and K with a needle per row."""
     problem = source.problem
     keys = problem.seq_kv
     code, size = _codes(source, kind, keys, gap)
@@ -78,38 +79,39 @@ def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
 
 
 def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For each row the first key that it sees, the last, or the one of its ``rank`` among those, in turn."""
+    """For each row, in turn, the first key that it sees, the last, or the key of its ``rank`` among those."""
     count = visible.sum(axis=1)
-    order = np.argsort(~visible, axis=1, kind="stable")  # the keys that a row sees come first
+    order = np.argsort(~visible, axis=1, kind="stable")  # visible keys of the row first
     place = np.choose(np.arange(len(visible)) % 3, (0 * count, np.maximum(count - 1, 0), rank % np.maximum(count, 1)))
     chosen: npt.NDArray[np.int64] = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
     return chosen
 
 
 def _hidden_beside(row: npt.NDArray[np.int64], first: Ints, last: Ints, keys: int) -> Ints:
-    """The key before the first that each row sees, or after the last, in turn; one that is none where it sees all."""
+    """In turn the key before the first that each row sees, or after the last; an index out of range where it sees
+    all."""
     hidden = np.where((row % 2 == 0) & (first > 0), first - 1, last + 1)
     return np.where((hidden == keys) & (first > 0), first - 1, hidden)
 
 
 def _hidden_among(visible: npt.NDArray[np.bool_]) -> Ints:
-    """For each row one of the keys that it does not see, another for each row; -1 where it sees all."""
+    """For each row one of its hidden keys, different from row to row; -1 where it sees all."""
     order, hidden = np.argsort(visible, axis=1, kind="stable"), (~visible).sum(axis=1)
     place = (5 * np.arange(len(visible))) % np.maximum(hidden, 1)
     return np.where(hidden > 0, np.take_along_axis(order, place[:, None], axis=1)[:, 0], -1)
 
 
 def _forbidden(source: Source) -> _QKV:
-    """The best match of each row is a key that the mask hides or another head has: the next one under a causal mask,
-    the one before the first or after the last of a window or of the valid keys, in turn, any that an ``attn_mask``
-    hides, otherwise the one at its own place in the next head. A mask or a head that is off by one takes it, and little
-    else counts then."""
+    """The best match of each row is a key that the mask hides or another head has: the next key under a causal mask; in
+    turn the key before the first or after the last of a window or of the valid keys; any key that an ``attn_mask``
+    hides; otherwise the key at the same position in the next head. A mask or a head that is off by one includes this
+    key, which then dominates."""
     problem = source.problem
     heads, keys = problem.batch * problem.kv_heads, problem.seq_kv
     code, size = _codes(source, "forbidden", heads * keys + 1, 8.0)
     own = np.arange(heads).reshape(problem.batch, problem.kv_heads).repeat(problem.group, axis=1)[:, :, None]
     row = np.arange(problem.seq_q)
-    # The last code is unused: where there is no other head, and no next key, nothing is forbidden.
+    # The last code is unused: without another head or a next key, nothing is forbidden.
     elsewhere = (own + 1) % heads * keys + row % keys if heads > 1 else np.full_like(own + row, heads * keys)
     wanted = np.broadcast_to(elsewhere, (problem.batch, problem.heads, problem.seq_q)).copy()
     for b, h in np.ndindex(problem.batch, problem.heads) if hides_keys(source.scoring) else ():
@@ -125,7 +127,7 @@ def _forbidden(source: Source) -> _QKV:
 
 
 def _sloped(source: Source, rise: float) -> _QKV:
-    """Scores that rise by about ``rise`` from each key to the next, the same for every row, plus a little noise."""
+    """Q and K whose scores rise by about ``rise`` per key, the same for every row, plus a little noise."""
     problem = source.problem
     direction = source.signs("direction", (problem.head_dim,))
     step = rise / (problem.head_dim * (problem.scale or 1.0))
@@ -136,19 +138,20 @@ def _sloped(source: Source, rise: float) -> _QKV:
 
 
 def _ramp(source: Source) -> _QKV:
-    """Scores rise along the keys, by 1/32 a key, so that the running maximum grows in every tile and every rescale
-    counts: the surest probe of one that is lost."""
+    """Scores rise along the keys by 1/32 per key, so the running maximum grows in every tile and every rescale matters:
+    the most sensitive probe of a lost rescale."""
     return _sloped(source, 1.0 / 32.0)
 
 
 def _reverse_ramp(source: Source) -> _QKV:
-    """Scores fall along the keys: the first tile holds the maximum, and what later tiles add must be scaled down."""
+    """Scores fall along the keys: the first tile holds the maximum, and the contribution of later tiles must be scaled
+    down."""
     return _sloped(source, -1.0 / 32.0)
 
 
 def _negative(source: Source) -> _QKV:
-    """All scores lie near -120: exponentials of them are 0 in float32, so that a running maximum which starts at 0, and
-    not at -inf, leaves nothing."""
+    """All scores lie near -120: their exponentials are 0 in float32, so a running maximum that starts at 0 instead of
+    -inf gives an output of 0."""
     problem = source.problem
     direction = source.signs("direction", (problem.head_dim,))
     _, noise, v = source.normal_qkv()
@@ -157,8 +160,8 @@ def _negative(source: Source) -> _QKV:
 
 
 def _plateau(source: Source) -> _QKV:
-    """One key of a head has half of the weight of every row, and a V of 0; all others together have the other half. O
-    is made of keys far below the maximum, where an exponential or a score in 16 bits is coarse."""
+    """One key of a head has half of the weight of every row, and a V of 0; all other keys share the other half. O
+    depends on keys far below the maximum, where an exponential or a score in 16 bits is coarse."""
     problem = source.problem
     direction = source.signs("direction", (problem.head_dim,))
     _, noise, v = source.normal_qkv()
@@ -171,8 +174,8 @@ def _plateau(source: Source) -> _QKV:
 
 
 def _onehot(source: Source) -> _QKV:
-    """Each row of V has a single 1, in a column drawn for its key: O shows the weights themselves, in sums over the
-    keys of a column."""
+    """Each row of V has a single 1, in a column drawn for its key: O shows the weights themselves, summed over the keys
+    of a column."""
     q, k, _ = source.normal_qkv()
     dim = source.problem.head_dim
     column = np.floor(source.uniform("column", source.problem.kv_shape[:3]) * dim).astype(np.int64)
@@ -180,15 +183,15 @@ def _onehot(source: Source) -> _QKV:
 
 
 def _constant(source: Source) -> _QKV:
-    """All keys of a head have the same V, so O is that V whatever the scores: a weight that is lost, or counted in
-    one of the two sums only, shows."""
+    """All keys of a head have the same V, so O is that V for any scores: a weight that is lost, or counted in only one
+    of the two sums, changes O."""
     q, k, v = source.normal_qkv()
     return q, k, np.broadcast_to(v[:, :, :1], v.shape)
 
 
 def _nan_heads(source: Source) -> _QKV:
-    """K and V of every other head are NaN: what is read of a neighbour, past the last key or in a padded tile, shows in
-    the heads that are not."""
+    """K and V of every other head are NaN: a read from a neighbouring head, past the last key or in a padded tile,
+    makes the other heads NaN."""
     problem = source.problem
     if problem.batch * problem.kv_heads == 1:
         raise UserError(f"inputs 'nan_heads': {problem.label} has one K/V head only, and needs a neighbour")
@@ -200,27 +203,28 @@ def _nan_heads(source: Source) -> _QKV:
 
 
 def _outlier(source: Source) -> _QKV:
-    """One channel of K is 10 higher in every key, as in trained models: large scores that softmax must cancel."""
+    """One channel of K is 10 higher in every key, as in trained models: softmax must cancel large scores."""
     q, k, v = source.normal_qkv()
     k[..., int(source.uniform("channel", (1,))[0] * source.problem.head_dim)] += 10.0
     return q, k, v
 
 
 def _large_logits(source: Source) -> _QKV:
-    """Q times 8: a sharp softmax, where a score held in too few bits, or a clamped exponential, shows."""
+    """Q times 8: a sharp softmax, sensitive to scores in too few bits and to clamped exponentials."""
     q, k, v = source.normal_qkv()
     return 8.0 * q, k, v
 
 
 def _equal(source: Source) -> _QKV:
-    """All keys of a head are the same: the scores of a row are equal, and not zero, and O is the mean of visible V."""
+    """All keys of a head are the same: the scores of a row are equal and not zero, and O is the mean of the visible
+    V."""
     q, k, v = source.normal_qkv()
     return q, np.broadcast_to(k[:, :, :1], k.shape), v
 
 
 def _tiny(source: Source) -> _QKV:
-    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows. (In
-    float32 at 2**-100, since a kernel may flush what float32 holds as subnormal.)"""
+    """V near the smallest normal number of the dtype, and in float16 O among the subnormals: a flush to zero changes O.
+    (2**-100 in float32, because a kernel may flush float32 subnormals.)"""
     q, k, v = source.normal_qkv()
     return q, k, v * {"float16": 2.0**-14, "bfloat16": 2.0**-120, "float32": 2.0**-100}[source.problem.dtype]
 
@@ -240,31 +244,31 @@ def _hidden_rows(source: Source) -> _QKV:
 
 
 def _finite_mask(source: Source) -> _QKV:
-    """Standard normals; an additive mask hides keys by half the lowest number of its type, as many libraries write it,
-    not by -inf."""
+    """Standard normals; an additive mask hides keys by half the lowest number of its type, as many libraries do,
+    instead of -inf."""
     return source.normal_qkv()
 
 
 def _uniform_e4m3(source: Source) -> _QKV:
-    """K = 0 and V that e4m3 holds exactly with any scale of a kernel that quantises: O is an exact mean, so that a key
-    too many, a scale or a sum in fewer bits, or the scale of other rows shifts it, by however little."""
+    """K = 0 and V that e4m3 represents exactly with any scale of a kernel that quantises: O is an exact mean, so a key
+    too many, a scale or a sum in fewer bits, or the scale of other rows changes O."""
     q, k, _ = source.normal_qkv()
     return q, 0.0 * k, stepped(two_bits(source, "v", source.problem.kv_shape))
 
 
 def _needle_e4m3(source: Source) -> _QKV:
-    """Needles whose V has numbers of four bits, which e4m3 holds exactly with the scale of max|V| / 448 that a kernel
-    declares: O is that row of V, bit for bit, and another code or scale than the declared one shows."""
+    """Needles whose V has 4-bit numbers, which e4m3 represents exactly with the scale max|V| / 448 that a kernel
+    declares: O is that row of V bit for bit, and any other code or scale changes O."""
     q, k = _needles(source, "needle_e4m3", 32.0)
     return q, k, _four_bits(source)
 
 
 def _normal_e4m3(source: Source) -> _QKV:
-    """Scores of normal size from Q, K and V that e4m3 holds exactly once they are quantised: no error is due to that,
-    so that the limits are those of the rounding of P alone."""
+    """Scores of normal size from Q, K and V that e4m3 represents exactly after quantisation: quantisation adds no
+    error, so the limits are those of the rounding of P alone."""
     problem = source.problem
     q, k = (integers(source, *each, 7) for each in (("q", problem.q_shape), ("k", problem.kv_shape)))
-    # The mean square of such integers is about 19, and that of a product of two factors about 5.
+    # The mean square of these integers is about 19, and of a product of two factors about 5.
     spread = abs(problem.scale or 1.0) * 19.0 * math.sqrt(5.0 * problem.head_dim)
     halvings = round(math.log2(spread / 1.5))
     return q * 2.0 ** -(halvings // 2), k * 2.0 ** -(halvings - halvings // 2), _four_bits(source)

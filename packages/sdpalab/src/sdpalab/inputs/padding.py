@@ -1,7 +1,7 @@
-"""Padding: the keys of a batch entry behind its length, which a kernel must not read, and their content.
+"""Padding: the keys of a batch entry beyond its length, which a kernel must not read, and their values.
 
-NaN is the padding of all inputs: a weight of 0 times NaN is NaN, so that a key which is multiplied with anything shows.
-The maximum of floats on a GPU drops NaN, though; :func:`loud_padding` also shows a key that only takes part in that.
+All inputs are padded with NaN: a weight of 0 times NaN is NaN, so any product with a padding key is visible in the
+output. The float maximum of a GPU drops NaN; :func:`loud_padding` also makes a key visible that enters a maximum only.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Array = npt.NDArray[Any]
 
 
 def padded_keys(lengths: Sequence[int] | Array | None, batch: int, seq_kv: int) -> npt.NDArray[np.bool_]:
-    """Which keys are padding, [B, Skv]; none without lengths."""
+    """Mask of the padding keys, [B, Skv]; all False without lengths."""
     valid = np.full(batch, seq_kv) if lengths is None else np.asarray(lengths)
     padded: npt.NDArray[np.bool_] = np.arange(seq_kv) >= valid[:, None]
     return padded
 
 
 def with_padding(array: Array, lengths: Sequence[int] | Array | None, fill: float) -> Array:
-    """K or V [B, Hkv, Skv, D] with ``fill`` in all padding; ``array`` itself if there is none."""
+    """K or V [B, Hkv, Skv, D] with ``fill`` in all padding; ``array`` itself if there is no padding."""
     padded = padded_keys(lengths, array.shape[0], array.shape[2])[:, None, :, None]
     return np.where(padded, array.dtype.type(fill), array) if padded.any() else array
 
 
 def loud_padding(arrays: Mapping[str, Array], lengths: Sequence[int] | None) -> Mapping[str, Array]:
-    """The inputs with another padding: infinity in V, and in one column of each row of K, 0 in the others.
+    """The inputs with other padding: V is infinite; each row of K is infinite in one column and 0 in the others.
 
-    The score of such a key with a query is infinite, and not NaN; ``arrays`` itself if there is no padding.
+    The score of such a key is infinite, and not NaN. Returns ``arrays`` itself if there is no padding.
     """
     k, v = arrays["k"], arrays["v"]
     if not padded_keys(lengths, k.shape[0], k.shape[2]).any():

@@ -1,9 +1,9 @@
-"""Random numbers that are the same everywhere: independent named streams, from NumPy's Philox bit generator.
+"""Reproducible random numbers: independent named streams from NumPy's Philox bit generator.
 
-Its raw stream is guaranteed never to change; NumPy does *not* guarantee the stream of ``Generator.normal``, so normals
-are made here, by Box-Muller in float64 (Box and Muller, 1958). Math libraries may differ in the last bit of a float64
-logarithm or cosine; the rounding to 11 or 8 bits hides that but for about one element in 10**12, and every record
-carries the digest of its inputs.
+NumPy guarantees the raw stream, and does *not* guarantee the stream of ``Generator.normal``. Normals are therefore made
+here by Box-Muller in float64 (Box and Muller, 1958). Math libraries may differ in the last bit of a float64 logarithm
+or cosine; the rounding to 11 or 8 bits hides that except in about one element in 10**12. Every record carries the
+digest of its inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Source:
     problem : Problem
     seed : int
     scoring : Scoring
-        How its scores are made, with the arrays beside Q, K and V once those are drawn.
+        The score modifiers of the problem; its arrays are set once they are drawn.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Source:
         self._label = json.dumps([self.kind, self.problem.to_dict(), self.seed], sort_keys=True)
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> F64:
-        """Uniform over (0, 1): the middles of 2**53 equal intervals, so that neither end occurs."""
+        """Uniform over (0, 1): the midpoints of 2**53 equal intervals, so neither end occurs."""
         digest = hashlib.sha256(f"{name}:{self._label}".encode()).digest()
         stream = np.random.Philox(key=int.from_bytes(digest[:16], "little"))
         raw: npt.NDArray[np.uint64] = stream.random_raw(math.prod(shape)).reshape(shape)

@@ -1,6 +1,6 @@
-"""Which keys a row sees, and what is added to its scores: masks, lengths and biases of a problem, head by head.
+"""Visible keys of a row and the bias of its scores: masks, lengths and biases of a problem, per head.
 
-All but an ``attn_mask`` leave a row one range of keys.
+Every mask except an ``attn_mask`` leaves a row one contiguous range of keys.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Head", "hides_keys", "key_range", "may_see_none", "score_bias", "vis
 Ints = npt.NDArray[np.signedinteger[Any]]
 F64 = npt.NDArray[np.float64]
 Head = tuple[int, int]
-"""b and h of a query head."""
+"""Indices b and h of a query head."""
 
 
 def key_range(
     rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]
 ) -> tuple[Ints, Ints]:
-    """The first and the last key that each row may see; where the last is below the first, it sees none.
+    """First and last visible key of each row; the row sees no key where the last is below the first.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def key_range(
     seq_kv : int
         Number of keys.
     head : (int, int)
-        Which batch entry and query head.
+        Batch entry and query head.
     **scoring
-        Of which ``causal``, ``window_size`` and ``kv_lengths`` count; the first two are aligned to the top left. An
+        Only ``causal``, ``window_size`` and ``kv_lengths`` are used; the first two are aligned to the top left. An
         ``attn_mask`` may hide any key of the range.
 
     Returns
@@ -57,7 +57,8 @@ def key_range(
 def visible_keys(
     rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each row sees each key, [rows, Skv]; arguments as :func:`key_range`, and the ``attn_mask`` counts."""
+    """Mask of the keys that each row sees, [rows, Skv]; arguments as :func:`key_range`, with the ``attn_mask``
+    applied."""
     first, last = key_range(rows, seq_kv, head=head, **scoring)
     keys = np.arange(seq_kv)
     visible: npt.NDArray[np.bool_] = (keys >= first[:, None]) & (keys <= last[:, None])
@@ -68,8 +69,8 @@ def visible_keys(
 
 
 def score_bias(rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]) -> F64 | None:
-    """What is added to the scores, [rows, Skv] in float64: an additive mask and ALiBi; 0 where the mask is -inf, and
-    None if the problem has neither."""
+    """Bias of the scores, [rows, Skv] in float64: an additive mask and ALiBi; 0 where the mask is -inf, and None if the
+    problem has neither."""
     row, bias = np.asarray(rows), np.zeros((np.size(rows), seq_kv))
     additive = "attn_mask" in scoring and scoring["attn_mask"].dtype != np.uint8
     if "alibi_slopes" in scoring:
@@ -81,12 +82,12 @@ def score_bias(rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scori
 
 
 def hides_keys(scoring: Scoring) -> bool:
-    """Whether anything but the number of keys keeps a row from seeing one."""
+    """Whether any mask or length hides a key from a row."""
     return scoring["causal"] or any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask"))
 
 
 def may_see_none(scoring: Scoring) -> bool:
-    """Whether there may be rows that see no key."""
+    """Whether rows without a visible key are possible."""
     return any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask"))
 
 

@@ -1,16 +1,17 @@
-"""The lab's kernels behind torch's own ``scaled_dot_product_attention``, by torch's registry of flash attentions.
+"""The lab's kernels behind torch's own ``scaled_dot_product_attention``, through torch's registry of flash attentions.
 
 :func:`register` adds an implementation to that registry (``torch.nn.attention.register_flash_attention_impl``, torch
-2.11 or newer); ``torch.nn.attention.activate_flash_attention_impl("sdpalab")`` then puts :func:`forward` in the place
-of ``aten::_scaled_dot_product_flash_attention`` on CUDA, and ``restore_flash_attention_impl()`` takes it out. torch
-still chooses between its backends as before, so a call reaches :func:`forward` where torch chose flash attention.
+2.11 or newer); ``torch.nn.attention.activate_flash_attention_impl("sdpalab")`` then replaces
+``aten::_scaled_dot_product_flash_attention`` on CUDA by :func:`forward`, and ``restore_flash_attention_impl()`` undoes
+that. torch still chooses between its backends, so only calls for which it chooses flash attention reach
+:func:`forward`.
 
-Only the forward pass is replaced. A proven kernel writes the log-sum-exp that torch's backward pass reads, and which is
-all that it needs of a forward pass without dropout: gradients stay torch's own, also in compiled code, which runs the
-forward pass of a training step without an indication that gradients will follow.
+Only the forward pass is replaced. A proven kernel writes the log-sum-exp, the only result of a forward pass without
+dropout that torch's backward pass reads. Gradients stay torch's own, also in compiled code, which runs the forward
+pass of a training step without an indication that gradients will follow.
 
-The registration, its way back and every decision of :func:`forward` are tested through torch's dispatcher on a CPU. It
-has not yet run on a GPU.
+Tests run the registration, its reversal and every decision of :func:`forward` through torch's dispatcher on a CPU. The
+module has not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _OPERATOR = "_scaled_dot_product_flash_attention"
 
 
 def register(name: str = "sdpalab") -> None:
-    """Let ``torch.nn.attention.activate_flash_attention_impl(name)`` activate the lab's kernels; activates nothing.
+    """Register the lab's kernels for ``torch.nn.attention.activate_flash_attention_impl(name)``, without activating
+    them.
 
-    Activating raises UserError if this torch has no flash attention for CUDA.
+    Activation raises UserError if this torch has no flash attention for CUDA.
 
     Raises
     ------
@@ -66,7 +68,7 @@ class _Active:
     library: torch.library.Library | None
 
     def remove(self) -> None:
-        """Take it out of the dispatcher, which keeps a registration as long as its library lives."""
+        """Remove the implementation from the dispatcher, which keeps a registration for the lifetime of its library."""
         self.library = None
 
 
@@ -102,20 +104,20 @@ def forward(
     *,
     scale: float | None = None,
 ) -> Outputs:
-    """``aten::_scaled_dot_product_flash_attention``: by a proven kernel where there is one, otherwise by ``torchs``.
+    """``aten::_scaled_dot_product_flash_attention`` by a proven kernel, or by ``torchs`` without one.
 
     Parameters
     ----------
     torchs : callable
-        torch's own implementation, with these arguments.
+        torch's own implementation, with the same arguments.
     query, key, value, dropout_p, is_causal, return_debug_mask, scale
-        As the operator has them: [B, H, Sq, D] and [B, Hkv, Skv, D].
+        Arguments of the operator: [B, H, Sq, D] and [B, Hkv, Skv, D].
 
     Returns
     -------
     tuple
         The operator's nine results: out [B, H, Sq, D], logsumexp (float32 [B, H, Sq]), no cumulative lengths (None
-        twice), Sq, Skv, and the state of a random generator that nothing drew from.
+        twice), Sq, Skv, and the state of an unused random generator.
 
     Raises
     ------

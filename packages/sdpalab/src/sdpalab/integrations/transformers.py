@@ -1,8 +1,8 @@
 """``attn_implementation="sdpalab"`` for the models of transformers.
 
 :func:`register` adds :func:`attention` to transformers' AttentionInterface and :func:`mask` to its
-AttentionMaskInterface. Both are needed: with the first alone, transformers makes no mask, and the result of a padded
-batch is silently wrong. :func:`recorded` shows what the calls of a model ran.
+AttentionMaskInterface. Both are required: without the mask function transformers makes no mask, and the result of a
+padded batch is silently wrong. :func:`recorded` shows the implementations that a model's calls ran.
 
 Every call goes through :func:`sdpalab.scaled_dot_product_attention`, so :func:`sdpalab.no_fallback` holds here too.
 """
@@ -45,17 +45,18 @@ _WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""Arguments that models pass to every implementation, and that change nothing of what is left to compute: positions are
-in Q and K already, earlier keys are in K and V, and what a row may see is in the mask."""
+"""Arguments that models pass to every implementation and that do not affect the result: positions are already in Q and
+K, earlier keys are in K and V, and the mask has the visible keys."""
 
 _WIDEST_GROUPED = 256
-"""The head_dim up to which torch's fused attention reads shared heads of K and V where they are."""
+"""Largest head_dim for which torch's fused attention reads shared K/V heads in place."""
 
 _recorders: list[Counter[Explanation]] = []
 
 
 def register(name: str = "sdpalab") -> None:
-    """Make ``attn_implementation=name`` run the lab's attention in models of transformers; again changes nothing.
+    """Make ``attn_implementation=name`` run the lab's attention in models of transformers; repeated calls change
+    nothing.
 
     Raises
     ------
@@ -67,15 +68,15 @@ def register(name: str = "sdpalab") -> None:
 
 
 def unregister(name: str = "sdpalab") -> None:
-    """Undo :func:`register`: transformers then refuses the name. Where nothing is registered, nothing happens.
+    """Undo :func:`register`: transformers then rejects the name. No effect without a registration.
 
     Raises
     ------
     UserError
-        As :func:`register`.
+        As in :func:`register`.
     """
     for interface, _ in _interfaces(name):
-        # The interfaces have no public way back; their classes keep what is registered in this dict.
+        # The interfaces have no public removal; their classes keep registrations in this dict.
         interface._global_mapping.pop(name, None)
 
 
@@ -100,9 +101,9 @@ def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 
 @contextmanager
 def recorded() -> Iterator[Counter[Explanation]]:
-    """Count what the calls of :func:`attention` run, by explanation, until the ``with`` block ends.
+    """Count the implementations that calls of :func:`attention` run, by explanation, until the ``with`` block ends.
 
-    Calls within code that ``torch.compile`` compiled are not counted.
+    Calls within compiled code (``torch.compile``) are not counted.
     """
     calls: Counter[Explanation] = Counter()
     _recorders.append(calls)
@@ -130,33 +131,33 @@ def attention(
     Parameters
     ----------
     module : torch.nn.Module
-        The model's attention layer; its ``is_causal`` (True if it has none) holds where ``is_causal`` is None.
+        The model's attention layer; its ``is_causal`` (default True) applies if the argument ``is_causal`` is None.
     query : Tensor
         [B, H, Sq, D].
     key, value : Tensor
         [B, Hkv, Skv, D] and [B, Hkv, Skv, Dv], earlier keys of a cache included; Hkv divides H.
     attention_mask : Tensor or None
-        [B, 1 or H, Sq, Skv]: bool (True is seen) or added to the scores. It then says alone what a row sees. Without
-        one a causal row sees the keys up to its own, where the last row belongs to the last key.
+        [B, 1 or H, Sq, Skv]: bool (True is seen) or added to the scores. It replaces ``is_causal``. Without a mask, a
+        causal row sees the keys up to its own; the last row belongs to the last key.
     dropout, scaling : float
-        The probability, and the factor of the scores (None: one over the root of D).
+        Dropout probability, and factor of the scores (None: 1 / sqrt(D)).
     position_bias : Tensor, optional
         [1 or B, H, Sq, Skv], added to the scores.
     sliding_window : int, optional
-        Keys that a row sees at most; the mask holds it.
+        Largest number of keys that a row sees; the mask contains it.
 
     Returns
     -------
     out : Tensor
         [B, Sq, H, Dv], contiguous.
     weights : None
-        No implementation but eager has them.
+        Only eager attention returns weights.
 
     Raises
     ------
     UserError
-        For what neither a kernel nor torch's own function computes, such as a soft cap or attention sinks; within
-        :func:`sdpalab.no_fallback` for what no kernel computes.
+        For arguments that neither a kernel nor torch's own function supports, such as a soft cap or attention sinks;
+        within :func:`sdpalab.no_fallback` for calls that no kernel computes.
     """
     rows, keys, heads = query.shape[2], key.shape[2], query.shape[1]
     _refuse(module, attention_mask, keys, {"sliding_window": sliding_window, **others})
@@ -169,7 +170,7 @@ def attention(
 
     grouped = heads != key.shape[1]
     if grouped and (attention_mask is not None or key.shape[3] > _WIDEST_GROUPED or key.shape[3] != value.shape[3]):
-        # torch has no fused attention for this with shared heads: it would compute all scores in memory.
+        # torch has no fused attention for this with shared heads, and would compute all scores in memory.
         query, key, value = _ungrouped(query, key, value, attention_mask)
         grouped = False
     arguments = (query, key, value, attention_mask, dropout, causal, scaling, grouped)
@@ -182,15 +183,16 @@ def attention(
 
 
 def mask(**arguments: Any) -> Tensor | None:
-    """The mask of transformers' ``sdpa`` for the same arguments, except where leaving it out would be ambiguous.
+    """The mask of transformers' ``sdpa`` for the same arguments, except where its None would be ambiguous.
 
-    Where no key is padded, ``sdpa`` has None stand for a causal mask that begins at the first key, also for the first
-    tokens of a static cache, whose other keys are still empty. :func:`attention` sees only more keys than rows there,
-    as in a later part of a prompt, whose rows end at the last key. So that case gets its mask.
+    Without padding, ``sdpa`` returns None for a causal mask that begins at the first key. This includes the first
+    tokens of a static cache, whose other keys are still empty. :func:`attention` cannot distinguish that from a later
+    part of a prompt, whose rows end at the last key: both have more keys than rows. The static cache therefore gets a
+    mask.
     """
     from transformers import AttentionMaskInterface
 
-    # Releases 4 describe the rows by their positions in the cache.
+    # Releases 4 pass the rows as positions in the cache.
     rows = arguments["q_length"] if "q_length" in arguments else arguments["cache_position"].shape[0]
     clear = rows in (1, arguments["kv_length"])
     arguments["allow_is_causal_skip"] = arguments.get("allow_is_causal_skip", True) and clear
@@ -199,13 +201,13 @@ def mask(**arguments: Any) -> Tensor | None:
 
 
 def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, asked: dict[str, Any]) -> None:
-    """Raises UserError for an argument that would have to change the result and could not."""
+    """Raise UserError for an argument that would change the result but is not supported."""
     for name, given in asked.items():
         if given is None or given is False or name in _WITHOUT_EFFECT:
             continue
         if name == "sliding_window" and (attention_mask is not None or keys <= given):
             continue
-        # Sequences that are packed into one row: their mask separates them, and a single one needs none.
+        # Sequences packed into one row: their mask separates them, and a single sequence needs none.
         if name in ("cu_seq_lens_q", "cu_seq_lens_k") and (attention_mask is not None or given.numel() == 2):
             continue
         without = " without a mask" if name == "sliding_window" or name.startswith("cu_seq_lens") else ""
@@ -224,10 +226,10 @@ def _with_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
 
 
 def _ungrouped(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with as many heads each.
+    """Q, K and V with equal numbers of heads.
 
-    The heads of one row that share a head of K and V become rows of it, as their positions do not matter;
-    several rows need K and V once for each head.
+    With one query row, the heads that share a K/V head become rows of it, as their positions do not matter; with
+    several rows, K and V are repeated for each head.
     """
     group = q.shape[1] // k.shape[1]
     if q.shape[2] == 1 and (attention_mask is None or attention_mask.shape[1] == 1):

@@ -1,10 +1,10 @@
-"""The judge: whether a kernel computes attention, and why not. The kernel is untrusted.
+"""The judge: decides whether an untrusted kernel computes attention, and why it fails.
 
 ``sdpalab.judge(kernel, problems)`` is :func:`judge`: this package is itself callable, because Python binds the name
 ``judge`` in ``sdpalab`` to the package as soon as any module of it is imported. Importing it loads neither torch nor
 NumPy.
 
-``judge_candidate`` (in :mod:`~sdpalab.judge.session`) has every option; the rule and the oracle are in
+``judge_candidate`` (in :mod:`~sdpalab.judge.session`) takes every option. The rule and the float64 reference are in
 :mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.
 """
 

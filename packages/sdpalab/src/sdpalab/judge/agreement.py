@@ -1,7 +1,7 @@
-"""Which of torch's attentions a kernel agrees with best, and how far those are from each other and from float64.
+"""Distances of a kernel from each torch attention backend and from float64, and of the backends from each other.
 
-It is not part of the verdict, which depends on float64 alone. It distinguishes a witness that changed from a broken
-kernel. If a new torch differs from a kernel that agrees with float64, torch has changed.
+The agreement is not part of the verdict, which depends on float64 alone. It distinguishes a changed witness from a
+broken kernel: if a new torch differs from a kernel that agrees with float64, torch has changed.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Testimony(JsonRecord):
 class Agreement(JsonRecord):
     """Distances between a kernel, the witnesses and float64 on one case.
 
-    Every distance is ||a - b|| / ||reference|| over the rows that are judged.
+    Every distance is ||a - b|| / ||reference|| over the judged rows.
 
     Attributes
     ----------
     torch : str
         Version of the torch whose backends are the witnesses.
     device : {"cpu", "cuda"}
-        Where they ran.
+        Device of the backends.
     kernel_from_float64 : float
     witnesses : tuple of Testimony
-        Those that this torch has there and that take these inputs, at least one.
+        Backends of this torch on the device that support these inputs, at least one.
     apart : float
-        The largest distance between two witnesses; 0 if there is one only.
+        The largest distance between two witnesses; 0 if there is only one.
     """
 
     derived = ("best",)
@@ -62,16 +62,16 @@ class Agreement(JsonRecord):
 
     @property
     def nearest(self) -> Testimony:
-        """The witness that the kernel is nearest to."""
+        """The witness nearest to the kernel."""
         return min(self.witnesses, key=lambda witness: witness.from_kernel)
 
     @property
     def best(self) -> str:
-        """The name of that witness."""
+        """Name of the nearest witness."""
         return self.nearest.backend
 
     def lines(self, case: str) -> tuple[str, ...]:
-        """What there is to say of it, for a terminal."""
+        """Text lines for a terminal."""
         shown = [
             f"  torch {witness.backend}: {witness.from_float64:.1e} from float64, {witness.from_kernel:.1e} from it"
             for witness in self.witnesses
@@ -83,19 +83,19 @@ class Agreement(JsonRecord):
 
 
 def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
-    """Compare an output with those of every backend that torch has here: on its GPU if it finds one, else on the CPU.
+    """Compare an output with those of every torch backend on this machine: on a GPU if torch finds one, else on the
+    CPU.
 
     Parameters
     ----------
     problem, inputs
-        What was computed.
+        The computation.
     out : ndarray of the problem's dtype, [B, H, Sq, D]
 
     Returns
     -------
     Agreement or None
-        None if no backend takes these inputs, no row is judged, or a row that is has an element that is not finite:
-        there is no distance then.
+        None if no backend supports these inputs, no row is judged, or a judged row has an element that is not finite.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The inputs of a case, made once for all kernels that are judged on it in this process."""
+"""Inputs of a case, made once for all kernels that are judged on it in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sdpalab.judge.small_cases import CaseSpec
 __all__ = ["MOST_BYTES", "case_inputs"]
 
 MOST_BYTES = 64 << 20
-"""Bytes of arrays that are kept at most; what was used longest ago goes first. The mission shape (1x8x512x64) takes
+"""Most bytes of arrays that are cached; the least recently used are dropped first. The mission shape (1x8x512x64) takes
 1.5 MiB."""
 
 _cache: OrderedDict[tuple[str, str, int], Inputs] = OrderedDict()
@@ -20,10 +20,9 @@ _lock = threading.Lock()
 
 
 def case_inputs(case: CaseSpec) -> Inputs:
-    """What :func:`sdpalab.inputs.make_inputs` gives for a case, in arrays that are the caller's own: no one else has
-    those that are kept here."""
+    """Result of :func:`sdpalab.inputs.make_inputs` for a case, as copies that the caller may modify."""
     seed = case.seed or 0
-    key = repr(case.problem), case.inputs, seed  # of which equal problems may have two: a scale of 0.0 and of -0.0
+    key = repr(case.problem), case.inputs, seed  # equal problems may differ here: a scale of 0.0 and of -0.0
     with _lock:
         known = _cache.get(key)
     if known is None:

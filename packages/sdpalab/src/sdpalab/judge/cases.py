@@ -1,4 +1,4 @@
-"""The cases that a candidate is judged on."""
+"""Cases that a candidate is judged on."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def cases_for(
     causal: bool = False,
     claims: bool = True,
 ) -> tuple[CaseSpec, ...]:
-    """The cases of a level, on ``problems`` or, without any, on the twelve cases in ``dtype`` and ``causal``.
+    """Cases of a level on ``problems``, or by default on the twelve cases in ``dtype`` and ``causal``.
 
-    With ``claims`` they are followed by those on what the candidate claims beyond the first problem
-    (:mod:`sdpalab.judge.claims`); without, what is judged is narrowed to what is asked for.
+    With ``claims``, cases on the candidate's claims beyond the first problem follow (:mod:`sdpalab.judge.claims`);
+    without, only the requested problems are judged.
 
     Raises
     ------
     UserError
-        If there is no such level.
+        If the level is unknown.
     """
     if level not in LEVELS:
         raise UserError(f"level must be {' or '.join(LEVELS)}, not {level!r}")
@@ -81,12 +81,12 @@ def cases_for(
 
 
 def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSpec, ...]:
-    """The cases of these names; for words that are no case's name, those that have them in theirs, in either case.
+    """Cases with these names; a word that is not a name selects all cases whose name contains it, ignoring case.
 
     Raises
     ------
     UserError
-        If there is none for one of the words.
+        If a word selects no case.
     """
     chosen: set[str] = set()
     for each in words:
@@ -101,7 +101,7 @@ def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSp
 
 
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
-    """The twelve cases of the original contract, and one more with a hidden seed for each of their four shapes."""
+    """The twelve cases of the original contract, and one case with a hidden seed for each of their four shapes."""
     changed = [(problem.with_(dtype=dtype, causal=causal), seed) for problem, seed in TWELVE_CASES]
     public = [normal_case(problem, seed) for problem, seed in changed]
     hidden = [normal_case(problem) for problem in dict.fromkeys(problem for problem, _ in changed)]
@@ -110,16 +110,16 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
     """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
-    relations, the layouts, a single row, and the edges of the kernel's own tiles."""
+    relations, the layouts, a single row, and the edges of the kernel's tiles."""
     problems = tuple(problems)
     return _unique(chain.from_iterable(_quick(problems, seed)), problems)
 
 
 def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
-    """What :func:`quick_cases` has, and for each problem also
+    """The cases of :func:`quick_cases`, and for each problem also
 
     - every kind of inputs, in both dtypes, with and without the causal mask, on a small version of it;
-    - sequences of every edge: 1, 2, primes, each of the kernel's tile sizes and one less and one more, 4096;
+    - sequence lengths at every edge: 1, 2, primes, each of the kernel's tile sizes, one less and one more, 4096;
     - Sq != Skv both ways, grouped and shared K/V heads, more than one batch; other head_dims;
     - :data:`TRIALS` hidden seeds.
     """
@@ -176,7 +176,7 @@ def _trials(problem: Problem) -> Iterator[CaseSpec]:
 
 
 def _unique(specs: Iterable[CaseSpec], asked: Collection[Problem]) -> tuple[CaseSpec, ...]:
-    """The first spec of each name, marked as derived where its problem was not asked for."""
+    """The first spec of each name, marked as derived if its problem was not requested."""
     first: dict[str, CaseSpec] = {}
     for spec in specs:
         first.setdefault(spec.name, replace(spec, derived=spec.problem not in asked))

@@ -1,10 +1,10 @@
-"""Cases on what a candidate claims beyond the problems that were asked for.
+"""Cases on a candidate's claims beyond the requested problems.
 
-A kernel that says what it ``supports`` claims what neither that nor its ``reject`` refuses: a causal mask, both 16-bit
-types, head dimensions, shared K/V heads; and each of :data:`sdpalab.problem.EXTRAS` that it ``takes``. A callable
-claims what its parameters name (:data:`sdpalab.judge.parameters.PARAMETERS`); which types and head dimensions it takes,
-no parameter says. Claims are judged on small problems, so that a mask that is off by one cannot pass because nobody
-asked for a mask. What a candidate does not claim is skipped, and float32 is judged only where it is asked for.
+A kernel with ``supports`` claims everything that neither ``supports`` nor ``reject`` excludes: a causal mask, both
+16-bit types, head dimensions, shared K/V heads; and each of :data:`sdpalab.problem.EXTRAS` in its ``takes``. A callable
+claims the features that its parameters name (:data:`sdpalab.judge.parameters.PARAMETERS`); no parameter names types or
+head dimensions. Claims are judged on small problems, so a mask that is off by one fails even if no mask was requested.
+Features that a candidate does not claim are skipped, and float32 is judged only on request.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sdpalab.problem import EXTRAS, HALF_DTYPES, Problem
 __all__ = ["CLAIMED_HEAD_DIMS", "claim_cases", "claimed_by"]
 
 CLAIMED_HEAD_DIMS = (32, 64, 96, 128, 256)
-"""Head dimensions that a kernel is tried with."""
+"""Head dimensions on which a kernel's claims are judged."""
 
 SHORT_SEQ = 100
-"""Longest sequence where a head dimension or a group of heads is tried: each is a build of its own."""
+"""Longest sequence of a case on a head dimension or a group of heads; each such case is a separate build."""
 
 Changes = Mapping[str, Any]
 
@@ -51,14 +51,13 @@ _OF_EXTRAS: Mapping[str, tuple[tuple[Changes, tuple[str, ...]], ...]] = {
     "alibi_slopes": (({"alibi_slopes": True}, ("normal",)),),
     "sinks": (({"sinks": True}, ("normal", "large_logits")),),
 }
-"""For each extra the fields of problems that have it, and the inputs on them; windows and lengths are shares of the
-keys."""
+"""Fields of the problems for each extra, and the inputs on them; windows and lengths are shares of the keys."""
 
 
 def claim_cases(problem: Problem, level: str) -> Iterator[CaseSpec]:
-    """The cases on small versions of ``problem`` that have what it lacks; each names the claim that it is about.
+    """Cases on small versions of ``problem`` with features that it lacks; each case names its claim.
 
-    At level full an extra has every kind of inputs, and the edges of windows and lengths.
+    At level full each extra is judged on every kind of inputs, and on the edges of windows and lengths.
     """
     plain = small_version(problem.with_(**_PLAIN))
     masked = plain.with_(causal=not plain.causal)
@@ -94,7 +93,8 @@ def _of_extra(plain: Problem, name: str, changes: Changes, kinds: tuple[str, ...
 
 
 def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSpec]:
-    """A case for each kind that exists for the problem: normal inputs from a hidden seed, the others from a public."""
+    """One case for each kind that exists for the problem: normal inputs from a hidden seed, other kinds from a public
+    seed."""
     for kind in kinds:
         if kind == "normal":
             yield replace(normal_case(problem), claim=claim)
@@ -103,7 +103,7 @@ def _on(problem: Problem, kinds: tuple[str, ...], claim: str) -> Iterator[CaseSp
 
 
 def claimed_by(claim: str, kind: str) -> str:
-    """Where a candidate of that kind claims it, as a part of a sentence: what to change where it should not."""
+    """Place where a candidate of this kind makes the claim, as part of a sentence."""
     if kind == "callable":
         return f"its parameter {claim} claims it"
     if claim in EXTRAS:

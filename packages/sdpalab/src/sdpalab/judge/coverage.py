@@ -1,4 +1,4 @@
-"""What a verdict covers: of masks, types, head dimensions and further fields of a problem, what its cases had."""
+"""Coverage of a verdict: masks, types, head dimensions and further fields of its cases' problems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["coverage_of"]
 
 
 def coverage_of(problems: Sequence[Problem], lse: bool) -> list[str]:
-    """What cases on these problems have, in words: ``not causal``, ``causal``, types, ``D 64 128``, ``GQA``,
-    ``log-sum-exp`` where one was judged, and the names of :data:`sdpalab.problem.EXTRAS`."""
+    """Features of these problems in words: ``not causal``, ``causal``, types, ``D 64 128``, ``GQA``, ``log-sum-exp``
+    where it was judged, and names of :data:`sdpalab.problem.EXTRAS`."""
     covered = [
         words for causal, words in ((False, "not causal"), (True, "causal")) if causal in {p.causal for p in problems}
     ]

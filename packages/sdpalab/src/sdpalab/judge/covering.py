@@ -1,4 +1,4 @@
-"""Cases that judge, on small problems, the code of problems that are too large to be judged."""
+"""Small cases that execute the same code as problems too large to be judged."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from sdpalab.problem import NAMED_PROBLEMS, Problem
 __all__ = ["LARGE_PROBLEMS", "Covering", "covering_cases"]
 
 LARGE_PROBLEMS = (NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
-"""What is timed beside the mission shape: a verdict from a GPU covers their code, too."""
+"""Timed problems beside the mission shape; a verdict from a GPU covers their code, too."""
 
 PROBES = ("needle", "forbidden", "ramp")
-"""Inputs on which the code of a large problem is judged, beside normal ones: they detect a lost key, a key of another
-row, and a lost rescale."""
+"""Inputs for the code of a large problem, beside normal ones: they detect a lost key, a key of another row, and a lost
+rescale."""
 
 
 @dataclass(frozen=True)
 class Covering:
-    """``specs`` judge the code of some problems; ``missing`` says of the others, by their labels, why none does."""
+    """``specs`` judge the code of some problems; ``missing`` holds the reasons for the other problems, by their
+    labels."""
 
     specs: tuple[CaseSpec, ...]
     missing: Mapping[str, str]
@@ -31,16 +32,16 @@ class Covering:
 def covering_cases(
     kernel: Kernel, config: Config | None, problems: Sequence[Problem], *, sms: int | None = None
 ) -> Covering:
-    """Cases on small problems with the code of ``problems``: two with normal inputs, and the probes.
+    """Cases on small problems that execute the code of ``problems``: two with normal inputs, and the probes.
 
     Parameters
     ----------
     kernel, config
-        As :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan` takes them.
+        As for :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan`.
     problems : sequence of Problem
-        Those that the kernel refuses are missing, with its reason.
+        Problems that the kernel rejects are missing, with the kernel's reason.
     sms : int, optional
-        Of the GPU that the plans are for.
+        Multiprocessors of the GPU that the plans are for.
     """
     specs: dict[str, CaseSpec] = {}
     missing: dict[str, str] = {}

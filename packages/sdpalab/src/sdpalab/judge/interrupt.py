@@ -1,4 +1,4 @@
-"""Ctrl-C as a call to what goes on, in place of an exception at whatever line the main thread is."""
+"""Ctrl-C as a callback instead of an exception in the main thread."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 __all__ = ["SLEEP_SECONDS", "Interrupt", "wait_for"]
 
 SLEEP_SECONDS = 0.5
-"""How long a thread that hears Ctrl-C sleeps at a time: a signal that comes just before it sleeps does not wake it."""
+"""Sleep of a thread that waits for Ctrl-C, in seconds; a signal just before the sleep does not end it."""
 
 
 def wait_for(work: Future[Any]) -> None:
-    """Wait until ``work`` is done; Ctrl-C is heard meanwhile."""
+    """Wait until ``work`` is done; Ctrl-C is handled meanwhile."""
     while not work.done():
         wait([work], timeout=SLEEP_SECONDS)
 
 
 class Interrupt:
-    """Ends judgements early, in whatever threads they run.
+    """Ends judgements early, in any thread.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Interrupt:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """In this block Ctrl-C is this interrupt.
+        """Context in which Ctrl-C triggers this interrupt.
 
-        Where this is not the main thread, or something else handles the signal, that stays as it is.
+        The handler is not installed outside the main thread, or if another handler is installed.
         """
         ours = threading.current_thread() is threading.main_thread()
         if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -51,7 +51,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def calls(self, action: Callable[[], None]) -> Iterator[None]:
-        """In this block the interrupt calls ``action``, from the main thread; at once if it has happened already."""
+        """Context in which the interrupt calls ``action`` from the main thread; at once if it has happened already."""
         self._actions.append(action)
         if self.happened:
             action()
@@ -61,7 +61,7 @@ class Interrupt:
             self._actions.remove(action)
 
     def now(self, *_: Any) -> None:
-        """Take effect, once however often it is called; also a handler of signals."""
+        """Trigger the interrupt; repeated calls have no effect. Also a signal handler."""
         if not self.happened:
             self.happened = True
             for action in tuple(self._actions):

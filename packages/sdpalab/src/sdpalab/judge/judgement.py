@@ -1,4 +1,4 @@
-"""One judgement while it runs: cases go to the candidate's processes, bytes come back, verdicts are computed here."""
+"""One running judgement: sends cases to the candidate's processes, receives bytes, computes verdicts here."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from warpsan.host import usable_cpus
 __all__ = ["JudgeRun", "JudgingInterrupted", "NoCaseSuits", "Processes", "Store"]
 
 _MOST_HANGS = 2
-"""Cases of a kernel that may hang before it is judged no further: each costs ten seconds of GPU time, or two minutes of
-the simulator's."""
+"""Hanging cases after which a kernel is judged no further: each costs ten seconds of GPU time, or two minutes of
+simulator time."""
 
 
 class Processes(Protocol):
-    """What runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
+    """Runs a candidate on request (:class:`sdpalab.judge.sandbox.isolation.CandidateProcesses`)."""
 
     about: dict[str, Any]
     alone: bool
@@ -81,7 +81,7 @@ class Processes(Protocol):
 
 
 class JudgingInterrupted(KeyboardInterrupt):
-    """Judging was interrupted from the keyboard: ``verdict`` has the cases that were finished, at least one."""
+    """Judging was interrupted from the keyboard: ``verdict`` has the finished cases, at least one."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
@@ -96,7 +96,7 @@ class NoCaseSuits(UserError):
 
 
 class Store(Protocol):
-    """Keeps the arrays behind a verdict, so that others can derive it again."""
+    """Keeps the arrays of a verdict, so that others can derive it again."""
 
     def put(self, array: npt.NDArray[Any]) -> str:
         """Keep ``array`` and return the sha256 of its bytes, in hex."""
@@ -104,19 +104,18 @@ class Store(Protocol):
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a candidate's description that its cases are judged by, and that must be the same in every
-    process."""
+    """The part of a candidate's description that its cases depend on, and that must be the same in every process."""
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics", "takes")}
 
 
 def _import_torch() -> None:
-    """Import torch; where that fails, it fails again where torch is used, and is reported there."""
+    """Import torch; a failure is reported later, where torch is used."""
     with contextlib.suppress(Exception):
         importlib.import_module("torch")
 
 
 class _RunOfCase(NamedTuple):
-    """What a candidate's processes gave for a case; ``other``: the inputs of the run between the two."""
+    """Result of a candidate's processes for a case; ``other``: the inputs of the run between the two."""
 
     number: int
     inputs: Inputs
@@ -127,12 +126,12 @@ class _RunOfCase(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether there is no output to judge."""
+        """Whether no output exists to judge."""
         return self.reply.get("status") is not None
 
 
 class JudgeRun:
-    """The state that the threads of one judgement share."""
+    """State that the threads of one judgement share."""
 
     def __init__(
         self,
@@ -163,13 +162,13 @@ class JudgeRun:
         self._witnessed: int | None = None
         self._pace: Pace | None = None
         self._alone = False
-        """Whether one set of processes has all cores to itself, so that one launch on the simulator may use them."""
+        """Whether one set of processes has all cores, so that one launch on the simulator may use them."""
         self._declared: dict[str, Any] | None = None
         self._kind = ""
 
     def run(self, device: str, level: str, seed: int, workers: int | None) -> Verdict:
-        """Judge all cases and put the verdict together; ``workers``: sets of processes, by default as many as pay."""
-        # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
+        """Judge all cases and assemble the verdict; ``workers``: sets of processes, by default chosen at run time."""
+        # The yardstick needs torch, whose import takes seconds; the candidate's processes start meanwhile.
         threading.Thread(target=_import_torch, daemon=True).start()
         self._alone = workers is None
         first = self._worker()
@@ -180,7 +179,7 @@ class JudgeRun:
             if not self._specs:
                 raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
-            # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
+            # Drawn after the candidate is loaded, so it cannot depend on these inputs.
             self._specs = [
                 spec if spec.seed is not None else replace(spec, seed=self._hidden("seed", n, 6))
                 for n, spec in enumerate(self._specs)
@@ -192,7 +191,7 @@ class JudgeRun:
                 if workers is None and usable_cpus() > 1:
                     self._pace = Pace(len(self._specs), partial(self._start_another, pool, servers))
                 try:
-                    for server in servers:  # which may get another
+                    for server in servers:  # which may add another
                         wait_for(server)
                         server.result()
                 except BaseException:
@@ -229,14 +228,14 @@ class JudgeRun:
         return worker
 
     def _start_another(self, pool: ThreadPoolExecutor, servers: list[Future[None]]) -> None:
-        """Start a second set of processes, with which the first shares the cores; called where the lock is held."""
+        """Start a second set of processes, which shares the cores with the first; called with the lock held."""
         self._alone = False
         for worker in self._live:
             worker.alone = False
         servers.append(pool.submit(self._serve, None))
 
     def _abandon(self) -> None:
-        """Stop early: no further case, and no worker that would have to be waited for."""
+        """Stop early: start no further case, and wait for no worker."""
         with self._lock:
             self._abandoned = True
             self._queue = iter(())
@@ -249,7 +248,7 @@ class JudgeRun:
         self._abandon()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
-        """Refuse requests that do not suit this candidate, before anything runs."""
+        """Reject requests that this candidate does not support, before anything runs."""
         name = about["name"]
         tiles = _tiles(about["config"])
         callable_ = about["kind"] == "callable"
@@ -272,7 +271,7 @@ class JudgeRun:
             raise UserError(about["refuses"])
         else:
             check_numerics(Numerics.from_dict(about["numerics"]))
-        # A callable may only refuse what its parameters lack: with more to say it could avoid the probes.
+        # A callable may only reject missing parameters: further reasons would let it avoid the probes.
         rejects = [_lacking(about, spec) for spec in self._specs] if callable_ else about["rejects"]
         if len(rejects) != len(self._specs):
             raise UserError(f"kernel {name} does not report for each problem whether it supports it")
@@ -283,7 +282,7 @@ class JudgeRun:
         self._specs = [spec for spec, why, want in selected if why is None and want]
 
     def _serve(self, worker: Processes | None) -> None:
-        """Take cases off the queue until it is empty, with a fresh worker after one that died.
+        """Take cases off the queue until it is empty; a worker that died is replaced.
 
         An output is judged while the candidate's processes compute the next one.
         """
@@ -305,7 +304,7 @@ class JudgeRun:
                     except MachineError as error:
                         case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
                     except UserError as error:
-                        # It loaded before: a candidate that does not load again is broken, and the request is valid.
+                        # It loaded before: a candidate that does not load again is broken, while the request is valid.
                         case = self._failed(n, inputs, Status.CRASHED, str(error))
                     if case is None:
                         behind.submit(partial(self._judged, execution))
@@ -318,7 +317,7 @@ class JudgeRun:
                     worker.close()
 
     def _judged(self, execution: _RunOfCase) -> None:
-        """Judge what was executed."""
+        """Judge the outputs of an executed case."""
         n, inputs = execution.number, execution.inputs
         try:
             case = self._case(n, inputs, self._evidence(execution))
@@ -327,20 +326,20 @@ class JudgeRun:
         self._finish(n, case)
 
     def _finish(self, n: int, case: Case) -> None:
-        """Take a case into the verdict; the last one, if that is what it means."""
+        """Add a case to the verdict; end the judgement if this case requires it."""
         with self._lock:
             if self._abandoned:
-                return  # what was killed is no case
+                return  # a killed case is not recorded
             self._cases[n] = case
             self._hangs += case.status is Status.TIMED_OUT
-            unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
+            unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is rejected for it at the end
             if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
                 self._queue = iter(())
             if self._progress:
                 self._progress(case)
 
     def _run_in_ring(self, worker: Processes) -> None:
-        """Take the problems of the algebraic stage, of which the first worker that has no more cases gets all."""
+        """Run the problems of the algebraic stage, all on the first worker without further cases."""
         if worker.about["kind"] != "cuda":
             return
         while True:
@@ -383,7 +382,7 @@ class JudgeRun:
         return _RunOfCase(n, inputs, other, worker.about, reply, outputs)
 
     def _evidence(self, execution: _RunOfCase) -> Evidence:
-        """Judge what a case gave, by itself."""
+        """Judge the outputs of a case on their own."""
         n, inputs = execution.number, execution.inputs
         spec = self._specs[n]
         evidence = evaluate(
@@ -395,7 +394,7 @@ class JudgeRun:
         return evidence
 
     def _related(self, execution: _RunOfCase, worker: Processes) -> Evidence:
-        """Judge what a case gave; and run and judge what is related to it, if it is about a relation."""
+        """Judge the outputs of a case; for a case with a relation, also run and judge the related inputs."""
         spec, inputs, evidence = self._specs[execution.number], execution.inputs, self._evidence(execution)
         if not spec.relation or evidence.status is not Status.PASSED:
             return evidence
@@ -411,7 +410,7 @@ class JudgeRun:
         return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
 
     def _hidden(self, what: str, n: int, size: int) -> int:
-        """A number of ``size`` bytes for a case, from the secret of this judgement."""
+        """A number of ``size`` bytes for a case, derived from the secret of this judgement."""
         return int.from_bytes(hashlib.sha256(self._secret + f"{what} {n}".encode()).digest()[:size], "little")
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
@@ -450,7 +449,7 @@ class JudgeRun:
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
-    """The case that the witnesses compute: normal inputs from a public seed, of the largest problem that has some.
+    """The case that the witnesses compute: the largest problem with normal inputs from a public seed.
 
     One case is enough to show which outputs agree, and a public seed makes it reproducible.
     """
@@ -459,7 +458,7 @@ def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
 
 
 def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
-    """Which parameter a callable lacks for a case, in a sentence; None if it has all."""
+    """The parameter that a callable lacks for a case, in a sentence; None if it has all."""
     problem = spec.problem
     needed = [*(["scale"] if problem.scale != 1.0 / math.sqrt(problem.head_dim) else [])]
     needed += [*(["causal"] if problem.causal else []), *problem.extras, *([spec.claim] if spec.claim else [])]
@@ -470,5 +469,5 @@ def _lacking(about: Mapping[str, Any], spec: CaseSpec) -> str | None:
 
 
 def _tiles(config: str) -> set[int]:
-    """The tile sizes in a configuration's text: its knobs that begin with BLOCK."""
+    """Tile sizes in a configuration's text: the knobs that begin with BLOCK."""
     return {int(size) for size in re.findall(r"\bBLOCK\w*=(\d+)", config)}

@@ -1,7 +1,7 @@
-"""How arrays lie in memory: the same values, reached by other strides and from another offset, with NaN around them.
+"""Memory layouts of arrays: the same values with other strides and another offset, surrounded by NaN.
 
-A function on torch tensors must accept any strides: the output of a projection is rarely contiguous as
-[B, H, S, D]. One that reads the memory as if it were gets other numbers here, or NaN.
+A function on torch tensors must accept any strides: the output of a projection is rarely contiguous as [B, H, S, D]. A
+function that assumes contiguous memory reads other numbers here, or NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Layout", "guarded", "lay_out"]
 Array = npt.NDArray[Any]
 
 _GUARD = 4096
-"""Bytes before and behind the memory of an array."""
+"""Bytes before and after the memory of an array."""
 _BEFORE, _AFTER, _BESIDE = 2, 3, 8
 """Rows of padding before and after each head's, and columns on either side: 8 elements, so that rows whose length is a
 multiple of 16 bytes still begin at one, as they do in a slice of a packed tensor."""
@@ -29,13 +29,13 @@ class Layout(str, Enum):
 
     CONTIGUOUS = "contiguous"
     BSHD = "bshd"
-    """Memory in the order [B, S, H, D], as a projection leaves it, viewed as [B, H, S, D]."""
+    """Memory in the order [B, S, H, D], the result of a projection, viewed as [B, H, S, D]."""
     PADDED = "padded"
     """Heads, rows and columns within larger ones that hold NaN: an offset, and gaps after each row and head."""
 
     @property
     def says(self) -> str:
-        """How Q, K and V lie, in words."""
+        """Layout of Q, K and V, in words."""
         return {
             Layout.CONTIGUOUS: "contiguous as [B, H, S, D]",
             Layout.BSHD: "in memory in the order [B, S, H, D]",
@@ -49,7 +49,7 @@ def guarded(array: Array) -> tuple[Array, Array]:
     Returns
     -------
     storage, view
-        All of the memory, one axis; and the part of it that has the values of ``array``, contiguous, in its shape.
+        All of the memory, one axis; and the contiguous view of it with the values and shape of ``array``.
     """
     guard = _GUARD // array.itemsize
     storage = np.empty(array.size + 2 * guard, array.dtype)
@@ -65,8 +65,8 @@ def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
     Returns
     -------
     storage, view
-        All of the memory, contiguous, NaN before, between and behind; and the part of it that has the values of
-        ``array``, [B, H, S, D].
+        All of the memory, contiguous, with NaN before, between and after the values; and the view of it with the values
+        of ``array``, [B, H, S, D].
     """
     batch, heads, seq, dim = array.shape
     if layout is Layout.BSHD:

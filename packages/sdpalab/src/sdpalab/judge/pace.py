@@ -1,5 +1,5 @@
-"""Ways to keep the cores busy: outputs are judged behind those that are computed, and a second set of a candidate's
-processes is started where it pays. Until then one launch on the simulator may use every core."""
+"""Parallelism of a judgement: outputs are judged while the next ones are computed, and a second set of a candidate's
+processes starts if the remaining time justifies it. Until then one launch on the simulator may use every core."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from types import TracebackType
 __all__ = ["Behind", "Pace"]
 
 MOST_BEHIND = 2
-"""Outputs that wait to be judged: more would only hold memory."""
+"""Largest number of outputs that wait to be judged; it limits memory."""
 FIRST_CASES = 8
-"""Cases after which it is estimated how long the others take."""
+"""Cases after which the time of the remaining cases is estimated."""
 PAYS_SECONDS = 15.0
-"""What is left must take so long for a second set of processes: it starts in a second of CPU time, and decodes the same
+"""Remaining seconds that justify a second set of processes: its start takes one CPU second, and it decodes the same
 code again, which takes seconds for kernels of many modules."""
 
 
 class Behind:
-    """Work in a thread of its own, in order, while the caller goes on. An exception in it is raised in the caller.
+    """Executes work in order in a background thread. Its exceptions are raised in the caller.
 
-    As a context it ends when all of the work is done, or at once if the caller fails.
+    As a context manager it exits when all work is done, or at once if the caller fails.
     """
 
     def __init__(self) -> None:
         self._pool, self._pending = ThreadPoolExecutor(1), deque[Future[None]]()
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Add work; waits while there is as much as may wait."""
+        """Add work; blocks while the queue is full."""
         while len(self._pending) >= MOST_BEHIND:
             self._pending.popleft().result()
         self._pending.append(self._pool.submit(work))
@@ -48,7 +48,7 @@ class Behind:
 
 
 class Pace:
-    """Calls ``more`` once, as soon as the cases so far show that the rest of ``cases`` takes long."""
+    """Calls ``more`` once, as soon as the finished cases show that the rest of ``cases`` takes long."""
 
     def __init__(self, cases: int, more: Callable[[], None]) -> None:
         self._cases, self._more = cases, more
@@ -57,10 +57,10 @@ class Pace:
         self._decided = False
 
     def begin(self) -> None:
-        """A case begins.
+        """Record the start of a case.
 
-        The median of the cases so far stands for those that are left: the first case decodes and compiles, and the
-        large ones come early.
+        The estimate uses the median of the finished cases: the first case includes decoding and compilation, and large
+        cases come early.
         """
         done, self._begun = self._begun, self._begun + 1
         now = time.monotonic()

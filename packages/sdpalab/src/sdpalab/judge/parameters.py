@@ -1,4 +1,4 @@
-"""What a callable takes, by the names of its parameters, and the keyword arguments of a call."""
+"""Parameters of a callable by name, and the keyword arguments of a call."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in EXTRAS},
     "window_size": ("window_size", "window"),
 }
-"""What a function may claim by a parameter, and the names of that: the lab's, torch's and FlashAttention's."""
+"""Features that a function may claim by a parameter, and the parameter's names in the lab, torch and FlashAttention."""
 
 
 def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
-    """Which of :data:`PARAMETERS` a function has, and the name of each there.
+    """The entries of :data:`PARAMETERS` that a function has, with their names in the function.
 
-    What ``**kwargs`` would take, a function need not use: that is ``scale`` and ``causal`` alone, which every call has;
-    so it is where a function in C has no signature to read.
+    ``**kwargs`` counts as ``scale`` and ``causal`` only, which every call passes; so does a function in C without a
+    readable signature.
     """
     both = {"scale": "scale", "causal": "causal"}
     try:
@@ -41,12 +41,9 @@ def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def arguments(function: Callable[..., Any], problem: Problem, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call for a problem, by the names of the function's own parameters.
-
-    Parameters
-    ----------
-    extra : mapping of str to Tensor
-        The arrays of :attr:`sdpalab.problem.Problem.array_shapes`.
+    """
+    |The keyword arguments of a call for a problem, by the names of the function's own parameters.|Keyword arguments of
+    a call for a problem, by the function's parameter names.
     """
     names = parameter_names(function)
     values = {**problem.scoring, **extra, **({"enable_gqa": True} if problem.group > 1 else {})}

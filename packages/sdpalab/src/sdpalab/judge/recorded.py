@@ -1,9 +1,9 @@
-"""What a candidate's processes answered, as data; and a verdict that is derived from that, where nothing else runs.
+"""Recorded answers of a candidate's processes, and a verdict derived from them without running the kernel.
 
 A worker on another machine judges and sends the answers of the candidate's processes. Its verdict is not used: the
-judge runs again here on the same cases, with the answers in place of the processes. Outputs are
-held against the oracle once more, by the arithmetic that the candidate declares in a process of this machine. What no
-array shows (a hazard, a crash) is taken from the worker.
+judge runs again here on the same cases, with the answers in place of the processes. Outputs are compared with the
+float64 reference again, under the arithmetic that the candidate declares in a process of this machine. Statuses that no
+array shows (a hazard, a crash) are taken from the worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 _SPARE = 1 << 20
-"""Bytes of outputs beyond four times those of the inputs, as the judge takes from a process."""
+"""Bytes of outputs beyond four times those of the inputs, the same limit as for a process."""
 
 
 class SentArray(Message):
@@ -47,7 +47,7 @@ class SentArray(Message):
 
 
 class RecordedDevice(Message):
-    """What the processes run on."""
+    """Device of the processes."""
 
     device: Text
     arch: Text
@@ -55,7 +55,7 @@ class RecordedDevice(Message):
 
 
 class RecordedReply(ExecutorReply):
-    """A reply of the processes, with what the judge notes of them."""
+    """A reply of the processes, with the judge's additions."""
 
     confinement: Text = ""
     confined_by: Text = ""
@@ -63,9 +63,10 @@ class RecordedReply(ExecutorReply):
 
 
 class Recorded(Message):
-    """One answer: to the ``start`` of the processes, a ``run``, an ``attempt`` or one in the ``ring``.
+    """One answer: to ``start``, ``run``, ``attempt`` or a run in the ``ring``.
 
-    ``failure`` says who ended it: the candidate ``died`` with a ``status``, or the request or the machine was wrong.
+    ``failure`` is the cause of its end: the candidate ``died`` with a ``status``, or the request or the machine was at
+    fault.
     """
 
     call: Literal["start", "run", "attempt", "ring"]
@@ -79,7 +80,7 @@ class Recorded(Message):
 
 
 class Recording:
-    """Keeps the answers of processes, in their order.
+    """Records the answers of processes in order.
 
     Attributes
     ----------
@@ -91,11 +92,11 @@ class Recording:
         self.answers: list[dict[str, Any]] = []
 
     def of(self, processes: Callable[..., Processes]) -> Callable[..., Processes]:
-        """The same processes, whose answers are kept."""
+        """Wraps the processes, and records their answers."""
         return lambda problems, **options: _Kept(self, partial(processes, problems, **options), problems)
 
     def keep(self, call: str, problem: str, ask: Callable[[], Answer]) -> Answer:
-        """Ask, and keep the answer or the failure, which is raised again."""
+        """Call, and record the answer or the failure, which is raised again."""
         answer: dict[str, Any] = {"call": call, "problem": problem}
         self.answers.append(answer)
         try:
@@ -112,7 +113,7 @@ class Recording:
 
 
 class _Kept:
-    """A candidate's processes; what they answer is kept."""
+    """A candidate's processes whose answers are recorded."""
 
     def __init__(self, tape: Recording, start: Callable[[], Processes], problems: Sequence[Problem]) -> None:
         started: list[Processes] = []
@@ -164,14 +165,14 @@ class RecordedRuns:
     Parameters
     ----------
     answers : sequence of dict
-        Those of a :class:`Recording`.
+        Answers of a :class:`Recording`.
     about : mapping
         The candidate's description of itself in a process of this machine, for the same problems.
 
     Raises
     ------
     MachineError
-        Where an answer is asked for that was not recorded: the record is of other cases.
+        If a requested answer was not recorded, because the record is of other cases.
     """
 
     def __init__(self, answers: Sequence[Any], about: Mapping[str, Any]) -> None:
@@ -192,7 +193,7 @@ class RecordedRuns:
         return _RecordedProcesses(self, about)
 
     def next(self, call: str, problem: str) -> Recorded:
-        """The next answer, or what it says was raised."""
+        """Return the next answer, or raise the recorded failure."""
         answer = next(self._answers, None)
         if answer is None or (answer.call, answer.problem) != (call, problem):
             raise _foreign(f"{call} of {problem}")
@@ -204,7 +205,7 @@ class RecordedRuns:
 
 
 class _RecordedProcesses:
-    """Answers of one set of processes."""
+    """Recorded answers of one set of processes."""
 
     def __init__(self, replay: RecordedRuns, about: dict[str, Any]) -> None:
         self._replay, self.about, self.alone = replay, about, False
@@ -230,10 +231,10 @@ class _RecordedProcesses:
         return self._answer("ring", problem, draws)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing."""
 
     def kill(self) -> None:
-        """Nothing runs."""
+        """Does nothing."""
 
     def _answer(self, call: str, problem: Problem, inputs: Arrays) -> Answer:
         answer = self._replay.next(call, problem.label)
@@ -261,7 +262,7 @@ def _sent(array: Array) -> dict[str, Any]:
 
 
 def _array(sent: SentArray, room: int) -> Array:
-    """The array of what was sent, of at most ``room`` bytes."""
+    """Decode a sent array of at most ``room`` bytes."""
     dtype = DTYPES.get(sent.dtype, None)
     size = math.prod(sent.shape) * (dtype.itemsize if dtype is not None else 0)
     try:

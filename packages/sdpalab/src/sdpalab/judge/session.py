@@ -1,4 +1,4 @@
-"""Judging one candidate: what is asked, and which processes answer it."""
+"""Judging one candidate: the request, and the processes that run it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = [
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
-"""Most seconds of wall clock for one case, both runs together."""
+"""Most wall-clock seconds of one case, both runs together."""
 GPU_CASE_SECONDS = 10.0
-"""The same on a GPU, builds apart: a kernel that takes longer there waits for what never comes, and nothing but the end
-of its process ends it."""
+"""Most seconds of one case on a GPU, without builds; a kernel that runs longer hangs, and only the end of its process
+stops it."""
 
 
 def judge(
@@ -52,38 +52,38 @@ def judge(
     seed: int = 0,
     claims: bool = True,
 ) -> Verdict:
-    """Judge a kernel: run it in a process of its own and hold its outputs against float64.
+    """Judge a kernel: run it in a separate process and compare its outputs with float64.
 
     Parameters
     ----------
     kernel : str, CudaKernel or callable
         A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
-        torch CPU tensors [B, H, S, D] of the problem's dtype, with further parameters for what else it computes
+        torch CPU tensors [B, H, S, D] of the problem's dtype, with further parameters for further features
         (:data:`sdpalab.judge.parameters.PARAMETERS`).
     problems : iterable of Problem, optional
-        What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes,
-        edges and relations come on top (:mod:`sdpalab.judge.cases`).
+        Problems to judge. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes, edges
+        and relations are added (:mod:`sdpalab.judge.cases`).
     device : {"auto", "sim", "cpu", "gpu"}
         ``sim``: the simulator, for kernels that the lab builds; ``gpu``: the GPU, for these; ``cpu``: torch on the CPU,
         for callables; ``auto``: the simulator or the CPU, so that a verdict does not depend on the machine.
     level : {"quick", "full"}
-        How much is judged: in a minute, or in many.
+        ``quick`` takes about a minute, ``full`` many minutes.
     seed : int
         Public seed of the inputs for ``problems``; the twelve cases have their own.
     claims : bool
-        Whether the kernel is also judged on small problems that nobody asked for and that it claims to compute, such as
-        with a causal mask (:mod:`sdpalab.judge.claims`). :attr:`Verdict.covers` says what was judged.
+        Whether the kernel is also judged on small problems beyond the request that it claims to support, for example
+        with a causal mask (:mod:`sdpalab.judge.claims`). :attr:`Verdict.covers` lists the judged features.
 
     Returns
     -------
     Verdict
-        A kernel that crashes, hangs or cheats has a status there; it raises nothing here.
+        A kernel that crashes, hangs or cheats gets a status; it raises no exception here.
 
     Raises
     ------
     UserError
-        If the request is invalid: no such kernel, a file that does not load, a problem that the kernel does not
-        support, source that does not compile, no such device or level.
+        If the request is invalid: an unknown kernel, a file that does not load, an unsupported problem, source that
+        does not compile, an unknown device or level.
     MachineError
         If no worker process can be started.
     """
@@ -125,45 +125,44 @@ def judge_candidate(
     specs : sequence of CaseSpec
         See :mod:`sdpalab.judge.cases`.
     arch : str, optional
-        What to build for, and what the simulator is to be, such as ``sm_89``. Default: what the GPU is, or what the
-        kernel is built for by default (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
+        Target architecture of the build and of the simulator, such as ``sm_89``. Default: that of the GPU, or the
+        kernel's default architecture (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
     sms : int, optional
-        Multiprocessors of the GPU that the kernel's plans are for. Default: those of the GPU, or on the simulator of
-        the one that stands for the architecture (:func:`warpsan.gpus.default_gpu`).
+        Multiprocessors of the GPU that the kernel's plans are for. Default: those of the GPU, or on the simulator those
+        of the default GPU of the architecture (:func:`warpsan.gpus.default_gpu`).
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default configuration.
     store : Store, optional
-        Given each case's q, k, v, o (and o_second, if it differs) and yardstick.
+        Receives each case's q, k, v, o (and o_second, if it differs) and yardstick.
     progress : callable, optional
         Called with each finished Case, one at a time, in the order in which they finish.
     on_start : callable, optional
-        Called with the name of each case that begins, one at a time, and the number of all cases that suit the
-        candidate.
+        Called at the start of each case, one at a time, with its name and the number of all cases for the candidate.
     on_plan : callable, optional
-        Called, one at a time, with a problem, the launch plan that is executed for it, and the architecture.
+        Called, one at a time, with a problem, its launch plan, and the architecture.
     workers : int, optional
-        Sets of the candidate's processes at a time. Default: 1, and a second one on several CPUs as soon as the first
-        cases show that the others will take long (:mod:`sdpalab.judge.pace`).
+        Concurrent sets of the candidate's processes. Default: 1, and a second set on several CPUs if the first cases
+        show that the others take long (:mod:`sdpalab.judge.pace`).
     timeout : float, optional
-        Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted. A kernel that hangs
-        twice is judged no further.
+        Most seconds of one case. Default: 120, and 10 on a GPU without builds. A kernel that hangs twice is judged no
+        further.
     max_steps : int, optional
-        Steps of one warp on the simulator, above which it counts as an endless loop (:func:`warpsan.launch`).
+        Most steps of one warp on the simulator; a warp with more counts as an endless loop (:func:`warpsan.launch`).
     numerics : str
-        Rule of the simulator's tensor-core sums (:func:`warpsan.launch`).
+        Numerics of the simulator's tensor-core sums (:func:`warpsan.launch`).
     until_failure : bool
-        Stop at the first case that fails: the verdict then has the cases that were finished by then.
+        Stop at the first case that fails; the verdict has the cases finished by then.
     algebra : bool
         Whether a kernel on the simulator is also run in exact arithmetic (:mod:`sdpalab.judge.algebra`), on small
         versions of the first problem.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     interrupt : Interrupt, optional
-        What ends this judgement early, heard by the caller. Default: one of its own, heard while cases run.
+        Ends this judgement early; the caller installs it. Default: a new one, installed while cases run.
     secret : bytes, optional
-        What hidden seeds are drawn from. Default: bytes of the operating system.
+        Source of the hidden seeds. Default: random bytes of the operating system.
     recording : Recording, optional
-        Keeps what the candidate's processes answer, for :func:`judge_recorded`.
+        Records the answers of the candidate's processes for :func:`judge_recorded`.
 
     Raises
     ------
@@ -208,21 +207,21 @@ def judge_recorded(
     until_failure: bool = False,
     algebra: bool = True,
 ) -> Verdict:
-    """The verdict of :func:`judge_candidate` with one worker, from the answers that it recorded: nothing is run.
+    """The verdict of :func:`judge_candidate` with one worker, from recorded answers; the kernel is not run.
 
     Parameters
     ----------
     answers : sequence of dict
-        Those of a :class:`~sdpalab.judge.recorded.Recording`, from a worker that need not be honest.
+        Answers of a :class:`~sdpalab.judge.recorded.Recording` from an untrusted worker.
     about : mapping
         The candidate's description from :func:`described`, with one entry of ``rejects`` for each of ``specs``.
     specs, secret, device, level, seed, until_failure, algebra
-        As they were given there.
+        As for :func:`judge_candidate`.
 
     Raises
     ------
     UserError, MachineError
-        As there; MachineError also if the answers are malformed, or those to other cases.
+        As :func:`judge_candidate`; MachineError also if the answers are malformed or belong to other cases.
     """
     algebraic = _algebraic(specs, algebra, device == "gpu")
     started = partial(RecordedRuns(answers, about).processes, gpu=device == "gpu")
@@ -238,7 +237,7 @@ def described(
     sms: int | None = None,
     config: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """A candidate's description from a process of this machine, which runs it on none of ``problems``.
+    """A candidate's description from a process of this machine, which loads it without running ``problems``.
 
     Raises
     ------

@@ -31,16 +31,16 @@ QUICK_PROBES = (
     *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
     *("large_logits", "outlier", "nan_heads", "hidden_rows", "finite_mask", *E4M3_KINDS),
 )
-"""Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
+"""Kinds of inputs that detect bugs which random normal inputs miss; the full level uses every kind."""
 
 SMALL_SEQ = 180
-"""Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
+"""Longest sequence of a probe: three tiles of 64 with a ragged last one, and cheap to simulate."""
 
 SMALL_WINDOW = 70
-"""Largest side of a window in a probe: within SMALL_SEQ, and the multiple of no tile."""
+"""Largest side of a window in a probe: below SMALL_SEQ, and not a multiple of any tile."""
 
 TILES = (16, 32, 64, 128, 256)
-"""Sizes of tiles whose edges there are cases for; a kernel gets those of the tiles that its configuration has."""
+"""Tile sizes with edge cases; a kernel gets the edge cases of its configuration's tiles."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,19 @@ class CaseSpec:
     inputs : str
         A kind of :data:`sdpalab.inputs.INPUT_KINDS`.
     seed : int, optional
-        None is hidden: the judge draws it once the candidate is fixed, and records it.
+        None for a hidden seed, which the judge draws and records after the candidate is fixed.
     derived : bool
-        The judge's own choice of a problem: skipped for a kernel that does not support it.
+        Whether the judge chose the problem; it is skipped for a kernel that does not support it.
     relation : str
-        A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case is about; empty for none.
+        A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case checks; empty for none.
     tile : int
         Only for kernels whose configuration has a tile of that many rows; 0 for all.
     trial : bool
-        One of the :data:`TRIALS` that the share of correct answers is taken over.
+        Whether the case is one of the :data:`TRIALS` of the success rate.
     layout : Layout
-        How Q, K and V lie in memory. Only for callables: a kernel that the lab builds gets contiguous buffers.
+        Memory layout of Q, K and V. Only for callables: a kernel that the lab builds gets contiguous buffers.
     claim : str
-        What the case is about that was not asked for, and that the candidate must claim to be judged on it
+        Feature beyond the request that the candidate must claim to be judged on this case
         (:mod:`sdpalab.judge.claims`); empty for none.
     """
 
@@ -82,23 +82,23 @@ class CaseSpec:
     claim: str = ""
 
     def is_for(self, *, quantises: bool) -> bool:
-        """Whether a kernel that quantises Q, K and V, or one that does not, has use for such inputs."""
+        """Whether these inputs apply to a kernel that quantises Q, K and V, or to one that does not."""
         return quantises or self.inputs not in E4M3_KINDS
 
 
 def hidden_seed() -> int:
-    """A seed of inputs that no candidate can have been written for: 48 bits from the operating system."""
+    """A hidden seed of inputs: 48 bits from the operating system, unknown when the candidate was written."""
     return int.from_bytes(os.urandom(6), "little")
 
 
 def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
-    """Each kind of inputs on a small problem, and the metamorphic relations on it."""
+    """Each kind of inputs on a small problem, and the metamorphic relations."""
     from sdpalab.judge.rule.relations import RELATIONS
 
     for kind in kinds:
         if kind != "normal" and possible(small, kind):
             yield CaseSpec(f"{small.label} {kind}", small, kind)
-    even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # a count of keys that divides exactly
+    even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # count of keys that divides exactly
     yield CaseSpec(f"{even.label} uniform", even, "uniform")
     for relation in RELATIONS.values():
         if relation.applies(small):
@@ -107,7 +107,7 @@ def probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[Ca
 
 
 def window_edges(small: Problem) -> Iterator[CaseSpec]:
-    """The window of one key, rows that see none, and sides at the edges of the kernel's own tiles."""
+    """Windows of one key, windows without keys, and sides at the edges of the kernel's tiles."""
     left, right = small.window_size or (-1, -1)
     yield normal_case(small.with_(window_size=(min(left, 0), min(right, 0))))
     for tile in TILES[:-1]:
@@ -121,7 +121,7 @@ def window_edges(small: Problem) -> Iterator[CaseSpec]:
 
 
 def length_edges(small: Problem) -> Iterator[CaseSpec]:
-    """A batch entry without keys, one with one, one with all, and lengths at the edges of the kernel's own tiles."""
+    """A batch entry without keys, one with one key, one with all, and lengths at the edges of the kernel's tiles."""
     keys = small.seq_kv
     for pair in ((0, keys), (keys, 1)):
         yield normal_case(small.with_(kv_lengths=pair))
@@ -139,7 +139,7 @@ def layout_cases(small: Problem) -> Iterator[CaseSpec]:
 
 
 def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
-    """With one K/V head: sequences of these lengths, and of the kernel's own tile and one row more and less."""
+    """With one K/V head: sequences of these lengths, and of the kernel's tile size and one row more and less."""
     for length in lengths:
         yield normal_case(one.with_(seq_q=length, seq_kv=length))
     for tile in TILES:
@@ -149,15 +149,18 @@ def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
 
 
 def normal_case(problem: Problem, seed: int | None = None) -> CaseSpec:
-    """Normal inputs with a public seed, or with a hidden one."""
+    """Normal inputs with a public or a hidden seed."""
     return CaseSpec(f"{problem.label} {'hidden seed' if seed is None else f'seed {seed}'}", problem, "normal", seed)
 
 
 def small_version(problem: Problem) -> Problem:
-    """Same head_dim, dtype, scale, group and way of scoring; one batch, at most two K/V heads, at most SMALL_SEQ long.
+    """The problem with the same head_dim, dtype, scale, group and score modifiers; one batch, at most two K/V heads, at
+    most SMALL_SEQ long.
 
-    Each side of a window is at most SMALL_WINDOW, so that it hides keys. What is of a batch entry, lengths or a mask,
-    needs two to be mixed up; the first length is the problem's least, as a share, and the second hides keys, too."""
+    Each side of a window is at most SMALL_WINDOW, so that it hides keys. With lengths or a mask per batch entry the
+    batch is two, to detect mixed-up entries; the first length is the problem's smallest, as a share, and the second
+    also hides keys.
+    """
     kv_heads, batch = min(problem.kv_heads, 2), 1
     small = problem.narrowed(SMALL_WINDOW)
     if problem.mask_form is not None and problem.mask_form.per_batch:
@@ -175,10 +178,11 @@ def small_version(problem: Problem) -> Problem:
 
 
 def possible(problem: Problem, kind: str) -> bool:
-    """Whether there are such inputs for the problem.
+    """Whether this kind of inputs exists for the problem.
 
-    A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two. Hidden
-    rows need a mask, and one that hides by a finite number needs an additive one."""
+    Needles need a head_dim that can encode the keys, and a nonzero scale; kinds with neighbouring heads need at least
+    two heads. Hidden rows need a mask, and finite mask values need an additive mask.
+    """
     if kind in ("hidden_rows", "finite_mask"):
         return problem.mask_form is not None and (kind == "hidden_rows" or problem.mask_form.type == "float")
     if kind == "nan_heads":

@@ -1,9 +1,9 @@
 """Other inputs with the same fingerprints: they reveal a candidate that returns a stored output instead of computing
 it.
 
-They are run in the same memory as the run before (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`), and
-their output is held against their own right answer. An output that is remembered by address, by object or by problem is
-then out of date; so is one that is remembered by a fingerprint, since the usual fingerprints are the same.
+They are run in the same memory as the previous run (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`),
+and their output is compared with their own reference. An output stored by address, by object or by problem is then
+wrong; so is an output stored by a fingerprint, because the usual fingerprints are the same.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["other_inputs"]
 
 
 def other_inputs(inputs: Inputs, seed: int) -> Inputs:
-    """The rows of each head of Q, K, V and a mask in another order: each array's own, the first and the last row in
-    place. Of K and V only valid keys change places.
+    """Permute the rows of each head of Q, K, V and a mask, each array in its own order; the first and the last row stay
+    in place. Only valid keys of K and V are permuted.
 
-    Sums, norms, extremes and corners stay what they were, and so do the scores but for their places: they are as large
-    as the original ones. Where there are fewer than four rows, V is negated instead.
+    Sums, norms, extremes and corners are unchanged, and the scores have the original size. With fewer than four rows V
+    is negated instead.
 
     Parameters
     ----------
     inputs : Inputs
     seed : int
-        Of the orders; to be drawn when the candidate is loaded already.
+        Seed of the permutations; draw it after the candidate is loaded.
 
     Returns
     -------
     Inputs
-        Of the same shapes and dtype.
+        Inputs of the same shapes and dtype.
     """
     labelled = {name: (array, f"{seed} {name}") for name, array in inputs.arrays.items() if array.ndim == 4}
     arrays = {name: _shuffled(*each) for name, each in labelled.items()}
@@ -44,7 +44,7 @@ def other_inputs(inputs: Inputs, seed: int) -> Inputs:
         arrays |= {name: _shuffled_keys(*labelled[name], inputs.kv_lengths) for name in ("k", "v")}
     if min(inputs.q.shape[2], inputs.v.shape[2], *([] if inputs.kv_lengths is None else inputs.kv_lengths)) < 4:
         arrays["v"] = -inputs.v
-    # Lengths belong to the problem; slopes and sinks are of other heads.
+    # Lengths belong to the problem; slopes and sinks belong to heads.
     arrays |= {
         name: array[::-1].copy()
         for name, array in (("alibi_slopes", inputs.alibi_slopes), ("sinks", inputs.sinks))
@@ -61,7 +61,7 @@ def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.gene
 
 
 def _shuffled_keys(array: npt.NDArray[Any], label: str, lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """K or V whose padding stays in its place."""
+    """Permute the valid keys of K or V; padding stays in place."""
     shuffled: npt.NDArray[Any] = array.copy()
     for entry, length in zip(shuffled, lengths, strict=True):
         entry[:, :length] = _shuffled(entry[None, :, :length], label)[0]

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor on the memory of ``array`` (float16, bfloat16 or float32, contiguous): no copy."""
+    """A tensor on the memory of ``array`` (float16, bfloat16 or float32, contiguous), without a copy."""
     import torch
 
     if array.dtype == np.float32:
@@ -40,7 +40,7 @@ def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def to_torch_mask(mask: npt.NDArray[Any]) -> torch.Tensor:
-    """A mask as a tensor: a boolean one as it is, an additive one as :func:`to_torch`."""
+    """A mask as a tensor: a boolean mask unchanged, an additive one as in :func:`to_torch`."""
     import torch
 
     return torch.from_numpy(mask) if mask.dtype == np.bool_ else to_torch(mask)
@@ -77,7 +77,7 @@ def laid_out_tensor(storage: npt.NDArray[Any], view: npt.NDArray[Any], layout: L
 def output_of(
     function: Callable[..., Any], problem: Problem, inputs: Inputs, layout: Layout = Layout.CONTIGUOUS
 ) -> npt.NDArray[Any]:
-    """The output of a function on torch tensors, called in this process as the judge calls it, on copies."""
+    """The output of a function on torch tensors, called in this process on copies, with the judge's arguments."""
     q, k, v = (laid_out_tensor(*lay_out(array, layout), layout) for array in inputs.qkv)
     extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
     return from_torch(function(q, k, v, **arguments(function, problem, extra)))

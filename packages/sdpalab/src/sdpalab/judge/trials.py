@@ -1,6 +1,6 @@
-"""The share of trials that a candidate computes rightly, as KernelBench counts it (Ouyang et al. 2025).
+"""Share of correct trials of a candidate, as in KernelBench (Ouyang et al. 2025).
 
-fast_p is the share of trials that are right and more than p times as fast as the peer; fast_0 needs no time.
+fast_p is the share of trials that are correct and more than p times as fast as the peer; fast_0 needs no timing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def fast_p(cases: Sequence[Case], p: float = 0.0, speedups: Sequence[float] | No
     Parameters
     ----------
     cases : sequence of Case
-        Those with ``run["trial"]`` are trials.
+        Cases with ``run["trial"]`` are trials.
     p : float
         Speed-up to beat.
     speedups : sequence of float, optional
-        Of each trial over the peer, in the order of the cases.
+        Speed-up of each trial over the peer, in the order of the cases.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def fast_p(cases: Sequence[Case], p: float = 0.0, speedups: Sequence[float] | No
     Raises
     ------
     ValueError
-        If ``p`` is not 0 and there is not one speed-up for each trial: what was not timed is not fast.
+        If ``p`` is not 0 and the number of speed-ups differs from the number of trials.
     """
     trials = [case for case in cases if case.run.get("trial")]
     if p and (speedups is None or len(speedups) != len(trials)):

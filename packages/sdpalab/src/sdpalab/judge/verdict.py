@@ -1,6 +1,6 @@
 """Verdicts: a closed set of statuses, and records that are valid by construction.
 
-They are the records of a bundle, too: an object here, and its JSON (:mod:`sdpalab.record`).
+The same objects are the records of a bundle, as JSON (:mod:`sdpalab.record`).
 """
 
 from __future__ import annotations
@@ -46,50 +46,50 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Status(str, Enum):
-    """Outcome of a case or of a verdict. The only good one is PASSED."""
+    """Outcome of a case or of a verdict. Only PASSED is good."""
 
     PASSED = "PASSED"
     INCORRECT = "INCORRECT"
-    """The numbers are wrong: a limit of the rule is exceeded, or an element that must be exact is not."""
+    """A limit of the rule is exceeded, or an exact element differs."""
     NOT_FINITE = "NOT_FINITE"
-    """NaN or Inf where the case declares none; an output that was never written is the usual cause."""
+    """NaN or Inf where the case declares none; usually an output that was never written."""
     NONDETERMINISTIC = "NONDETERMINISTIC"
     """Two runs on the same inputs, with differently poisoned outputs, differ."""
     STALE = "STALE"
-    """Right on its inputs, and wrong on other data in the same memory: something is remembered that must not be."""
+    """Right on its inputs, and wrong on other data in the same memory: the kernel keeps state between launches."""
     INCONSISTENT = "INCONSISTENT"
-    """Right on its inputs, but what must hold between its outputs on related inputs does not."""
+    """Right on its inputs, but a required relation to the output on related inputs fails."""
     INPUT_CHANGED = "INPUT_CHANGED"
     """The candidate wrote to its inputs."""
     BAD_OUTPUT = "BAD_OUTPUT"
     """Wrong shape, dtype or type of output."""
     HAZARD = "HAZARD"
-    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or no such GPU accepts
-    the launch."""
+    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or no GPU of this kind
+    accepts the launch."""
     UNSUPPORTED = "UNSUPPORTED"
-    """The kernel says that it does not compute this problem, or the simulator that it does not model an instruction."""
+    """The kernel does not support this problem, or the simulator does not model an instruction."""
     BUILD_FAILED = "BUILD_FAILED"
     CRASHED = "CRASHED"
     """The candidate raised, or its process died."""
     TIMED_OUT = "TIMED_OUT"
     INFRA_ERROR = "INFRA_ERROR"
-    """The machine failed, not the kernel; neither a pass nor a fail."""
+    """The machine failed, not the kernel; neither a pass nor a failure."""
     INTERRUPTED = "INTERRUPTED"
-    """Judging was stopped before all cases were judged, and those that were are PASSED. Of a verdict only."""
+    """Judging was stopped before all cases were judged, and the judged cases are PASSED. Status of a verdict only."""
 
 
 @dataclass(frozen=True, config=RECORD)
 class Case(JsonRecord):
     """One judged problem on one set of inputs.
 
-    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` says what
-    executed it (device, sha256 of each PTX, configuration).
+    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` describes
+    the execution (device, sha256 of each PTX, configuration).
 
     Raises
     ------
     ValueError
-        On construction, if the record is illegal: PASSED without errors and limits, with an error above its limit or
-        without the digests of the arrays that show it; or a status other than PASSED without a reason.
+        On construction, if the record is invalid: PASSED without errors and limits, with an error above its limit, or
+        without the digests of its arrays; or a status other than PASSED without a reason.
     """
 
     derived = ("original_contract",)
@@ -132,7 +132,7 @@ class Case(JsonRecord):
 
     @property
     def original_contract(self) -> bool | None:
-        """Whether the original contract is kept; None if there are no errors."""
+        """Whether the original contract holds; None if there are no errors."""
         return keeps_original_contract(self.errors) if self.errors else None
 
     @property
@@ -142,18 +142,18 @@ class Case(JsonRecord):
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each of :attr:`limited`."""
+        """Share of each entry of :attr:`limited`."""
         return {name: each.share for name, each in self.limited.items()}
 
 
 @dataclass(frozen=True, config=RECORD)
 class Verdict(JsonRecord):
-    """All cases of one candidate. It is PASSED only if there is a case, every case is, and none was left unjudged.
+    """All cases of one candidate. PASSED needs at least one case, all cases PASSED, and no case left unjudged.
 
-    ``status`` is that of the first case that is not PASSED, with INFRA_ERROR only where nothing worse was found; where
-    every case is, it is INCORRECT if a problem of ``algebra`` is UNEQUAL (:mod:`sdpalab.judge.algebra`).
-    ``unjudged`` are the names of the cases that were not judged, because judging was interrupted or was to end at the
-    first failure.
+    ``status`` is the status of the first case that is not PASSED; INFRA_ERROR counts only if no other failure was
+    found. If all cases are PASSED, it is INCORRECT where a problem of ``algebra`` is UNEQUAL
+    (:mod:`sdpalab.judge.algebra`). ``unjudged`` holds the names of the cases that were not judged, because judging was
+    interrupted or stopped at the first failure.
     """
 
     derived = ("status", "passed", "reason", "original_contract", "covers", "confinement")
@@ -170,8 +170,8 @@ class Verdict(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """True if there is at least one case, all of them are PASSED, none was left unjudged, and none of the problems
-        in exact arithmetic is UNEQUAL."""
+        """True if there is at least one case, all are PASSED, none was left unjudged, and no problem in exact
+        arithmetic is UNEQUAL."""
         return self.status is Status.PASSED
 
     @property
@@ -202,30 +202,30 @@ class Verdict(JsonRecord):
 
     @property
     def _unequal(self) -> AlgebraCase | None:
-        """The first problem in exact arithmetic whose outputs are not those of attention."""
+        """The first problem in exact arithmetic whose outputs differ from attention."""
         return next((each for each in self.algebra if each.status is AlgebraStatus.UNEQUAL), None)
 
     @property
     def covers(self) -> list[str]:
-        """What it covers if it is PASSED (:func:`sdpalab.judge.coverage.coverage_of`), otherwise nothing."""
+        """Coverage of a PASSED verdict (:func:`sdpalab.judge.coverage.coverage_of`); otherwise empty."""
         if not self.passed:
             return []
         return coverage_of([case.problem for case in self.cases], any("lse" in case.digests for case in self.cases))
 
     @property
     def confinement(self) -> str:
-        """How the candidate's processes were confined: ``namespaces``, or ``processes`` if those of a case were not
+        """Confinement of the candidate's processes: ``namespaces``, or ``processes`` if a case ran without namespaces
         (docs/isolation.md); empty if no case ran."""
         stated = {str(case.run["confinement"]) for case in self.cases if "confinement" in case.run}
         return "processes" if "processes" in stated else next(iter(stated), "")
 
     @property
     def original_contract(self) -> int:
-        """How many of the cases keep the original contract."""
+        """Number of cases that keep the original contract."""
         return sum(case.original_contract is True for case in self.cases)
 
     @property
     def twelve(self) -> int:
-        """How many of the twelve contract cases are among the cases (normal inputs, their seeds), 0 to 12."""
+        """Number of the twelve contract cases among the cases (normal inputs, their seeds), 0 to 12."""
         judged = {(case.problem, case.seed) for case in self.cases if case.inputs == "normal"}
         return sum(pair in judged for pair in TWELVE_CASES)

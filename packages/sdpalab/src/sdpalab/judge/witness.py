@@ -1,12 +1,11 @@
 """Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
 
-No backend is the oracle, which is float64 (:mod:`sdpalab.judge.rule.reference`). Each is a witness with a name, so that
-a change of torch shows as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
-among them: what a user of ``scaled_dot_product_attention`` gets, and what may change from one torch to the next without
-any backend having changed.
+The reference is float64 (:mod:`sdpalab.judge.rule.reference`), not a backend. Each backend is a named witness, so a
+change of torch appears as a change of a witness, and never of a kernel. The backend ``None`` is torch's own choice,
+which a user of ``scaled_dot_product_attention`` gets; this choice may change between torch versions even if no backend
+changes.
 
-Works with every torch from 2.0 on, older than what the lab itself accepts, because old versions are what a comparison
-of versions is about.
+Works with every torch from 2.0 on, including versions that the lab itself does not accept, for comparisons of versions.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Backend(str, Enum):
 
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {"cpu": (Backend.MATH, Backend.FLASH), "cuda": tuple(Backend)}
-"""The backends that a device can have. A given torch need not have been built with all of them."""
+"""Backends of a device. A given torch build need not have all of them."""
 
 _IN_TORCH = {
     Backend.MATH: "MATH",
@@ -64,14 +63,14 @@ _IN_TORCH = {
 
 
 BEYOND_TORCH = ("softcap", "alibi_slopes", "sinks")
-"""Parts of a problem that no backend has. (ALiBi would be a mask, whose type rounds it.)"""
+"""Features that no backend supports. (ALiBi would be a mask, whose type rounds it.)"""
 
 _CHOICE = threading.Lock()
-"""Which backends torch may use is a setting of the whole process: another thread's must not be in force meanwhile."""
+"""Lock of torch's backend setting, which applies to the whole process."""
 
 
 class WitnessUnavailable(MachineError):
-    """This torch has no such backend on this device, or the backend does not take these inputs."""
+    """This torch has no such backend on this device, or the backend does not support these inputs."""
 
 
 def witness_device() -> str:
@@ -97,27 +96,26 @@ def witness_output(
     ----------
     q : ndarray of float16 or bfloat16, [B, H, Sq, D]
     k, v : ndarray of the same dtype, [B, Hkv, Skv, D]
-        Hkv divides H; each head is repeated for its group, because not every backend of every torch does that itself.
-        Padding reaches torch as zeros: a backend multiplies it by weights of 0.
+        Hkv divides H; each head is repeated for its group, because some backends of some torch versions do not. Padding
+        is passed to torch as zeros, because a backend multiplies it by weights of 0.
     backend : Backend, optional
         None: whichever torch chooses.
     device : {"cpu", "cuda"}
     rows : ndarray of int, optional
-        The query rows that are wanted, the same of every head; under ``causal`` torch then gets their mask. Default:
-        all.
+        Query rows to compute, the same in every head; with ``causal`` their mask is passed to torch. Default: all.
     **scoring
-        As :meth:`sdpalab.inputs.Inputs.scoring` has it; a window and lengths reach torch as a mask, joined with the
-        problem's own.
+        As in :meth:`sdpalab.inputs.Inputs.scoring`; a window and lengths are passed to torch as a mask, combined with
+        the problem's own.
 
     Returns
     -------
-    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
+    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the chosen rows only
 
     Raises
     ------
     WitnessUnavailable
-        If this torch has no such backend there, or it fails on these inputs, with what torch said; or the problem has
-        one of :data:`BEYOND_TORCH`.
+        If this torch has no such backend on the device, it fails on these inputs (with torch's message), or the problem
+        has one of :data:`BEYOND_TORCH`.
     """
     import torch
 
@@ -133,14 +131,14 @@ def witness_output(
     k, v = (with_padding(array, scoring.get("kv_lengths"), 0.0) for array in (k, v))
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
-    # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
+    # torch scales after it masks, and -inf times a negative number or 0 is no mask: Q is rescaled instead.
     if scale <= 0.0:
         q, scale = (-q, -scale) if scale else (0 * q, 1.0)
     try:
         query = to_torch(q).to(device)
         key, value = (to_torch(array).to(device).repeat_interleave(group, dim=1) for array in (k, v))
         with _CHOICE, warnings.catch_warnings(), torch.no_grad(), _only(backend):
-            warnings.simplefilter("ignore")  # torch warns with its reasons and then raises
+            warnings.simplefilter("ignore")  # torch warns with its reasons, then raises
             out = torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, is_causal=causal, scale=scale
             )
@@ -152,7 +150,7 @@ def witness_output(
 
 
 def joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
-    """All masks of the rows in one, [1 or B, 1 or H, rows, Skv]: boolean, or of the dtype of an additive one."""
+    """All masks of the rows combined, [1 or B, 1 or H, rows, Skv]: boolean, or in the dtype of an additive mask."""
     shape = scoring["attn_mask"].shape[:2] if "attn_mask" in scoring else (1, 1)
     shape = (q.shape[0] if "kv_lengths" in scoring else shape[0], shape[1])
     parts = []
@@ -169,7 +167,7 @@ def _only(backend: Backend | None) -> AbstractContextManager[Any]:
     Raises
     ------
     RuntimeError
-        If this torch does not know it.
+        If this torch does not have it.
     """
     if backend is None:
         return nullcontext()

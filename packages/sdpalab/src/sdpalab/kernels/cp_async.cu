@@ -1,13 +1,13 @@
-// cp_async: the kernel of wmma.cu with tiles of K and V on their way while others are computed with.
+// cp_async: the kernel of wmma.cu with asynchronous copies of the next tiles of K and V.
 //
-// Idea: a load into registers makes its warp wait before it can store the data to shared memory.
-// cp.async takes the registers out: a thread says what to copy where, goes on, and later waits for the oldest of its
-// copies. With NUM_STAGES tiles in shared memory, NUM_STAGES - 1 are on their way while one is computed with. All else
-// is as in the wmma kernel (mainloop/wmma_tiles.cuh), so that what the copies are worth is seen alone.
+// Idea: a load into registers stalls its warp until the data can be stored to shared memory. cp.async copies to shared
+// memory without registers: a thread issues copies, continues, and later waits for the oldest of them. With NUM_STAGES
+// tiles in shared memory, NUM_STAGES - 1 are in flight during the products of one. The rest of the code is that of the
+// wmma kernel (mainloop/wmma_tiles.cuh), so the difference in time is the effect of the copies alone.
 //
-// NUM_STAGES = 1 waits for each tile at once, and is left with what cp.async saves by itself: registers, and the way
-// through L1. Each stage more costs the room of a tile of K and one of V, and so may cost a block of the SM: shared
-// memory, not registers, is what bounds their number here.
+// NUM_STAGES = 1 waits for each tile at once; cp.async then saves registers and the path through L1 only. Each further
+// stage takes the shared memory of one tile of K and one of V, and may cost a block per SM: shared memory, not
+// registers, bounds the blocks here.
 //
 // Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).

@@ -16,7 +16,7 @@ STAGES = {"NUM_STAGES": (1, 2, 3)}
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: as the ``wmma`` kernel's, with NUM_STAGES tiles of K and V."""
+    """Dynamic shared memory of a block in bytes: that of the ``wmma`` kernel with NUM_STAGES tiles of K and V."""
     return wmma.smem_bytes(problem, config, stages=config.int("NUM_STAGES"))
 
 

@@ -1,21 +1,21 @@
-// cublas: unfused attention; what the fused kernels are measured against.
+// cublas: unfused attention, the baseline of the fused kernels.
 //
 // Idea: two matrix products of a library with a softmax between them. S = Q K^T goes to memory as floats, this kernel
-// makes of each row its weights P in the element type, and O = P V is the second product. The scores stay floats: in
-// 16 bits, logits overflow and lose the digits that tell them apart. P is normalised here, before it is rounded, as the
-// products know nothing of rows.
+// turns each row into its weights P in the element type, and O = P V is the second product. The scores stay floats:
+// in 16 bits, large logits overflow or become equal. This kernel normalises P before rounding, as the products do not
+// treat rows separately.
 //
-// A row belongs to ROW_WARPS warps, which hold BLOCK_N scores at a time in registers. Each thread keeps the maximum and
-// the sum of its own keys while the row goes by; they meet once, at the end of the row. Then the weights are written
+// ROW_WARPS warps share a row and hold BLOCK_N scores at a time in registers. Each thread keeps the maximum and the sum
+// of its own keys during the pass over the row; one reduction at the end combines them. The weights are then written
 // from the last keys, which are still in registers, back to the first: a row of up to BLOCK_N keys is read once.
 //
-// Rows of S and P are padded to 8 elements: every access is 16 or 8 bytes wide and takes whole sectors, and the
-// products get rows at multiples of 16 bytes, whatever seq_kv is. The library has no mask: behind a causal row's last
-// key P is filled with zeros, and the products compute the whole square.
+// Rows of S and P are padded to 8 elements: every access is 16 or 8 bytes wide and covers whole sectors, and rows start
+// at multiples of 16 bytes for the products, whatever seq_kv is. The library has no mask: P is zero behind a causal
+// row's last key, and the products compute the whole square.
 //
 // Static limits (every architecture): 0 spills, 0 stack, <= 64 registers, < 1 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows a block), BLOCK_N (keys in registers at a time), NUM_WARPS (of a block).
-// Next kernel: wmma, which does both products itself, so that S and P never leave the block.
+// Next kernel: wmma, which computes both products itself; S and P never leave the block.
 
 #include "softmax/mask.cuh"
 #include "softmax/online.cuh"
@@ -24,7 +24,7 @@
 constexpr int ROW_WARPS = NUM_WARPS / BLOCK_M;
 constexpr int ROW_THREADS = 32 * ROW_WARPS;
 constexpr int VEC = 4;
-constexpr int ROUND = VEC * ROW_THREADS;  // keys that the threads of a row take with one access each
+constexpr int ROUND = VEC * ROW_THREADS;  // keys that the threads of a row load with one access each
 constexpr int ROUNDS = BLOCK_N / ROUND;
 
 static_assert(NUM_WARPS >= 1 && NUM_WARPS <= 32, "a block has 1 to 32 warps");
@@ -32,8 +32,8 @@ static_assert(BLOCK_M >= 1 && NUM_WARPS == BLOCK_M * ROW_WARPS, "the warps are s
 static_assert(ROUNDS >= 1 && BLOCK_N == ROUNDS * ROUND, "BLOCK_N is a multiple of 4 keys for each thread of a row");
 static_assert(ROUNDS <= 8, "a thread holds at most 32 scores");
 
-// Loads this thread's scores of BLOCK_N keys: VEC from `key` on, then ROUND further on, and so forth. What the row
-// does not see becomes -inf, whatever lies there.
+// Loads this thread's scores of BLOCK_N keys: VEC from `key` on, then ROUND further on, and so forth. Keys hidden from
+// the row become -inf, whatever the memory holds.
 __device__ __forceinline__ void load_scores(float (&s)[ROUNDS][VEC], const float* row_scores,  // [pitch], global
                                             int key, int visible, float sign) {
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_scores(float (&s)[ROUNDS][VEC], const float
     }
 }
 
-// Makes weights of scores: exponentials, which are not normalised yet.
+// Turns scores into exponentials, not normalised yet.
 __device__ __forceinline__ void weigh(float (&s)[ROUNDS][VEC], float reference, float scale_log2) {
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void weigh(float (&s)[ROUNDS][VEC], float reference, 
     }
 }
 
-// The statistics of a row, for each of its threads, from those that the threads have of their own keys.
+// Reduces the threads' statistics of a row; every thread of the row gets the result.
 __device__ __forceinline__ SoftmaxRow of_row(SoftmaxRow softmax, float scale_log2) {
     float warp_max = softmax.max;
 #pragma unroll
@@ -95,7 +95,7 @@ __device__ __forceinline__ SoftmaxRow of_row(SoftmaxRow softmax, float scale_log
 }
 
 __global__ void __launch_bounds__(32 * NUM_WARPS)
-softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_kv are scores
+softmax_rows(const float* __restrict__ scores,  // [rows, pitch], seq_kv scores a row
              Element* __restrict__ weights,     // [rows, pitch]
              int rows,                          // seq_q of each head
              int seq_q, int seq_kv, int pitch, float scale,
@@ -107,7 +107,7 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
     const ScoreScale score_scale(scale);
 
     float s[ROUNDS][VEC];
-    SoftmaxRow own;  // of this thread's keys
+    SoftmaxRow own;  // statistics of this thread's keys
     const int tiles = ceil_div(visible, BLOCK_N);
     for (int tile = 0; tile < tiles; ++tile) {
         load_scores(s, row_scores, tile * BLOCK_N + first_key, visible, score_scale.sign);
@@ -143,7 +143,7 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
         *reinterpret_cast<uint2*>(row_weights + key) = make_uint2(0, 0);
     }
     const float normaliser = softmax_normaliser(softmax.sum);
-    // The last tile's weights are still there, and refer to this thread's own maximum.
+    // The last tile's weights are still in registers, relative to this thread's own maximum.
     float factor = softmax_weight(own.max, softmax.max, score_scale.log2) * normaliser;
     for (int tile = tiles - 1; tile >= 0; --tile) {
         int key = tile * BLOCK_N + first_key;

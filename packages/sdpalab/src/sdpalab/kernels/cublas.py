@@ -1,4 +1,4 @@
-"""The ``cublas`` kernel: two matrix products and its own softmax between them. The idea is in ``cublas.cu``."""
+"""The ``cublas`` kernel: two library matrix products with a softmax kernel between them. The idea: ``cublas.cu``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    # Query heads that share a K/V head lie one behind the other: together they are one taller matrix.
+    # Query heads that share a K/V head are contiguous: together they form one taller matrix.
     batch, m = problem.batch * problem.kv_heads, problem.group * problem.seq_q
     rows, padded = batch * m, pitch(problem)
     block_m = config.int("BLOCK_M")

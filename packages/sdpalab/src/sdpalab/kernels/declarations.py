@@ -1,4 +1,4 @@
-"""What a kernel declares: configurations, numerics, static limits, and which extras of a problem it takes."""
+"""Declarations of a kernel: configurations, numerics, static limits and supported extras of a problem."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Knob = int | str
 
 
 class UnsupportedProblem(UserError):
-    """The kernel does not compute this problem, or has no such configuration; the message has the reason."""
+    """Raised if the kernel does not compute this problem, or has no such configuration; the message has the reason."""
 
 
 class Config(Mapping[str, Knob]):
-    """A frozen, hashable set of knobs. Its text form, ``BLOCK_M=64 BLOCK_N=64``, names the configuration."""
+    """Frozen, hashable set of knobs. Its text form, ``BLOCK_M=64 BLOCK_N=64``, identifies the configuration."""
 
     def __init__(self, knobs: Mapping[str, Knob] | None = None, /, **more: Knob) -> None:
         self._knobs: dict[str, Knob] = {**(knobs or {}), **more}
@@ -66,19 +66,18 @@ class Config(Mapping[str, Knob]):
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How a kernel quantises Q, K and V itself, after it was given them in the problem's dtype.
+    """Quantisation of Q, K and V by the kernel itself, from inputs in the problem's dtype.
 
-    The rows of each head are taken in blocks of ``rows``, from row 0, the last one as short as it comes. A block x
-    [rows, D] becomes the type's nearest numbers (ties to even) to x / s, with s = max|x| / 448, or 1 where that is 0,
-    both quotients in float32, and stands for s times those. The products are of such numbers; the scales are applied
-    in float32.
+    The rows of each head are split into blocks of ``rows`` rows from row 0; the last block may be shorter. A block x
+    [rows, D] is replaced by the type's nearest numbers (ties to even) to x / s, with s = max|x| / 448, or 1 if that is
+    0, both quotients in float32. The products multiply these numbers; the scales s are applied in float32.
 
     Attributes
     ----------
     dtype : str
         ``float8_e4m3fn``, whose largest number is 448.
     rows : int
-        Rows that share a scale, the same number for Q, K and V; 0 for all rows of a head.
+        Rows that share a scale, equal for Q, K and V; 0 for all rows of a head.
     """
 
     dtype: str = "float8_e4m3fn"
@@ -87,35 +86,35 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The arithmetic a kernel intends, from which the judge takes its bounds.
+    """Intended arithmetic of a kernel, the basis of the judge's error bounds.
 
     Attributes
     ----------
     accumulate : str
-        Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
-        after every few terms, as the tensor cores do it, for a problem in float16. The softmax statistics (maximum and
-        sum) are float32 in either case.
+        Accumulator type of the matrix products: ``float32``, or, for a problem in float16, ``float16``: rounded to
+        float16 after every few terms, as on tensor cores. The softmax statistics (maximum and sum) are float32 in
+        either case.
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
         ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.
     probability_scale : float
-        What P is multiplied by before it is rounded to float8, and O divided by in the end: above 0, at most 448, the
-        largest number of the type. 1 for the other types.
+        Factor on P before it is rounded to float8, divided out of O at the end: above 0, at most 448, the largest
+        number of the type. 1 for the other types.
     quantised : Quantisation, optional
-        How Q, K and V are quantised; None if the kernel computes with them as they are.
+        Quantisation of Q, K and V by the kernel; None if it computes with the inputs directly.
     normalise : str
-        ``after``: the product P V is divided by the sum of the weights in the end, as flash attention does; or
-        ``before``: each weight is divided by it before it is rounded to the type of P, as an unfused softmax does.
+        ``after``: the product P V is divided by the sum of the weights at the end, as in flash attention; ``before``:
+        each weight is divided by the sum before it is rounded to the type of P, as in an unfused softmax.
     products : str
-        Type that both matrix products take their operands in: ``problem``, the problem's own dtype; or ``tf32``, for a
-        problem in float32, whose tensor cores keep 11 significant bits of Q, K, P and V.
+        Operand type of both matrix products: ``problem``, the problem's own dtype; or ``tf32``, for a problem in
+        float32: the tensor cores then keep 11 significant bits of Q, K, P and V.
     tanh : str
-        How exactly the tanh of a soft cap is computed: ``float32``, within a few roundings; or ``approx``, as
-        ``tanh.approx.f32``, whose relative error is up to 2**-11.
+        Accuracy of the tanh of a soft cap: ``float32``, within a few roundings; or ``approx``, as ``tanh.approx.f32``,
+        with a relative error up to 2**-11.
     accumulate_terms : int, optional
-        How many terms are added to a float16 accumulator before it is rounded: 4, 8 or 16. None: as many as the tensor
-        cores of the architecture that the kernel is built for add in one step. A kernel whose instructions have a
-        smaller K declares that: 8 for ``mma.m16n8k8`` on sm_90.
+        Terms added to a float16 accumulator before it is rounded: 4, 8 or 16. None: the number that the tensor cores of
+        the target architecture add in one step. Kernels whose instructions have a smaller K declare it: 8 for
+        ``mma.m16n8k8`` on sm_90.
     """
 
     accumulate: str = "float32"
@@ -134,7 +133,7 @@ class Numerics:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
-        """The inverse of :meth:`to_dict`; raises TypeError on a field that there is not."""
+        """The inverse of :meth:`to_dict`; raises TypeError on an unknown field."""
         quantised = fields.get("quantised")
         return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
 
@@ -143,21 +142,21 @@ class Numerics:
 class StaticLimits:
     """Limits on the resources of the compiled kernel, checked on every build.
 
-    None is a limit that the author does not declare. The figure is then shown beside the mission's limit (sm_89, D=64;
+    None means no declared limit: the figure is then shown beside the mission's limit (sm_89, D=64;
     :data:`MISSION_LIMITS`), and no build fails for it.
 
     Attributes
     ----------
     registers : int, optional
-        Most registers of a thread.
+        Largest number of registers of a thread.
     shared_bytes : int, optional
-        Most shared memory of a block, static and dynamic.
+        Largest shared memory of a block, static and dynamic.
     spill_bytes, stack_bytes : int, optional
-        Most bytes of spills, and of stack of a thread.
+        Largest numbers of bytes of spills, and of stack of a thread.
     min_blocks_per_sm : int, optional
-        Fewest blocks that an SM must hold.
+        Smallest number of blocks that an SM must hold.
     reason : str
-        Why these limits.
+        Explanation of these limits.
     """
 
     registers: int | None = None
@@ -168,7 +167,7 @@ class StaticLimits:
     reason: str = "the kernel declares none"
 
     def value(self, name: str) -> int:
-        """The limit of that name: the declared one, or else the mission's."""
+        """The limit of that name: the declared one, or the mission's."""
         declared = getattr(self, name)
         return int(getattr(MISSION_LIMITS, name) if declared is None else declared)
 
@@ -178,7 +177,7 @@ class StaticLimits:
 
 
 MISSION_LIMITS = StaticLimits(120, 64 * 1024, 0, 0, 1, "the mission's defaults")
-"""The limits of the mission, all declared: where a shipped kernel begins."""
+"""Limits of the mission, all declared: the starting point of shipped kernels."""
 
 
 def check_takes(name: str, takes: Collection[str]) -> None:
@@ -189,7 +188,7 @@ def check_takes(name: str, takes: Collection[str]) -> None:
 
 
 def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int | float]:
-    """The compile-time constants of what a kernel takes of :data:`sdpalab.problem.EXTRAS`, also where it is not set."""
+    """Compile-time constants of the supported extras (:data:`sdpalab.problem.EXTRAS`), with neutral values if unset."""
     constants: dict[str, int | float] = {}
     if "window_size" in takes:
         constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)

@@ -1,9 +1,9 @@
-"""A small problem that runs the same code as a large one, so that the code can be judged where the problem cannot.
+"""Small problems that run the same code as a large one, for judging code of problems too large to judge.
 
 A plan is data: its modules, with their macros, are the only input of the build. Two plans whose launches have equal
-modules therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well
-choose other code for a large problem (more stages, another schedule), so what is small has to be searched for, and the
-search costs a few hundred plans: nothing is compiled.
+modules therefore run the same PTX, and differ only in grids, arguments and buffer sizes. A kernel may choose other
+code for a large problem (more stages, another schedule), so the small problem has to be searched for. The search costs
+a few hundred plans and compiles nothing.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from sdpalab.problem import MISSION, Problem
 __all__ = ["LEAST_LENGTH", "MOST_FLOPS", "Equivalent", "equivalent_small", "modules_of"]
 
 MOST_FLOPS = 8 * MISSION.flops
-"""Of a small problem: the simulator runs it in seconds."""
+"""Largest number of operations of a small problem; the simulator runs it in seconds."""
 
 LEAST_LENGTH = 128
-"""Queries and keys of a small problem at least, where the large one has so many: the largest tile that a kernel has."""
+"""Least number of queries and keys of a small problem, if the large one has as many: the largest tile of a kernel."""
 
 _TILES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-"""Lengths that are tried, in units of :data:`LEAST_LENGTH`; the remainder of the large problem's own comes on top."""
+"""Lengths to try, in units of :data:`LEAST_LENGTH`; the remainder of the large problem's length is added."""
 
 _HEADS = (1, 2, 3, 4, 6, *range(8, 257, 8), 320, 384, 448, 512)
-"""Heads of K and V that are tried, of one batch; the group of the large problem is kept."""
+"""Numbers of K/V heads to try, with batch 1; the query heads per K/V head stay those of the large problem."""
 
 
 @dataclass(frozen=True)
 class Equivalent:
-    """The small problem with the code of a large one; or None, with the ``reason``."""
+    """The small problem with the code of a large one; None with a ``reason`` if there is none."""
 
     problem: Problem | None
     reason: str = ""
 
 
 def modules_of(plan: LaunchPlan) -> tuple[Source, ...]:
-    """The input of the build: the module of each launch, in order."""
+    """Inputs of the build: the module of each launch, in order."""
     return tuple(step.module for step in plan.launches if step.module is not None)
 
 
 def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None) -> Equivalent:
-    """The cheapest problem with the same code as ``problem``, which may be ``problem`` itself.
+    """The cheapest problem with the same code as ``problem``, possibly ``problem`` itself.
 
-    It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are no longer,
-    and as ragged; at least :data:`LEAST_LENGTH` queries and keys where the large problem has so many; and at most
-    :data:`MOST_FLOPS`. It may have more heads: what long sequences fill with few heads, short ones fill with many.
-    Where the large problem has Sq = Skv, a small one with Sq < Skv is taken only if no other is found.
+    It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are at most as
+    long, with the same remainder; at least :data:`LEAST_LENGTH` queries and keys if the large problem has as many; and
+    at most :data:`MOST_FLOPS`. It may have more heads: short sequences need more heads to fill the GPU. For a large
+    problem with Sq = Skv, a small one with Sq < Skv is the last resort.
 
     Parameters
     ----------
     kernel, config, problem
         As :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan` takes them.
     sms : int, optional
-        Of the GPU that the plans are for: schedules depend on it.
+        SMs of the GPU that the plans are for: schedules depend on it.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
 
 
 def _smaller(problem: Problem) -> list[Problem]:
-    """What is tried in place of ``problem``, itself too if it is small: as square as it, then the cheapest, first."""
+    """Candidates in place of ``problem``, itself included if small: nearest in shape first, then the cheapest."""
     problems = {problem} if problem.flops <= MOST_FLOPS else set()
     for kv_heads, seq_q, seq_kv in product(_HEADS, _lengths(problem.seq_q), _lengths(problem.seq_kv)):
         if problem.seq_q == problem.seq_kv and seq_q > seq_kv:

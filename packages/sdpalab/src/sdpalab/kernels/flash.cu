@@ -1,22 +1,22 @@
 // flash: FlashAttention-2 (Dao 2023) for sm_80 and later, on mma.sync.
 //
-// Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so the
-// weights are packed where they are and fed to the next mma. Each warp owns 16 query rows with their whole softmax, Q
-// stays in registers for a tile of queries, and shared memory holds only K and V, filled by cp.async a tile ahead.
+// Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so each
+// lane packs its weights in place for the next mma. Each warp owns 16 query rows with their whole softmax, Q stays in
+// registers for a tile of queries, and shared memory holds only K and V, filled by cp.async one tile ahead.
 //
-// One barrier a tile of keys: it says that the tile has arrived for all, and that all have left the stage which the
-// next copy overwrites. What a tile rarely needs is behind a branch that a whole warp takes or skips: the mask, on the
-// causal or the ragged edge only, and the rescaling of O, when a row's scores outgrow its old maximum.
+// One barrier per tile of keys has two purposes: the tile has arrived for all warps, and all warps have left the stage
+// that the next copy overwrites. Masking and rescaling sit behind warp-uniform branches, since few tiles need them: the
+// mask on the causal or the ragged edge, the rescaling of O when a row's scores outgrow its old maximum.
 //
-// Work is dealt out in one of two ways. A block has a tile of queries, and finds its keys from 0 up. Or (STREAM_K) all
-// blocks that the GPU holds have the same number of key tiles each, and blocks that share a tile of queries merge what
-// they have (schedule/stream_k.cuh, epilogue/merge.cuh): on the mission shape, 64 tiles of queries leave half of an L4
-// idle otherwise.
+// Two schedules exist. Without STREAM_K a block computes one tile of queries over all its keys. With STREAM_K as many
+// blocks as the GPU holds get equal numbers of key tiles, and blocks that share a tile of queries merge their partial
+// results (schedule/stream_k.cuh, epilogue/merge.cuh): 64 tiles of queries, as on the mission shape, leave half of an
+// L4 idle otherwise.
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
-// of the plan SCHEDULE and NUM_CTAS. STREAM_K, RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from
-// plan and problem.
+// the plan adds SCHEDULE and NUM_CTAS. STREAM_K, RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow
+// from plan and problem.
 
 #include "epilogue/merge.cuh"
 #include "epilogue/store.cuh"
@@ -41,9 +41,9 @@ using Work = StreamK<BLOCK_M, TILE_N>;
 using Work = OneTile<BLOCK_M, TILE_N>;
 #endif
 
-// Registers. At D=64 the fragments of Q, O and S are 80, at D=128 112; addresses, the softmax and what ldmatrix has in
-// flight come on top. Left alone, ptxas takes up to 150 at D=64 to load further ahead. The caps are found by trial:
-// with them it spills nothing on any architecture, and three blocks of four warps share the registers of an SM at D=64.
+// Registers. The fragments of Q, O and S take 80 at D=64 and 112 at D=128; addresses, the softmax and ldmatrix results
+// in flight come on top. Without a cap, ptxas takes up to 150 at D=64 to load further ahead. The caps come from trials:
+// ptxas spills nothing on any architecture, and three blocks of four warps fit the registers of an SM at D=64.
 constexpr bool NEEDS_MORE = HAS_EDGE || __CUDA_ARCH__ >= 1000;
 constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 184 : HEAD_DIM > 32 && NEEDS_MORE ? 160 : 128;
 
@@ -55,7 +55,7 @@ static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
-// The stages go round: those behind and before one. Of two stages, either is the other.
+// The previous and the next stage of the ring; with two stages they are the same.
 __device__ __forceinline__ unsigned stage_after(unsigned stage) {
     return NUM_STAGES == 2 ? stage ^ STAGE_BYTES : stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
 }
@@ -68,17 +68,17 @@ __device__ __forceinline__ const void* byte_address(const Element* tensor, unsig
     return reinterpret_cast<const unsigned char*>(tensor) + bytes;
 }
 
-// The softmax of a warp's two rows a lane, whose maxima lag behind: they move, and what was accumulated is rescaled,
-// only where a row's scores have outgrown the maximum that its weights are taken from.
+// Softmax of a warp's two rows a lane with a lagging maximum: the maximum moves, and the accumulators are rescaled,
+// only if a row's scores have outgrown it.
 struct LazySoftmax {
     SoftmaxRow rows[2];
     FusedExponents exponents;
-    float lag = NOT_A_NUMBER;  // the largest exponent that a tile may reach; NaN, and so none, before the first one, and
-                               // -inf if the exponents are not the next tile's, as the maxima were subtracted
+    float lag = NOT_A_NUMBER;  // largest exponent that a tile may reach; NaN (always false) before the first tile, and
+                               // -inf after the maxima were subtracted: the exponents do not suit the next tile then
 
     __device__ __forceinline__ explicit LazySoftmax(float scale_log2) : exponents(rows, scale_log2) {}
 
-    // Takes in a tile's maxima, and has `exponents` be those of its weights.
+    // Updates the rows' maxima with a tile's, and sets `exponents` to the tile's.
     __device__ __forceinline__ void advance(float (&o_frag)[HEAD_DIM / 8][4], float (&s_frag)[TILE_N / 8][4],
                                             float scale_log2, bool first) {
         float tile_max[2];
@@ -87,7 +87,7 @@ struct LazySoftmax {
             return;
         }
         const float rescale[2] = {rows[0].advance(tile_max[0], scale_log2), rows[1].advance(tile_max[1], scale_log2)};
-        if (!first) {  // before it nothing was accumulated
+        if (!first) {  // nothing was accumulated before the first tile
 #pragma unroll
             for (int d = 0; d < HEAD_DIM / 8; ++d) {
 #pragma unroll
@@ -112,7 +112,7 @@ struct LazySoftmax {
     }
 };
 
-// The number of a tile's first row of queries among the rows of all heads.
+// Number of a tile's first query row among the rows of all heads.
 __device__ __forceinline__ unsigned first_row_of_all(const Segment& segment, int seq_q) {
     return RAGGED_Q ? segment.head * seq_q + segment.q_tile * BLOCK_M : segment.q_tile_of_all * BLOCK_M;
 }
@@ -149,11 +149,11 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                      RAGGED_Q ? seq_q - first_row - q_copy.row : BLOCK_M);
         ptx::cp_async_commit_group();
 
-        // What is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
+        // Loads run NUM_STAGES - 1 tiles ahead of the computation.
         // K and V have one shape: one offset walks both.
         const unsigned kv_head = Divisor{by_kv_head}.divide(segment.q_tile_of_all);
         unsigned long long kv_next = kv_copy.bytes_from(kv_head * seq_kv + segment.first * TILE_N);
-        int left = segment.end - segment.first;  // tiles of keys, from the present one on
+        int left = segment.end - segment.first;  // tiles of keys left, the present one included
         const auto load = [&](int ahead, unsigned stage) {
             if (left > ahead) {
                 const int rows_left =
@@ -162,7 +162,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                 kv_copy.start(copy_smem + stage + TILE_BYTES, byte_address(v, kv_next), rows_left);
                 kv_next += TILE_BYTES;
             }
-            // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
+            // Commits empty groups too: the newest NUM_STAGES - 1 groups then always belong to the tiles ahead.
             ptx::cp_async_commit_group();
         };
 #pragma unroll
@@ -201,7 +201,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
             stage = stage_after(stage);
         } while (--left > 0);
 
-        // Where this is, once more: what was known of it before the loop did not stay in registers.
+        // Recomputed here: keeping the position through the loop would cost registers.
         work.forget();
         const Segment done = work.segment();
         const int done_thread = ptx::tid_x();
@@ -221,7 +221,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
 #else
         more = false;
 #endif
-        __syncthreads();  // the output goes where other warps may still read keys
+        __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
         const int done_lane = done_thread % 32;
         const unsigned row_of_all = first_row_of_all(done, seq_q) + done_warp_row;
         const int rows_left = RAGGED_Q ? seq_q - done.q_tile * BLOCK_M - done_warp_row : WARP_M;
@@ -230,7 +230,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         store_warp_tile<HEAD_DIM>(o + static_cast<unsigned long long>(row_of_all) * HEAD_DIM, rows_left, o_pairs,
                                   smem_base + done_warp_row * HEAD_DIM * 2, done_lane);
         if (more) {
-            __syncthreads();  // the next tile's copies go where the output was
+            __syncthreads();  // the next tile's copies overwrite the output's shared memory
         }
     } while (more);
 }

@@ -27,31 +27,31 @@ MAX_SHARED_BYTES = 48 * 1024
 MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
 MAX_ELEMENTS = 2**34
-"""Of a tensor, 32 GiB: what a chunk of 16 bytes is numbered with then has 31 bits."""
+"""Largest number of elements of a tensor, 32 GiB: the number of a 16-byte chunk then has 31 bits."""
 NOT_SHARED = (0,) * 10
-"""Arguments that a block with a whole tile of queries does not read."""
+"""Arguments that blocks with a whole tile of queries do not read."""
 SEARCHED_CTAS = (0, 58, 116, 232, 132, 264)
-"""One, two and four blocks an SM of an L4, one and two of an H200."""
+"""Block counts to search: one, two and four blocks an SM of an L4, one and two of an H200."""
 MANY_WAVES = 16
-"""Of so many tiles for each block that the GPU holds, the last ones to finish leave little of it idle."""
+"""Number of tiles per resident block above which the last wave leaves little of the GPU idle."""
 LEAST_GAIN = 1.1
-"""The least modelled gain for which blocks share tiles of queries."""
+"""Least modelled speed-up for which blocks share tiles of queries."""
 
 SM_REGISTERS, SM_SHARED_BYTES, RESERVED_BYTES = 64 * 1024, 100 * 1024, 1024
-"""Of an SM: every one from sm_80 on has as many registers, and at least as much shared memory (sm_86 and sm_89); and
-what of that the system keeps for each block."""
+"""Registers and shared memory of an SM, and shared memory that the system reserves per block. Every SM from sm_80 on
+has these registers and at least this shared memory (sm_86 and sm_89 have the least)."""
 
 
 def tile_n(problem: Problem, config: Config) -> int:
-    """Keys of a tile: BLOCK_N, or by head_dim where that is 0.
+    """Keys of a tile: BLOCK_N, or a value by head_dim if that is 0.
 
-    Above 64 the accumulator of O takes the registers that 64 keys of scores would need.
+    Above head_dim 64 the accumulator of O takes the registers of 64 keys of scores.
     """
     return config.int("BLOCK_N") or (32 if problem.head_dim > 64 else 64)
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: a tile of K and one of V in each stage."""
+    """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage."""
     return config.int("NUM_STAGES") * 2 * tile_n(problem, config) * problem.head_dim * 2
 
 
@@ -66,12 +66,12 @@ def units_of(problem: Problem, config: Config) -> Units:
 
 @lru_cache(maxsize=1024)
 def resolve(problem: Problem, config: Config, sms: int) -> Config:
-    """``config`` with a schedule for ``auto``, and for NUM_CTAS=0 the blocks that a GPU of ``sms`` SMs holds.
+    """``config`` with a schedule for ``auto``, and for NUM_CTAS=0 the number of blocks that ``sms`` SMs hold.
 
-    Problems with a window, a soft cap or lengths have ``tiles`` alone.
+    Problems with a window, a soft cap or lengths support ``tiles`` only.
 
-    ``auto`` is ``stream_k`` if that is modelled to be faster there than ``tiles``, but not where there are tiles enough
-    to fill the GPU many times over. With ``tiles`` NUM_CTAS means nothing, and is 0.
+    ``auto`` is ``stream_k`` if its modelled time is below that of ``tiles`` and the tiles do not fill the GPU many
+    times over. With ``tiles`` NUM_CTAS is 0: it has no meaning.
     """
     schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or sms * _blocks_per_sm(problem, config)
     if schedule == "auto" and problem.extras:
@@ -87,10 +87,10 @@ def resolve(problem: Problem, config: Config, sms: int) -> Config:
 
 
 def shares_of(problem: Problem, config: Config) -> Shares | None:
-    """The equal shares of the work, or None for a block for each tile of queries.
+    """Equal shares of the work, or None for one block per tile of queries.
 
-    ``config`` leaves nothing open (:func:`resolve`). ``stream_k`` takes NUM_CTAS blocks. ``split_kv`` takes as many for
-    each tile of queries as NUM_CTAS allows; where all tiles see equally many keys, a number that divides those evenly.
+    ``config`` must have a value for every knob (:func:`resolve`). ``stream_k`` uses NUM_CTAS blocks. ``split_kv`` uses
+    as many blocks per tile of queries as NUM_CTAS allows; if all tiles see equally many keys, a divisor of that number.
     """
     schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS")
     if schedule == "tiles":
@@ -105,14 +105,14 @@ def shares_of(problem: Problem, config: Config) -> Shares | None:
 
 
 def _blocks_per_sm(problem: Problem, config: Config) -> int:
-    """Blocks that an SM holds, with the registers that the kernel declares."""
+    """Number of blocks that an SM holds with the kernel's declared registers."""
     registers = _limits(problem).value("registers") * _threads(config)
     shared = smem_bytes(problem, config) + RESERVED_BYTES
     return min(SM_REGISTERS // registers, SM_SHARED_BYTES // shared)
 
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
-    """The macros of the source: its knobs, and values that follow from the schedule and the problem."""
+    """Macros of the source: the knobs, and values derived from the schedule and the problem."""
     return {
         **window_macros(problem),
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
@@ -174,7 +174,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
             *(*shares.arguments(units), by_kv_head),
         ),
     )
-    floats = threads * (problem.head_dim // 2 + 4)  # of a thread: 2 rows of O between 4 lanes, and their statistics
+    floats = threads * (problem.head_dim // 2 + 4)  # per thread: 2 rows of O between 4 lanes, and their statistics
     partials = Buffer("partials", (shares.blocks, 2, floats), "float32", "workspace")
     semaphores = Buffer("semaphores", (units.tiles,), "int32", "semaphore")
     return LaunchPlan((partials, semaphores), (dealt,))

@@ -1,11 +1,11 @@
-// flash for windows, soft caps and key lengths: the main loop of flash.cu, on the tiles of keys that a tile of queries
-// sees. It is a file of its own, so that the code of a plain problem stays what it is, byte for byte.
+// flash for windows, soft caps and key lengths: the main loop of flash.cu, restricted to the key tiles that a tile of
+// queries sees. A file of its own keeps the code of a plain problem unchanged byte for byte.
 //
-// What differs: the first tile of keys is that of the window's left side; a tile at either edge is masked on both sides;
-// the maximum moves with each tile, and not lazily; a block has a whole tile of queries (no STREAM_K). The soft cap is
-// applied to the scores before they are masked, in units of the score before it is scaled.
+// Differences: the first tile of keys is at the window's left side; a tile at either edge is masked on both sides; the
+// maximum moves with each tile instead of lazily; a block computes a whole tile of queries (no STREAM_K). The soft cap
+// applies to the scores before the mask, in units of the unscaled score.
 //
-// A length may leave a tile of queries without keys: it then computes with the first tile, all of it masked.
+// A length may leave a tile of queries without keys: the block then computes with the first tile, fully masked.
 
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
@@ -54,8 +54,8 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                  seq_q - first_row - q_copy.row);
     ptx::cp_async_commit_group();
 
-    // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed. Rows from `keys` on
-    // are zeros: memory behind a length may hold NaN, and a weight of 0 times NaN is NaN.
+    // The stages form a ring; loads run NUM_STAGES - 1 tiles ahead of the computation. Rows from `keys` on are zeros:
+    // memory behind a length may hold NaN, and a weight of 0 times NaN is NaN.
     const auto load = [&](int tile, unsigned stage) {
         if (tile < tiles.end) {
             const int rows_left = keys - tile * TILE_N - kv_copy.row;
@@ -63,7 +63,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
             kv_copy.start(copy_smem + stage, head.k + offset, rows_left);
             kv_copy.start(copy_smem + stage + TILE_BYTES, head.v + offset, rows_left);
         }
-        // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
+        // Commits empty groups too: the newest NUM_STAGES - 1 groups then always belong to the tiles ahead.
         ptx::cp_async_commit_group();
     };
 #pragma unroll
@@ -120,7 +120,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     }
 
     ptx::cp_async_wait_group<0>();
-    __syncthreads();  // the output goes where other warps may still read keys
+    __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
     const int warp_row = first_row + warp * WARP_M;
     unsigned o_pairs[HEAD_DIM / 8][2];
     finish_rows(o_pairs, o_frag, softmax, lse, row_of_block(warp_row, seq_q), seq_q - warp_row, score_scale.log2, lane);

@@ -1,23 +1,23 @@
 // fp8: FlashAttention-2 on the e4m3 tensor cores of sm_89, which multiply twice as fast as those for 16 bits.
 //
-// Idea: Q, K, V and P are e4m3, with a float32 scale for each 64 rows, and weights in the units of softmax/fp8_rows.cuh. A
-// kernel before this one quantises (tile/quantise.cuh), so that a number is rounded once and not once for every block
-// that reads it, and K and V cross the memory in half the bytes; its time counts.
+// Idea: Q, K, V and P are e4m3 with a float32 scale per 64 rows; softmax/fp8_rows.cuh has the units of the weights. A
+// kernel before this one quantises (tile/quantise.cuh): each number is rounded once instead of once per block that
+// reads it, and K and V cross the memory in half the bytes. The time of that kernel counts.
 //   S = Q K^T   raw scores of m16n8k32; a tile has one scale of K, and a warp one of Q
-//   O += s P V  a tile's product starts from 0, and joins O in float32 with a factor s, the scale of its V
-// Sums of the tensor cores are thus never longer than 128 terms, whatever the hardware drops of them.
+//   O += s P V  a tile's product starts from 0; a float32 multiply-add with s, the scale of its V, adds it to O
+// Sums in the tensor cores have at most 128 terms, which bounds the bits that the hardware drops.
 //
-// P stays in the registers. The accumulators of two m16n8 blocks of S are, as packed, the four numbers of the next left
-// operand: not in the order of their keys, but V may have its rows in any order, and quantise_blocks wrote them in this
-// one. It wrote V^T, too: the right operand runs along the keys, and ldmatrix transposes nothing smaller than 16 bits.
+// P stays in the registers. The packed accumulators of two m16n8 blocks of S hold the four numbers of the next left
+// operand in another order of keys. The rows of V may have any order, and quantise_blocks writes them in this one. It
+// also writes V^T: the right operand runs along the keys, and ldmatrix transposes 16-bit elements only.
 //
-// Three bits of fraction in P add to the error of the quantised inputs. P_DTYPE=fp16 does without that part of it: P V
-// is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
-// moves here either, and V has the same order (TileWeights).
+// Three bits of fraction in P add to the error of the quantised inputs. P_DTYPE=fp16 avoids that part: two m16n8k16
+// replace each m16n8k32 of P V, and V, still e4m3 in memory, is widened on its way to them. The weights stay in place
+// here too, and V has the same order (TileWeights).
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 16 KiB shared memory, 4 blocks an SM.
-// Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
-// keys of a scale. RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from the problem.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile has 64
+// keys, as many as share a scale. RAGGED_Q and RAGGED_KV (seq_q or seq_kv ends within a tile) follow from the problem.
 
 #include "epilogue/store.cuh"
 #include "schedule/head.cuh"
@@ -34,7 +34,7 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int O_BYTES = BLOCK_M * HEAD_DIM * 2;
 
-// To cp.async, ldmatrix and the swizzle, a tile of bytes is one of 16-bit elements, each of them two numbers.
+// cp.async, ldmatrix and the swizzle treat a tile of bytes as 16-bit elements, two numbers each.
 constexpr int ROW_PAIRS = HEAD_DIM / 2;   // Q, K [rows, HEAD_DIM]
 constexpr int COLUMN_PAIRS = TILE_N / 2;  // V^T [HEAD_DIM, TILE_N]
 constexpr int K_BLOCK_BYTES = 16 * HEAD_DIM;  // from 16 rows to the next: an immediate offset
@@ -47,7 +47,7 @@ static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(O_BYTES <= SMEM_BYTES, "the output passes through the stages");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
-// The weights of a tile, packed as left operands of O += P V.
+// Weights of a tile, packed as left operands of O += P V.
 enum class WeightType { e4m3, fp16 };
 
 template <WeightType>
@@ -62,14 +62,14 @@ struct TileWeights<WeightType::e4m3> {
         frag[n][i] = pack_e4m3(p0, p1, p2, p3);
     }
 
-    // v0, v1: the right operand of m16n8k32 for these keys.
+    // v0, v1: right operand of m16n8k32 for these keys.
     __device__ __forceinline__ void multiply(float (&product)[4], int n, unsigned v0, unsigned v1) const {
         ptx::mma_m16n8k32_e4m3(product, frag[n], v0, v1);
     }
 };
 
-// Half as many keys fill an operand. Of the right one, V has both registers in one: the four numbers of sixteen keys
-// that a lane holds, in the order of quantise_blocks, are the two of the first register and then those of the second.
+// Half as many keys fill an operand. One register of V holds both registers of the right operand: of the four numbers
+// of sixteen keys in a lane (order of quantise_blocks), two belong to the first register and two to the second.
 template <>
 struct TileWeights<WeightType::fp16> {
     unsigned frag[TILE_N / 16][4];
@@ -87,7 +87,7 @@ struct TileWeights<WeightType::fp16> {
     }
 };
 
-// Masks a warp's raw scores. keys_left: of each row, from this lane's first column.
+// Masks a warp's raw scores. keys_left: visible keys of each row, from this lane's first column.
 __device__ __forceinline__ void mask_raw_scores(float (&s_frag)[TILE_N / 8][4], const int (&keys_left)[2]) {
 #pragma unroll
     for (int n = 0; n < TILE_N / 8; ++n) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void mask_raw_scores(float (&s_frag)[TILE_N / 8][4], 
     }
 }
 
-// The largest raw score of each row in the tile; finite, also if the row sees none of them.
+// Largest raw score of each row in the tile; finite, also for a row that sees none of the keys.
 __device__ __forceinline__ void largest_scores(float (&raw_max)[2], const float (&s_frag)[TILE_N / 8][4]) {
     raw_max[0] = HAS_EDGE ? LOWEST_FLOAT : s_frag[0][0];
     raw_max[1] = HAS_EDGE ? LOWEST_FLOAT : s_frag[0][2];
@@ -136,7 +136,7 @@ __device__ __forceinline__ void join_products(float (&o_frag)[HEAD_DIM / 8][4],
     }
 }
 
-// The weights 2^(slope * raw score + offset) of a tile, packed, and in `sum` those of this lane's columns in either row.
+// Packs the weights 2^(slope * raw score + offset) of a tile; `sum`: over this lane's columns in either row.
 __device__ __forceinline__ void weigh(TileWeights<WeightType::P_DTYPE>& weights, float (&sum)[2],
                                       const float (&s_frag)[TILE_N / 8][4], float slope, const float (&offset)[2]) {
     const auto weight = [&](float raw_score, int row) {
@@ -160,9 +160,9 @@ __device__ __forceinline__ void weigh(TileWeights<WeightType::P_DTYPE>& weights,
     }
 }
 
-// Folds one tile's raw scores into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
+// Adds one tile's raw scores to the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
 //
-// first: there is no reference yet, and nothing to rescale. v_smem: this lane's ldmatrix address in the tile.
+// first: no reference and nothing to rescale yet. v_smem: this lane's ldmatrix address in the tile.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows& softmax,
                                        float (&s_frag)[TILE_N / 8][4], unsigned v_smem, const TileScale& tile_scale,
                                        float scale_log2, float v_scale, bool first) {
@@ -205,7 +205,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Fp8Rows
     join_products(o_frag, weights, v_smem, v_scale);
 }
 
-// Raw scores += Q K^T of 32 columns, for the keys from 16 N on. q_frag: of these columns. k_smem: there, in row 0.
+// Raw scores += Q K^T of 32 columns, for the keys from 16 N on. q_frag: these columns of Q. k_smem: same, row 0.
 template <int N = 0>
 __device__ __forceinline__ void multiply_raw_columns(float (&s_frag)[TILE_N / 8][4], const unsigned (&q_frag)[4],
                                                      unsigned k_smem) {
@@ -218,7 +218,7 @@ __device__ __forceinline__ void multiply_raw_columns(float (&s_frag)[TILE_N / 8]
     }
 }
 
-// The raw scores of a tile. k_smem: this lane's ldmatrix address in the tile.
+// Computes the raw scores of a tile. k_smem: this lane's ldmatrix address in the tile.
 __device__ __forceinline__ void multiply_raw_scores(float (&s_frag)[TILE_N / 8][4],
                                                     const unsigned (&q_frag)[HEAD_DIM / 32][4], unsigned k_smem) {
 #pragma unroll
@@ -234,9 +234,9 @@ __device__ __forceinline__ void multiply_raw_scores(float (&s_frag)[TILE_N / 8][
     }
 }
 
-// The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
+// Bytes and scales come from quantise_blocks<SCALE_ROWS>; the blocks of V are consecutive.
 //
-// There is no bound on registers: left alone, ptxas takes 123 at D=64 on sm_89.
+// Registers have no bound: ptxas takes 123 at D=64 on sm_89 without one.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
                               const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
                               const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,
@@ -255,7 +255,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const int unmasked = tiles_unmasked(first_row, seq_kv, TILE_N);
     const unsigned smem_base = ptx::smem_address(smem);
 
-    // Q, through the stage that is filled last.
+    // Loads Q through the stage that is filled last.
     const unsigned q_smem = smem_base + (NUM_STAGES - 1) * STAGE_BYTES;
     const TileCopy<BLOCK_M, ROW_PAIRS, NUM_THREADS> q_copy(threadIdx.x);
     q_copy.start(q_smem + q_copy.smem_offset,
@@ -263,8 +263,8 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
                  RAGGED_Q ? seq_q - first_row - q_copy.row : BLOCK_M);
     ptx::cp_async_commit_group();
 
-    // The stages go round; of two, either is the other. What is loaded is always NUM_STAGES - 1 tiles ahead of what is
-    // computed.
+    // The stages form a ring; with two stages, the next one is also the previous one. Loads run NUM_STAGES - 1 tiles
+    // ahead of the computation.
     const auto after = [](unsigned stage) {
         return NUM_STAGES == 2 ? stage ^ STAGE_BYTES : stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
     };
@@ -273,7 +273,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const unsigned char* k_next = k_bytes + kv_head * seq_kv * HEAD_DIM + 2 * k_copy.global_offset;
     const unsigned char* v_next = v_bytes + kv_head * all_tiles * TILE_BYTES + 2 * v_copy.global_offset;
     unsigned load_stage = 0;
-    int left = opaque(tiles);  // from the present one on
+    int left = opaque(tiles);  // tiles left, the present one included
     const auto load = [&](int ahead) {
         if (left > ahead) {
             const int rows_left = RAGGED_KV ? seq_kv - (tiles - left + ahead) * TILE_N - k_copy.row : TILE_N;
@@ -283,7 +283,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
             v_next += TILE_BYTES;
             load_stage = after(load_stage);
         }
-        // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
+        // Commits empty groups too: the newest NUM_STAGES - 1 groups then always belong to the tiles ahead.
         ptx::cp_async_commit_group();
     };
 #pragma unroll
@@ -292,7 +292,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     }
 
     const ScoreScale score_scale(scale);
-    const int first_of_warp = min(first_row + warp * WARP_M, seq_q - 1);  // past the end, any scale will do
+    const int first_of_warp = min(first_row + warp * WARP_M, seq_q - 1);  // any scale is right past the end
     const float q_scale = q_scales[q_head * ceil_div(seq_q, SCALE_ROWS) + first_of_warp / SCALE_ROWS];
     kv_scales += kv_head * all_tiles;
     float2 next_scales = kv_scales[0];
@@ -337,7 +337,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
         attend(o_frag, softmax, s_frag, v_smem + stage, tile_scale, score_scale.log2, scales.y, first);
         stage = after(stage);
     };
-    compute_tile(true);  // there is one: every row sees key 0
+    compute_tile(true);  // every row sees key 0: the loop has at least one tile
 #pragma unroll 1
     while (--left > 0) {
         compute_tile(false);
@@ -360,7 +360,7 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
             o_pairs[d][half] = pack_pair(o_frag[d][2 * half] * factor, o_frag[d][2 * half + 1] * factor);
         }
     }
-    __syncthreads();  // the output goes where other warps may still read keys
+    __syncthreads();  // the output overwrites shared memory that other warps may still read keys from
     store_warp_tile<HEAD_DIM>(o + (q_head * seq_q + warp_row) * HEAD_DIM, rows_left, o_pairs,
                               smem_base + warp * WARP_M * HEAD_DIM * 2, lane);
 }

@@ -22,7 +22,7 @@ MAX_SHARED_BYTES = 48 * 1024
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: a tile of K and one of V in each stage."""
+    """Dynamic shared memory of a block in bytes: one tile of K and one of V per stage."""
     return config.int("NUM_STAGES") * 2 * SCALE_ROWS * problem.head_dim
 
 
@@ -47,7 +47,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 def _numerics(config: Config) -> Numerics:
     quantised = Quantisation(rows=SCALE_ROWS)
-    if config.get("P_DTYPE") == "fp16":  # its factor rounds nothing, and is none of what is declared
+    if config.get("P_DTYPE") == "fp16":  # its factor causes no rounding and is not declared
         return Numerics(probabilities="float16", quantised=quantised)
     return Numerics(probabilities="float8_e4m3fn", probability_scale=16.0, quantised=quantised)
 
@@ -61,7 +61,7 @@ def _limits(problem: Problem) -> StaticLimits:
 
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
-    """The macros of the source: its knobs, and where the problem ends within a tile."""
+    """Macros of the source: the knobs, and whether the problem ends within a tile."""
     ragged = {"RAGGED_Q": problem.seq_q % config.int("BLOCK_M") > 0, "RAGGED_KV": problem.seq_kv % SCALE_ROWS > 0}
     return {**config, **{name: int(value) for name, value in ragged.items()}}
 

@@ -1,18 +1,18 @@
-// fp8_simulated: Q, K and V are kept as e4m3 with one scale a head, and computed with in 16 bits, as wmma does.
+// fp8_simulated: Q, K and V stored as e4m3 with one scale a head, and multiplied in 16 bits as in wmma.
 //
-// Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of
-// bfloat16, so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of
-// the scores, that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all
-// else costs what it costs in wmma, and the conversion comes on top. fp8, the next kernel, feeds the bytes to the
-// tensor cores as they are.
+// Idea: the numerical effect of 8 bits without 8-bit tensor cores. float16 and bfloat16 represent every e4m3
+// number, so dequantisation is exact and needs no scales: the scales of Q and K are part of the scale of the
+// scores, that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all
+// other costs are those of wmma, plus the conversion. fp8, the next kernel, feeds the bytes to the tensor cores
+// directly.
 //
-// Where this project started, such a kernel passed at S = 64 and gave NaN at S = 512: it held the sum of the weights in
-// 8 bits, too, which end at 448. Sums are float32 here. What one scale a head does cost is in the largest number: a
-// single outlier takes the precision of all rows, which is why fp8 has a scale for each 64.
+// An earlier kernel of this kind passed at S = 64 and gave NaN at S = 512: it summed the weights in 8 bits, whose
+// largest number is 448. Sums are float32 here. The cost of one scale a head comes with its largest number: a single
+// outlier takes precision from all rows, so fp8 has a scale for each 64 rows.
 //
-// A head's largest number must be known before its first is rounded: two steps before the attention, over blocks of
-// rows (head_maxima and quantise_heads in tile/quantise.cuh). The maxima of the blocks meet in the second, in whatever
-// order.
+// A head's largest number must be known before its first number is rounded: two steps precede the attention, over
+// blocks of rows (head_maxima and quantise_heads in tile/quantise.cuh). The second step reduces the maxima of the
+// blocks, in any order.
 //
 // Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
@@ -20,7 +20,7 @@
 #include "mainloop/wmma_tiles.cuh"
 #include "softmax/fp8.cuh"
 
-// The element that is the e4m3 number; exact in both types.
+// Converts an e4m3 number to the element type; exact in both types.
 __device__ __forceinline__ unsigned element_pair(unsigned short numbers) {
     const unsigned halves = ptx::cvt_rn_f16x2_e4m3x2(numbers);
 #if DTYPE_BF16
@@ -30,7 +30,7 @@ __device__ __forceinline__ unsigned element_pair(unsigned short numbers) {
 #endif
 }
 
-// Eight bytes at a time, dequantised on their way through registers.
+// Copies eight bytes at a time and dequantises them in registers.
 struct DequantisingCopy : RegisterCopy {
     using Source = unsigned char;
 

@@ -14,7 +14,7 @@ from sdpalab.problem import Problem
 __all__ = ["FP8_SIMULATED"]
 
 ROWS = 64
-"""Rows of Q, K or V that a block of the first two steps takes."""
+"""Rows of Q, K or V per block of the first two steps."""
 TENSORS = ("q", "k", "v")
 
 

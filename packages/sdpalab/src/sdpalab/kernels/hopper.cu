@@ -1,24 +1,24 @@
 // hopper: FlashAttention-3 (Shah et al. 2024) for sm_90a on TMA and wgmma, with the keys split over a cluster where the
 // rows are too few to fill the GPU.
 //
-// Idea: copies, products and softmax overlap. The main loop, which hopper_fp8 shares, is in mainloop/warpgroups.cuh;
-// here it has products in 16 bits and a choice of epilogues and schedulers:
+// Idea: copies, products and softmax overlap. The main loop, shared with hopper_fp8, is in mainloop/warpgroups.cuh;
+// this kernel has products in 16 bits and a choice of epilogues and schedulers:
 //
-// SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
-// and sends what it has of the others to their keepers: one kernel, no workspace.
+// SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the epilogue each CTA keeps the rows of
+// some warps and sends its partial results of the others to their keepers: one kernel, no workspace.
 //
-// KEY_GROUPS consumers of a CTA take the same 64 rows and the tiles of keys in turn, and merge what they have through
-// shared memory, before their CTA does so with others.
+// KEY_GROUPS consumers of a CTA take the same 64 rows and alternate tiles of keys; they merge their partial results
+// through shared memory before the CTA merges with others.
 //
-// PERSISTENT CTAs stay on their SM and take one tile of queries after the other. Their output has a place beside Q's,
-// from which TMA stores it during the next tile.
+// PERSISTENT CTAs stay on their SM and process one tile of queries after the other. The output has shared memory of its
+// own beside Q's, and TMA stores it during the next tile.
 //
-// PACK_GQA heads that share K and V share a tile of queries, too, where the queries of one are few: K and V are then
-// read once for all of them.
+// PACK_GQA heads that share K and V also share a tile of queries where one head has few queries: K and V are then read
+// once for all of them.
 //
-// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, redistributed among the warpgroups.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT,
-// KEY_GROUPS, PACK_GQA, EXP_ON_FMA (of 64 exponentials, on the FMA units); of the plan SCHEDULE (PERSISTENT or not)
+// KEY_GROUPS, PACK_GQA, EXP_ON_FMA (exponentials per 64 on the FMA units); the plan adds SCHEDULE (PERSISTENT or not)
 // and NUM_CTAS.
 
 #include "epilogue/cluster_merge.cuh"
@@ -57,8 +57,8 @@ using Products = Products16<BLOCK_N, EXP_ON_FMA, Registers<CONSUMERS>::CONSUMER 
 using Attention =
     WarpgroupAttention<Products, Epilogue, Scheduler, KeysToEnd, CONSUMERS, NUM_STAGES, KEY_GROUPS, PACK_GQA>;
 
-// Maps of q, k and v as Products16 has them, and of o as store_warp_rows has it; heads of all batches: of queries there
-// are q_heads, where PACK_GQA heads count as one, and group of these share one K/V head. lse as in schedule/head.cuh;
+// Products16 states the maps of q, k and v, and store_warp_rows that of o. They cover the heads of all batches: q_heads
+// query heads, where PACK_GQA heads count as one, and `group` of these share one K/V head. lse as in schedule/head.cuh;
 // grid, heads_at_once and rounds_at_once as in schedule/query_tiles.cuh.
 __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
     hopper_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,

@@ -38,31 +38,31 @@ VALUES = {
 }
 SCHEDULES = ("tiles", "persistent")
 EXP_ON_FMA = (0, 8, 13, 16)
-"""Of 64 exponentials, those that are computed on the FMA units."""
+"""Exponentials per 64 that run on the FMA units instead of the special function unit."""
 MOST_CAPPED_KEYS, MOST_CAPPED_DIM = 64, 128
-"""Of a tile and a head with a soft cap: above, ptxas spills what the tanh of a tile's scores needs."""
+"""Largest BLOCK_N and head_dim with a soft cap; larger tiles make ptxas spill."""
 MAX_CTAS = 2**16
 SPILLING = (64, 128, 64)
-"""BLOCK_M, BLOCK_N and head_dim of the persistent blocks for which ptxas of CUDA 13 spills 300 to 820 bytes: it does so
-for no others, wider or narrower."""
+"""BLOCK_M, BLOCK_N and head_dim of the persistent blocks for which ptxas of CUDA 13 spills 300 to 820 bytes; no other
+size spills."""
 MAX_TILES = 2**30
-"""Of queries that persistent blocks can number with 32 bits, a round more than there are included."""
+"""Largest number of query tiles of persistent blocks: tile numbers, one extra round included, then fit 32 bits."""
 
 FLOPS_PER_CLOCK = 4096
-"""Of one SM's tensor cores, float16: 989 TFLOPS on 132 SMs at 1.83 GHz."""
+"""FLOPs per clock of one SM's tensor cores in float16: 989 TFLOPS on 132 SMs at 1.83 GHz."""
 EXPONENTIALS_PER_CLOCK = 16
 CLUSTER_BYTES_PER_CLOCK = 14
-"""What an SM sends to another at most; an estimate, not yet run on hardware."""
+"""Largest number of bytes per clock that an SM sends to another; an estimate, not yet measured."""
 BLOCK_CLOCKS = 1500
-"""Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
+"""Clocks of a block besides its tiles: launch, load of the first tile, store. An estimate, not yet measured."""
 GROUP_CLOCKS = 2000
-"""Of a second group of consumers: its first K comes later, both begin with exponentials, and they merge; by the
-modelled critical path, not yet run on hardware."""
+"""Clocks of a second group of consumers: its first K arrives later, both groups begin with exponentials, and they
+merge. From the modelled critical path, not yet measured."""
 L2_BYTES = 50 * 2**20
-"""Of an H100 or an H200, half of it for K and V that persistent blocks read."""
+"""L2 of an H100 or an H200 in bytes; persistent blocks may use half of it for K and V."""
 SHARERS = 4
-"""Blocks that read the same K and V at a time, where those of all heads do not fit: then K and V cross from DRAM at 1.9
-TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
+"""Blocks that read the same K and V at a time if those of all heads exceed L2. DRAM then delivers K and V at no more
+than 1.9 TB/s: 64 KiB per 2048 clocks of products of 128 rows."""
 
 
 def modelled_clocks(
@@ -76,11 +76,11 @@ def modelled_clocks(
     sms: int = SMS,
     flops_per_clock: int = FLOPS_PER_CLOCK,
 ) -> float:
-    """Clocks that ``sms`` SMs would take: waves of blocks times what a block costs. To compare choices, not to predict.
+    """Modelled clocks on ``sms`` SMs: waves of blocks times the cost of a block. For ranking choices, not predictions.
 
-    A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
-    Groups of consumers with the same rows then merge partial results, and blocks of a cluster exchange theirs.
-    Where ``packed`` heads share a tile, few queries fill it. Persistent blocks begin and end once.
+    A lone consumer executes its exponentials and its products one after the other; several consumers overlap them.
+    Groups of consumers with the same rows merge partial results, and blocks of a cluster exchange theirs. ``packed``
+    heads in a tile fill it with few queries. Persistent blocks start and end once.
     """
     scores = block_m * -(-problem.seq_kv // split)
     products = 4 * scores * problem.head_dim / flops_per_clock
@@ -93,12 +93,12 @@ def modelled_clocks(
 
 
 def _tiles_per_head(problem: Problem, block_m: int, packed: int) -> int:
-    """Tiles of queries of a head, or of ``packed`` heads that share them."""
+    """Query tiles of a head, or of ``packed`` heads that share tiles."""
     return -(-problem.seq_q * packed // block_m)
 
 
 def _tiles(problem: Problem, block_m: int, packed: int) -> int:
-    """Tiles of queries of all heads."""
+    """Query tiles of all heads."""
     return _tiles_per_head(problem, block_m, packed) * (problem.heads // packed) * problem.batch
 
 
@@ -106,15 +106,15 @@ def _tiles(problem: Problem, block_m: int, packed: int) -> int:
 def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
-    Problems with a window, a soft cap or lengths have a block for each tile of queries.
+    Problems with a window, a soft cap or lengths get one block per tile of queries.
 
-    BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only
-    where the GPU does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. PACK_GQA
-    is the least number of a group's heads in a tile with which no other takes fewer clocks, or as many with fewer
-    tiles, each of which reads K and V. BLOCK_N is what the registers allow, as each tile has a cost of its own, but no
-    more than a block has keys; NUM_STAGES what shared memory allows, but no more than a block has tiles. EXP_ON_FMA is
-    13 at head_dim 64, where the special function unit would take as long as the tensor cores, and 0 above, where it
-    takes half as long.
+    BLOCK_M, SPLIT, KEY_GROUPS and SCHEDULE minimise :func:`modelled_clocks`. Blocks are persistent only if the GPU does
+    not hold one block per tile of queries at once; NUM_CTAS is then the number that it holds. PACK_GQA is the least
+    number of heads in a tile that no other number beats, either in clocks or, at equal clocks, in tiles (each tile
+    reads K and V). BLOCK_N is the largest that the registers allow, up to the keys of a block, since each tile has a
+    fixed cost; NUM_STAGES is the largest that shared memory allows, up to the tiles of a block. EXP_ON_FMA is 13 at
+    head_dim 64, where the special function unit would take as long as the tensor cores, and 0 above, where it takes
+    half as long.
     """
     if config["EXP_ON_FMA"] == "auto":
         config = config.but(EXP_ON_FMA=13 if problem.head_dim == min(HEAD_DIMS) else 0)
@@ -131,7 +131,7 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
 
 
 def _best(problem: Problem, config: Config, sms: int) -> Config:
-    """Of the blocks that ``config`` leaves open, with its PACK_GQA, those of the least modelled clocks."""
+    """The choice of least modelled clocks for the knobs that ``config`` leaves open, at its PACK_GQA."""
     rows, splits, groups = (
         (config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT", "KEY_GROUPS")
     )
@@ -161,7 +161,7 @@ def _tiles_of(problem: Problem, resolved: Config) -> int:
 
 
 def _sized(problem: Problem, config: Config) -> Config:
-    """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
+    """``config`` with values for BLOCK_N and NUM_STAGES; all other knobs must have values."""
     keys, groups = -(-problem.seq_kv // config.int("SPLIT")), config.int("KEY_GROUPS")
     few = keys <= 64 * groups or (groups > 1 and problem.head_dim > 64) or problem.softcap > 0.0
     block_n = config.int("BLOCK_N") or (64 if few else 80 if problem.head_dim == 256 else 128)
@@ -184,14 +184,14 @@ def _is_persistent(config: Config) -> bool:
 
 
 def _held(problem: Problem, resolved: Config, sms: int) -> int:
-    """Blocks that a GPU of ``sms`` SMs holds at once."""
+    """Number of blocks that a GPU of ``sms`` SMs holds at once."""
     return sms * blocks_per_sm(problem.head_dim, resolved.int("BLOCK_M"), smem_bytes(problem, resolved))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: what all such blocks have, and partial results of groups and clusters.
+    """Dynamic shared memory of a block in bytes: the common part, and partial results of groups and clusters.
 
-    ``config`` has a value for each knob.
+    ``config`` must have a value for each knob.
     """
     block_m, block_n, stages, split, groups, _ = (config.int(name) for name in VALUES)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
@@ -199,7 +199,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _unsuitable(problem: Problem, resolved: Config) -> str | None:
-    """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
+    """Reason why blocks of these knobs, which all have values, cannot compute ``problem``; None if they can."""
     block_m, block_n, stages, split, groups, _ = (resolved.int(name) for name in VALUES)
     if _is_persistent(resolved) and split > 1:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
@@ -219,7 +219,7 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
         return f"KEY_GROUPS={groups} has two stages for each group: NUM_STAGES must be 0 or {2 * groups}, not {stages}"
     if problem.softcap and block_n > MOST_CAPPED_KEYS:
         return f"a soft cap needs registers of its own: with it BLOCK_N is at most {MOST_CAPPED_KEYS}, not {block_n}"
-    accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
+    accumulators = problem.head_dim // 2 + block_n // 2  # O and S
     crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n, groups)
     return crowded or reject_oversized(smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved)
 
@@ -260,10 +260,10 @@ def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
 
 
 def _heads_at_once(problem: Problem, tiles: int, ctas: int, packed: int) -> int:
-    """Query heads whose ``tiles`` each persistent blocks mix: all heads, in as equal numbers as can be.
+    """Query heads whose ``tiles`` each are mixed by persistent blocks: all heads, split as evenly as possible.
 
-    So many that K and V of all fit half of L2, or else that SHARERS blocks read each; and enough for two rounds.
-    Heads that are ``packed`` count as one.
+    The number is such that K and V of all fit half of L2, or that SHARERS blocks read each of them, and allows at
+    least two rounds. ``packed`` heads count as one.
     """
     fitting = L2_BYTES // 2 // (2 * problem.seq_kv * problem.head_dim * 2) * problem.group // packed
     most = max(fitting, ctas // SHARERS, -(-2 * ctas // tiles))

@@ -2,18 +2,18 @@
 //
 // Idea: the main loop of hopper.cu (mainloop/warpgroups.cuh) with products in 8 bits (tile/warpgroup_fp8.cuh). A kernel
 // before this one quantises Q, K and V, with a float32 scale for each 128 rows (tile/quantise.cuh); its time counts.
-// For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in the order
-// in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
+// wgmma does not transpose 8-bit operands: both run along k. The quantising kernel therefore writes V^T, with the keys
+// in the order of the packed accumulators of S, which are the next left operand: the weights stay in place.
 //
-// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the exponential of its own maximum,
-// less a reference of the row, as factors. It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It
-// buys a scale for each block of V, weights that use all of e4m3 in each tile, no rescale, and sums of at most 128 terms
-// in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum than float32 has (ptx/wgmma_fp8.cuh).
+// Each tile's P V starts from 0 and is added to O in float32; its factors are the scale of its V and the exponential of
+// its own maximum less the row's reference. The cost is a second accumulator and D / 2 multiply-adds a thread and tile.
+// The gain is a scale per block of V, weights over the whole range of e4m3 in each tile, no rescale, and at most 128
+// terms per sum in the tensor cores: Hopper's e4m3 units keep fewer bits than float32 (ptx/wgmma_fp8.cuh).
 //
-// SPLIT CTAs of a cluster take the same rows and a part of the keys each, and merge what they have as hopper's do
-// (epilogue/cluster_merge.cuh): where rows are few, all SMs work.
+// SPLIT CTAs of a cluster take the same rows and a part of the keys each, and merge their results as hopper's do
+// (epilogue/cluster_merge.cuh): few rows then occupy all SMs.
 //
-// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, redistributed among the warpgroups.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT.
 
 #include "epilogue/cluster_merge.cuh"
@@ -37,7 +37,7 @@ using Products = ProductsE4m3<BLOCK_N, SCALE_ROWS>;
 using Attention =
     WarpgroupAttention<Products, Epilogue, GridTile<SPLIT>, KeysToEnd, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
 
-// Maps of q, k and v, and scales, as ProductsE4m3 has them; map of o [heads, panels, seq_q, 64] with boxes [1, panels,
+// ProductsE4m3 states the maps of q, k and v, and the scales; o: map [heads, panels, seq_q, 64] with boxes [1, panels,
 // 16, 64], panels of 64 columns. grid as in schedule/query_tiles.cuh, clusters of SPLIT; lse as in schedule/head.cuh.
 __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
     hopper_fp8_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,

@@ -33,16 +33,16 @@ SCALE_ROWS = 128
 HEAD_DIMS = (64, 128, 256)
 VALUES = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
 PANEL_COLUMNS = 128
-"""Bytes of a row of shared memory that the widest swizzle permutes."""
+"""Bytes of a shared-memory row under the widest swizzle."""
 
 
 @lru_cache(maxsize=1024)
 def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0, for a GPU of ``sms`` SMs.
 
-    BLOCK_M and SPLIT are those of the least :func:`~sdpalab.kernels.hopper.modelled_clocks`, with products twice as
-    fast as in 16 bits. BLOCK_N is what the registers allow, but no more than a block has keys; NUM_STAGES what shared
-    memory allows, but no more than a block has tiles.
+    BLOCK_M and SPLIT minimise :func:`~sdpalab.kernels.hopper.modelled_clocks`, with products twice as fast as in 16
+    bits. BLOCK_N is the largest that the registers allow, up to the keys of a block; NUM_STAGES is the largest that
+    shared memory allows, up to the tiles of a block.
     """
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     ways = [_sized(problem, config.but(BLOCK_M=block_m, SPLIT=split)) for block_m, split in product(rows, splits)]
@@ -56,7 +56,7 @@ def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
 
 
 def _sized(problem: Problem, config: Config) -> Config:
-    """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
+    """``config`` with values for BLOCK_N and NUM_STAGES; all other knobs must have values."""
     keys = -(-problem.seq_kv // config.int("SPLIT"))
     small, large = (config.but(BLOCK_N=config.int("BLOCK_N") or block_n) for block_n in VALUES["BLOCK_N"])
     sized = small if keys <= small.int("BLOCK_N") or _reject_crowded(problem, large) else large
@@ -67,16 +67,17 @@ def _sized(problem: Problem, config: Config) -> Config:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes, for a ``config`` that has a value for each knob."""
+    """Dynamic shared memory of a block in bytes, for a ``config`` with a value for each knob."""
     block_m, block_n, stages, split = (config.int(name) for name in VALUES)
     own = shared_bytes(problem.head_dim, block_m, block_n, stages, element_bytes=1)
     return own + merged_bytes(problem.head_dim, block_m, split)
 
 
 def _reject_crowded(problem: Problem, config: Config) -> str | None:
-    """Why a consumer cannot hold its accumulators and its weights, or None if it can.
+    """Reason why the registers of a consumer cannot hold accumulators and weights; None if they can.
 
-    Those of O, of the scores, and of a tile's product with V; above head_dim 128 the last two take turns.
+    The accumulators are those of O, of the scores, and of a tile's product with V; above head_dim 128 the last two
+    share registers.
     """
     dim, block_n = problem.head_dim, config.int("BLOCK_N")
     beside_o = (dim + block_n) // 2 if dim <= 128 else 64
@@ -84,7 +85,7 @@ def _reject_crowded(problem: Problem, config: Config) -> str | None:
 
 
 def _unsuitable(problem: Problem, resolved: Config) -> str | None:
-    """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
+    """Reason why blocks of these knobs, which all have values, cannot compute ``problem``; None if they can."""
     return _reject_crowded(problem, resolved) or reject_oversized(
         smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved
     )
@@ -100,9 +101,9 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 
 def _panel_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
-    """[heads, rows, head_dim] of bytes as [heads, panels, rows, columns]: boxes of all panels of some rows.
+    """Map of a byte array [heads, rows, head_dim] as [heads, panels, rows, columns]: a box has all panels of some rows.
 
-    A panel is as wide as its swizzle.
+    The width of a panel is that of its swizzle.
     """
     columns = min(head_dim, PANEL_COLUMNS)
     panels = head_dim // columns

@@ -1,13 +1,13 @@
-// hopper for windows, soft caps and key lengths: the main loop of hopper.cu with another policy for the keys that are
-// seen (mainloop/keys_of_window.cuh).
+// hopper for windows, soft caps and key lengths: the main loop of hopper.cu with another policy for visible keys
+// (mainloop/keys_of_window.cuh).
 //
-// What differs: the first tile of keys is that of the window's left side; a tile at either edge is masked on both sides;
-// and a row may see no key of its first tiles, or of none. A CTA has a tile of queries to itself, and a consumer its
-// rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: it then
-// computes with the first tile, all of it masked. PACK_GQA is as in hopper.cu.
+// Differences: the first tile of keys is at the window's left side; a tile at either edge is masked on both sides; a
+// row may see no key in its first tiles, or none at all. A CTA computes a whole tile of queries, and a consumer its
+// rows: SPLIT and KEY_GROUPS are 1, and PERSISTENT is 0. A length may leave a tile of queries without keys: the CTA
+// then computes with the first tile, fully masked. PACK_GQA is as in hopper.cu.
 //
-// A tile that a length cuts is loaded further to the left, so that it ends with the last valid key: memory behind a
-// length may hold NaN, and a weight of 0 times NaN is NaN. Its first keys were in the tile before, and are masked.
+// A tile that a length cuts is loaded further to the left and ends with the last valid key: memory behind a length may
+// hold NaN, and a weight of 0 times NaN is NaN. Its first keys belong to the tile before, and are masked.
 
 #include "mainloop/keys_of_window.cuh"
 #include "mainloop/warpgroups.cuh"

@@ -1,7 +1,7 @@
-"""Which source files of the lab are behind a module, by its imports, and one digest of them.
+"""Source files behind a module of the lab, by its imports, and one digest of them.
 
-The graph is read from the text: imports anywhere in a file count, and so do modules that a string names, such as those
-of processes. It may be too large, never too small.
+The graph comes from the text: imports anywhere in a file count, and so do modules named in a string, such as those of
+processes. The graph may contain too many files, never too few.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _IMPORT = re.compile(
     rf"|[\"']({_NAME}(?:\.\w+)+)(\.\{{)?",
     re.MULTILINE,
 )
-"""``from MODULE import NAMES``, ``import MODULE``, ``"MODULE"``, and ``f"PACKAGE.{...}"``, which is all its modules."""
+"""``from MODULE import NAMES``, ``import MODULE``, ``"MODULE"``, and ``f"PACKAGE.{...}"``, i.e. all its modules."""
 _OWN_MODULES = 'f"{__name__}.{'
 _DATA = re.compile(r"[\"']([\w-]+\.json)[\"']")
 _NO_CODE = frozenset({"tuned.json"})
-"""Data that records what the code has decided."""
+"""Data files that record results of the code."""
 
 
 def digest_of(*roots: str, within: str = "") -> str:
-    """Sha256 of the files that :func:`files_behind` gives, with their names, if they are ``within`` a package."""
+    """Sha256 of the files and names that :func:`files_behind` returns, restricted to those ``within`` a package."""
     digest = sha256()
     folders = [_folder(within)] if within else list(_PACKAGES.values())
     for path in files_behind(*roots):
@@ -45,7 +45,7 @@ def digest_of(*roots: str, within: str = "") -> str:
 
 
 def files_behind(*roots: str) -> list[Path]:
-    """The Python files of modules, of all modules of the lab that these import, and the JSON files that they name."""
+    """Python files of modules and of all modules of the lab that they import, and JSON files that they name."""
     seen: dict[str, Path] = {}
     waiting = list(roots)
     while waiting:
@@ -61,8 +61,8 @@ def files_behind(*roots: str) -> list[Path]:
 
 
 def _imports(name: str, path: Path) -> Iterator[str]:
-    """Names of modules, and others, that a module may import; its package comes first, as Python has it."""
-    if name == "sdpalab":  # it imports nothing until a name of it is used, and the lab uses the modules' own
+    """Names of modules, and others, that a module may import; its package comes first, in Python's import order."""
+    if name == "sdpalab":  # imports nothing until a name is used; the lab imports the modules themselves
         yield "sdpalab.version"
         return
     yield name.rpartition(".")[0]
@@ -83,7 +83,7 @@ def _modules_in(package: str) -> Iterator[str]:
 
 @cache
 def _file(name: str) -> Path | None:
-    """The file of a module; None if there is no module of the lab with that name."""
+    """The file of a module; None for a module outside the lab."""
     if name.partition(".")[0] not in _PACKAGES:
         return None
     path = _folder(name)

@@ -1,4 +1,4 @@
-"""The interface of a kernel: source, knobs, supported problems, and what it declares
+"""The interface of a kernel: source, knobs, supported problems and declarations
 (:mod:`sdpalab.kernels.declarations`)."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Supports = Callable[[Problem], "str | bool | None"]
 
 
 def supports_all(problem: Problem) -> None:
-    """The ``supports`` of a kernel that has none."""
+    """The default ``supports`` of a kernel: every problem is supported."""
 
 
 class Kernel(ABC):
@@ -74,12 +74,12 @@ class Kernel(ABC):
 
     @abstractmethod
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
-        """The complete plan of a problem and a configuration that suit the kernel; with ``lse`` if it writes that."""
+        """The complete plan of a suitable problem and configuration; it includes ``lse`` if the kernel writes it."""
 
     @property
     @abstractmethod
     def folder(self) -> Path | None:
-        """Where the source lies; None if it is in no file."""
+        """Folder of the source; None if the source is not in a file."""
 
     @property
     def default_config(self) -> Config:
@@ -88,13 +88,13 @@ class Kernel(ABC):
 
     @property
     def default_arch(self) -> str:
-        """The default architecture: the mission's, or the first that it runs on."""
+        """The default architecture: the mission's, or the first that the kernel runs on."""
         if self.only_arch:
             return self.only_arch
         return DEFAULT_ARCH if self.min_arch <= _number(DEFAULT_ARCH) else f"sm_{self.min_arch}"
 
     def arch_reason(self, arch: str) -> str | None:
-        """None if the kernel can be built for ``arch``, such as ``sm_89``, otherwise why not."""
+        """None if the kernel can be built for ``arch``, such as ``sm_89``, otherwise the reason."""
         if self.only_arch and arch != self.only_arch:
             return f"kernel {self.name} uses what only {self.only_arch} has, and cannot be built for {arch}"
         if _number(arch) < self.min_arch:
@@ -102,7 +102,7 @@ class Kernel(ABC):
         return None
 
     def space(self, problem: Problem) -> Iterator[Config]:
-        """Every configuration that a search for ``problem`` may try: all combinations of ``knobs`` that suit it.
+        """Configurations that a search for ``problem`` may try: all combinations of ``knobs`` that suit the problem.
 
         Knobs without values to try keep their default.
         """
@@ -113,11 +113,11 @@ class Kernel(ABC):
 
     @property
     def declares_support(self) -> bool:
-        """Whether the kernel says which problems it supports, and so claims to compute them."""
+        """Whether the kernel has a ``supports`` of its own, and so claims to compute the problems that it accepts."""
         return self.supports is not supports_all
 
     def unsupported(self, problem: Problem) -> str | None:
-        """None if ``problem`` has nothing that the kernel does not take, and it supports it; otherwise why not."""
+        """None if the kernel supports ``problem`` and takes all of its extras, otherwise the reason."""
         missing = [name for name in problem.extras if name not in self.takes]
         if missing:
             return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
@@ -127,7 +127,7 @@ class Kernel(ABC):
         return answer if isinstance(answer, str) else None
 
     def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
-        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+        """None if the kernel computes ``problem`` (with ``config``), otherwise the reason. Compiles nothing."""
         reason = self.unsupported(problem)
         if reason is not None:
             return reason
@@ -157,12 +157,12 @@ class Kernel(ABC):
         return default.but(**changes)
 
     def numerics_of(self, config: Config | None = None) -> Numerics:
-        """The arithmetic this kernel declares for ``config`` (default: the default configuration).
+        """The declared arithmetic of this kernel for ``config`` (default: the default configuration).
 
         Raises
         ------
         UserError
-            If it does not declare a Numerics.
+            If ``numerics`` is not a Numerics.
         """
         config = self.default_config if config is None else config
         declared = self.numerics(config) if callable(self.numerics) else self.numerics
@@ -172,18 +172,19 @@ class Kernel(ABC):
         return declared
 
     def static_limits(self, problem: Problem) -> StaticLimits:
-        """The limits this kernel declares for ``problem``."""
+        """The declared limits of this kernel for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
     def config_for(self, problem: Problem, gpu: str | None) -> Config:
-        """The tuned default for ``problem`` on the GPU of that name (``gpus.json``), or else the default configuration.
+        """The tuned default for ``problem`` on the GPU of that name (``gpus.json``), otherwise the default
+        configuration.
 
-        See :mod:`sdpalab.kernels.tuned`: there is one only with a verdict at level full.
+        A tuned default requires a verdict at level full (:mod:`sdpalab.kernels.tuned`).
         """
         return self.default_config if gpu is None else tuned_kernel(self, problem, gpu).default_config
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
-        """``config`` with a value for each knob that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
+        """``config`` with values for the knobs that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
         return config
 
     def launch_plan(
@@ -195,24 +196,23 @@ class Kernel(ABC):
         sms: int | None = None,
         gpu: str | None = None,
     ) -> LaunchPlan:
-        """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
+        """The complete plan: buffers q, k, v, o and any others, and steps with a module each.
 
-        With ``lse`` it has the output of that name (:func:`~sdpalab.kernels.plan.problem_buffers`), too; the code is
-        the same, which is given a null pointer otherwise.
+        With ``lse`` the plan has the output of that name (:func:`~sdpalab.kernels.plan.problem_buffers`), too. The code
+        is the same; without ``lse`` it gets a null pointer.
 
         Parameters
         ----------
         sms : int, optional
-            Streaming multiprocessors of the GPU that it is for: grids, and what follows from them in the code, may
-            depend on it. Default: those of the GPU that stands for :attr:`default_arch`
-            (:func:`warpsan.gpus.default_gpu`).
+            Streaming multiprocessors of the target GPU: grids, and code that depends on them, may vary with it.
+            Default: those of the reference GPU of :attr:`default_arch` (:func:`warpsan.gpus.default_gpu`).
         gpu : str, optional
-            Name of the GPU: without a ``config`` the plan then takes the tuned default (:meth:`config_for`).
+            Name of the GPU; a plan without ``config`` uses its tuned default (:meth:`config_for`).
 
         Raises
         ------
         UnsupportedProblem
-            If :meth:`reject_reason` has one, or ``lse`` is set for a kernel that writes none.
+            If :meth:`reject_reason` gives a reason, or ``lse`` is set for a kernel that does not write it.
         """
         config = self.config_for(problem, gpu) if config is None else config
         reason = self.reject_reason(problem, config)
@@ -230,7 +230,7 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class CudaKernel(Kernel):
-    """A kernel in CUDA C++ with the Python that launches it; what a user's file defines, and what the registry holds.
+    """A kernel in CUDA C++ with the Python that launches it; the object in a user's file and in the registry.
 
     Parameters
     ----------
@@ -244,57 +244,56 @@ class CudaKernel(Kernel):
         ``plan(problem, config) -> LaunchPlan | Launch``. A bare Launch runs on the buffers ``q k v o``, contiguous
         [B, H, S, D] in the problem's dtype.
     configs : sequence of mapping
-        Configurations worth having; the first is the default. Each knob becomes a macro of the build.
+        Supported configurations; the first is the default. Each knob becomes a macro of the build.
     supports : callable
-        ``supports(problem)`` returns None (or True) for yes, otherwise the reason as a str (or False).
+        ``supports(problem)`` returns None or True if the kernel computes the problem, otherwise the reason or False.
     reject : callable, optional
-        ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
-        anything is compiled.
+        ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem. It runs
+        before compilation.
     numerics : Numerics or callable, optional
-        The arithmetic that the kernel declares; a callable is called as ``numerics(config)``, before ``reject``.
+        Declared arithmetic of the kernel, or a callable ``numerics(config)``, which runs before ``reject``.
     limits : StaticLimits or callable, optional
-        Limits on its resources; a callable is called as ``limits(problem)``.
+        Limits on the kernel's resources, or a callable ``limits(problem)``.
     min_arch : int
         Least compute capability times ten, such as 80.
     only_arch : str, optional
-        The one architecture that it can be built for, such as ``sm_90a``, if it uses what others lack.
+        The only architecture that the kernel can be built for, such as ``sm_90a``. Default: any from ``min_arch``.
     knobs : mapping of str to sequence
-        Values of each knob that a search should try; what does not suit a problem is left out by ``reject``.
+        Values of each knob for a search; ``reject`` excludes combinations that do not suit a problem.
     lse : bool
-        Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
+        Whether the kernel also writes the log-sum-exp of each row if it gets a buffer: its plan then has the argument
         ``"lse"``, a pointer that may be null.
     takes : collection of str
-        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``, ``kv_lengths``,
-        ``attn_mask``, ``alibi_slopes``, ``sinks``. A problem with any other is refused. The last four are buffers of
-        these names (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; it is a null
-        pointer where a problem lacks one.
+        Supported extras (:data:`sdpalab.problem.EXTRAS`): ``window_size``, ``softcap``, ``kv_lengths``, ``attn_mask``,
+        ``alibi_slopes``, ``sinks``. Problems with other extras are rejected. The last four are buffers of these names
+        (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; the pointer is null for a
+        problem without the buffer.
     variant : str or Path, optional
-        Source for the problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, where the
-        code for all others is to stay as it is; only this source then gets the macros of what it ``takes``.
+        Separate source for problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, so that
+        the code for other problems stays unchanged. Only this source then gets the macros of ``takes``.
     resolve : callable, optional
-        ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
-        ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
+        ``resolve(problem, config, sms)`` returns ``config`` with a value for each knob that is 0 or ``auto``, for a GPU
+        of ``sms`` multiprocessors. ``plan`` and ``macros`` get the result.
     include_dirs : sequence of str or Path
-        Folders for ``#include`` beside that of the source, such as a library's; a relative one from the folder of the
-        Python file. The lab's headers, CUDA's and the standard headers (libcu++) need none.
+        Folders for ``#include`` besides that of the source, such as a library's; relative paths start at the folder of
+        the Python file. The headers of the lab, of CUDA and of the standard library (libcu++) need no folder.
     options : sequence of str
-        Further options of NVRTC, such as ``-default-device``, which CUTLASS needs, from the list of
-        :mod:`warpsan.build.options`.
+        Further NVRTC options of the list in :mod:`warpsan.build.options`, such as ``-default-device`` for CUTLASS.
     algebraic : mapping of str to knob
-        Knobs of the judge's stage in exact arithmetic (:mod:`sdpalab.judge.algebra`) in place of the default ones:
-        those with which no instruction lacks a meaning there, such as exponentials without a polynomial.
+        Knobs that replace the default ones in the judge's exact arithmetic (:mod:`sdpalab.judge.algebra`), so that
+        every instruction has a meaning there; for example, exponentials without a polynomial.
     macros : callable, optional
-        ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
-        be the plan's alone, and some macros follow from the problem.
+        ``macros(problem, config)`` returns the macros of the build, for kernels whose macros are not the knobs
+        themselves: some knobs may belong to the plan only, and some macros depend on the problem.
     idea : str
         The one idea of the kernel in one line.
 
     Notes
     -----
-    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and one for
-    a problem in float32 ``DTYPE_FLOAT32`` (1). A kernel that takes them also gets
+    Every build also gets the macros ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and for a
+    problem in float32 ``DTYPE_FLOAT32`` (1). A kernel also gets the macros of the extras that it takes:
 
-    - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part of it where there is no window);
+    - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; without a window, a causal mask does not set them);
     - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
     - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
       ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
@@ -342,14 +341,14 @@ class CudaKernel(Kernel):
 
     @property
     def folder(self) -> Path | None:
-        """Where the ``.cu`` file lies; None for a text."""
+        """Folder of the ``.cu`` file; None for a text."""
         return self.source.parent if isinstance(self.source, Path) else None
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
         return self.resolve(problem, config, sms)
 
     def module(self, problem: Problem, config: Config) -> Module:
-        """The translation unit for this problem and a configuration that leaves no knob open (:meth:`resolved`)."""
+        """The translation unit for this problem and a configuration with a value for every knob (:meth:`resolved`)."""
         source = self.variant if self.variant is not None and problem.extras else self.source
         if isinstance(source, Path):
             try:
@@ -391,20 +390,21 @@ class CudaKernel(Kernel):
 
 
 def _with_module(step: Step, own: Module) -> Step:
-    """The step, a launch without a module of its own with the kernel's."""
+    """The step; a launch without a module gets the kernel's own."""
     if not isinstance(step, Launch) or step.module is not None:
         return step
     return replace(step, module=replace(own, entry=step.entry or own.entry))
 
 
 def _number(arch: str) -> int:
-    """89 of ``sm_89``; 0 for any other text, which the build refuses by name."""
+    """89 of ``sm_89``; 0 for any other text, which the build rejects by name."""
     return int("".join(filter(str.isdigit, arch)) or 0)
 
 
 def _caller_directory() -> Path:
-    """Directory of the Python file that constructs a CudaKernel, so that ``Path("my.cu")`` lies beside it."""
-    # inspect.stack() would look for each frame's source in all modules: 0.7 s for the registry where torch is imported.
+    """Directory of the Python file that constructs a CudaKernel, the base of relative paths such as
+    ``Path("my.cu")``."""
+    # inspect.stack() reads each frame's source in all modules: 0.7 s for the registry after torch is imported.
     for frame, _ in traceback.walk_stack(inspect.currentframe()):
         name = frame.f_code.co_filename
         if name not in (__file__, "<string>"):

@@ -1,4 +1,4 @@
-"""Shared by the kernels of the ladder: parameters, grid, and the sizes that they can index.
+"""Common parameters, grid and size limits of the kernels of the ladder.
 
 The device side of the same convention is ``include/schedule/head.cuh``.
 """
@@ -23,22 +23,22 @@ __all__ = [
 ]
 
 HEAD_DIMS = (32, 64, 128)
-"""Head dimensions that the ladder is compiled for."""
+"""Head dimensions with builds of the ladder's kernels."""
 
 GRID_YZ_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
 
 MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
-"""Largest magnitude of a scale: times log2(e) it is still a float32."""
+"""Largest magnitude of a scale: its product with log2(e) is still a float32."""
 
 INDEX_LIMIT = 2**31 - 2**16
-"""Elements that a 32-bit index reaches within one head; the margin is for the last, ragged tile."""
+"""Elements within a 32-bit index of one head; the margin covers the last, ragged tile."""
 
 
 def ladder_supports(
     problem: Problem, dtypes: tuple[str, ...], kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS
 ) -> str | None:
-    """None if a kernel for these types and head dimensions can compute ``problem``, otherwise the reason why not."""
+    """None if a kernel for these types and head dimensions can compute ``problem``, otherwise the reason."""
     if problem.head_dim not in head_dims:
         known = ", ".join(map(str, head_dims[:-1]))
         return f"kernel {kernel} supports head_dim {known} or {head_dims[-1]}, not {problem.head_dim}"
@@ -54,14 +54,14 @@ def ladder_supports(
 
 
 def scale_reason(problem: Problem, kernel: str) -> str | None:
-    """None if a kernel that holds the scale in base 2 can hold that of ``problem``, otherwise why not."""
+    """None if the scale of ``problem`` fits a kernel that holds it in base 2, otherwise the reason."""
     if abs(problem.scale) <= MAX_SCALE:
         return None
     return f"kernel {kernel} holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
 
 
 def reject_unlisted(config: Config, knobs: Mapping[str, Sequence[int | str]]) -> str | None:
-    """None if each of ``knobs`` has one of its values in ``config``, otherwise the reason."""
+    """None if ``config`` has one of the listed values for each of ``knobs``, otherwise the reason."""
     for name, allowed in knobs.items():
         if config.get(name) not in allowed:
             return f"{name} must be one of {', '.join(map(str, allowed))}, not {config.get(name)}"
@@ -76,8 +76,8 @@ def reject_oversized(shared_bytes: int, limit: int, config: Mapping[str, object]
 
 
 def window_macros(problem: Problem) -> dict[str, int]:
-    """The macros of a window, whose sides are -1 where they hide nothing: the edge of a wider one would not fit an
-    int. Empty without a window."""
+    """Macros of a window; -1 for a side that hides nothing, since the edge of a wider window would overflow an int.
+    Empty without a window."""
     longest = problem.seq_q + problem.seq_kv
     sides = zip(("WINDOW_LEFT", "WINDOW_RIGHT"), problem.window_size or (), strict=False)
     return {name: side if side < longest else -1 for name, side in sides}

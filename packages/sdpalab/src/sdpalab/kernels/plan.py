@@ -1,7 +1,6 @@
 """The launch plan: the buffers and steps of one call of a kernel, for every executor.
 
-A plan names its buffers and lists its steps. The same plan, on the same PTX, is run by a GPU's driver or by the
-simulator; it does not depend on the executor.
+A plan names its buffers and lists its steps. A GPU's driver and the simulator run the same plan on the same PTX.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ __all__ = [
 ]
 
 INCLUDE_DIR = Path(__file__).parent / "include"
-"""The shared device headers (``.cuh``), which every kernel, a user's too, may include as ``FOLDER/NAME``."""
+"""Shared device headers (``.cuh``); every kernel, including a user's, may include them as ``FOLDER/NAME``."""
 HEADER_FOLDERS = (INCLUDE_DIR, *sorted(path for path in INCLUDE_DIR.iterdir() if path.is_dir()))
-"""Where to look for a header that PTX names without its folder. No two headers have the same name."""
+"""Search path for headers that PTX names without a folder. Header names are unique."""
 
 Dim3 = tuple[int, int, int]
 
@@ -47,13 +46,13 @@ class Buffer:
     Attributes
     ----------
     dtype : str
-        A NumPy or ml_dtypes name.
+        NumPy or ml_dtypes name.
     role : str
-        ``in``; ``out``; ``workspace``, whose content means nothing before and after the plan; or ``semaphore``, which
-        is zeros before the first step, and which the plan must leave as zeros for its next run.
+        ``in``; ``out``; ``workspace``, with meaningless content before and after the plan; or ``semaphore``, which
+        holds zeros before the first step and must hold zeros after the last one.
     fill : float, optional
-        What every element of an ``out`` or ``workspace`` buffer is before the first step of each run, such as 0, 1 or
-        ``-math.inf``. A GPU is given the fill as a step of the plan, which is timed. Default: nobody has written it.
+        Value of every element of an ``out`` or ``workspace`` buffer before the first step of each run, such as 0, 1 or
+        ``-math.inf``. On a GPU the fill is a step of the plan, and is timed. Default: uninitialised.
     """
 
     name: str
@@ -65,26 +64,26 @@ class Buffer:
 
 @dataclass(frozen=True)
 class TiledMap:
-    """A tensor map (``CUtensorMap``, tiled mode) of a buffer: what TMA copies between it and shared memory at a time.
+    """A tensor map (``CUtensorMap``, tiled mode) of a buffer: the box that TMA copies to or from shared memory.
 
-    It fills a parameter ``const __grid_constant__ CUtensorMap``. Elements are of the buffer's dtype, boxes take every
-    element, and what a load finds outside the tensor is zeros; a store leaves that out. Each executor encodes the map
-    itself, and refuses what ``cuTensorMapEncodeTiled`` refuses.
+    It is the argument of a parameter ``const __grid_constant__ CUtensorMap``. Elements have the buffer's dtype, and
+    boxes have element strides of 1. Loads fill elements outside the tensor with zeros; stores skip them. Each executor
+    encodes the map itself, and rejects the same maps as ``cuTensorMapEncodeTiled``.
 
     Attributes
     ----------
     buffer : str
         Name of the buffer.
     box : tuple of int
-        Elements of a box along each axis, in NumPy's order (the innermost last); 1 to 256.
+        Size of a box in elements along each axis, in NumPy's order (the innermost last); 1 to 256.
     swizzle : str
-        ``none``, ``32B``, ``64B`` or ``128B``: how far a box's innermost axis may reach, and in what pattern its
-        16-byte chunks are permuted in shared memory (PTX ISA, "Tensors: Swizzling Modes").
+        ``none``, ``32B``, ``64B`` or ``128B``: the largest extent of a box's innermost axis, and the permutation of its
+        16-byte chunks in shared memory (PTX ISA, "Tensors: Swizzling Modes").
     shape : tuple of int, optional
-        The tensor's axes, 1 to 5, in NumPy's order; the buffer's own by default.
+        Axes of the tensor, 1 to 5, in NumPy's order; by default those of the buffer.
     strides : tuple of int, optional
-        Bytes from one element to the next along each axis, the last the element's size and the others multiples of 16;
-        those of a contiguous tensor by default.
+        Bytes between neighbouring elements along each axis: the last is the element's size, the others are multiples of
+        16. By default those of a contiguous tensor.
     """
 
     buffer: str
@@ -98,14 +97,13 @@ class TiledMap:
 class Launch:
     """One kernel launch.
 
-    ``args`` fill the entry's parameters in order: a str is the address of that buffer; an int or float is passed by
-    value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None means the
-    kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. Values
-    that only the compiler has (Triton's shared memory and scratch parameters) are not in it:
-    :meth:`sdpalab.compile.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's
-    own source, for plans of several launches. With ``programmatic`` (programmatic stream serialization, sm_90 and up)
-    the kernel may begin while the one before it in the stream runs: it has a ``griddepcontrol.wait`` before all that it
-    reads or writes in the plan's buffers.
+    ``args`` are the arguments of the entry's parameters, in order: a str is the address of that buffer; an int or float
+    is passed by value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None
+    means the kernel's own module and entry; :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills them in.
+    :meth:`sdpalab.compile.Build.completed` adds values from the compiler (Triton's shared memory and scratch
+    parameters). ``entry`` names another ``__global__`` function of the kernel's own source, for plans of several
+    launches. With ``programmatic`` (programmatic stream serialization, sm_90 and up) the kernel may begin during the
+    previous one in the stream: it must execute ``griddepcontrol.wait`` before any access to the plan's buffers.
     """
 
     grid: Dim3
@@ -119,7 +117,7 @@ class Launch:
 
 
 class MatrixShape(NamedTuple):
-    """One row-major matrix in memory: ``pitch`` elements from a row to the next."""
+    """One row-major matrix in memory: ``pitch`` elements from one row to the next."""
 
     rows: int
     columns: int
@@ -134,8 +132,8 @@ class MatrixShape(NamedTuple):
 class Gemm:
     """A batched matrix product, C[i] = A[i] B[i] or A[i] B[i]^T, by a library: cuBLAS on a GPU, NumPy on the host.
 
-    Products are accumulated in float32 and rounded to the dtype of C. Matrices are row-major and lie one behind the
-    other, so that the buffers may have any shape with as many elements.
+    Products are accumulated in float32 and rounded to the dtype of C. Matrices are row-major and consecutive; the
+    buffers may have any shape with the right number of elements.
 
     Attributes
     ----------
@@ -144,8 +142,8 @@ class Gemm:
     batch, m, n, k : int
     transpose_b : bool
     lda, ldc : int
-        Elements from one row of A and of C to the next, where rows are padded; 0 where they are not. The padding of A
-        is not read, that of C is not written.
+        Elements from one row of A and of C to the next, for padded rows; 0 without padding. The padding of A is not
+        read, that of C is not written.
     """
 
     a: str
@@ -166,7 +164,7 @@ class Gemm:
 
     @property
     def matrices(self) -> dict[str, MatrixShape]:
-        """How the matrices of ``a``, ``b`` and ``c`` lie in their buffers."""
+        """Layout of the matrices ``a``, ``b`` and ``c`` in their buffers."""
         b_rows, b_columns = (self.n, self.k) if self.transpose_b else (self.k, self.n)
         return {
             "a": MatrixShape(self.m, self.k, self.lda or self.k),
@@ -175,7 +173,7 @@ class Gemm:
         }
 
     def reject_reason(self, elements: Mapping[str, int]) -> str | None:
-        """None if the buffers, of so many ``elements`` by name, hold the matrices, otherwise why they do not."""
+        """None if buffers with these numbers of ``elements``, by name, hold the matrices, otherwise the reason."""
         if self.c in (self.a, self.b):
             return f"a matrix product reads buffer {self.c} and writes it, too"
         for operand, shape in self.matrices.items():
@@ -193,12 +191,12 @@ class Gemm:
 
 
 Step: TypeAlias = Launch | Gemm
-"""What a plan is made of."""
+"""A step of a plan."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Buffers and the steps that run on them, in order. Buffers ``q``, ``k``, ``v`` and ``o`` are always there."""
+    """Buffers, and the steps that use them, in order. Every plan has the buffers ``q``, ``k``, ``v`` and ``o``."""
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
@@ -212,11 +210,11 @@ class LaunchPlan:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The steps that launch something which the lab builds."""
+        """The steps that launch a kernel of the lab's builds."""
         return tuple(step for step in self.steps if isinstance(step, Launch))
 
     def without(self, name: str) -> LaunchPlan:
-        """The plan without that buffer: its launches get a null pointer in its place."""
+        """The plan without that buffer; its launches get a null pointer instead."""
         steps = tuple(
             replace(step, args=tuple(0 if arg == name else arg for arg in step.args))
             if isinstance(step, Launch)
@@ -227,9 +225,9 @@ class LaunchPlan:
 
 
 def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
-    """Q, K, V as inputs and O as output, contiguous [B, H, S, D]; with ``lse`` the output of that name, too.
+    """Q, K, V as inputs and O as output, contiguous [B, H, S, D]; with ``lse`` also the output of that name.
 
-    Further inputs are those of :attr:`sdpalab.problem.Problem.array_shapes`, under their names.
+    Further inputs are the arrays of :attr:`sdpalab.problem.Problem.array_shapes`, under their names.
 
     ``lse`` is float32 [B, H, Sq]: the natural logarithm of the sum, over the keys that a row sees, of
     exp(scale * q k).

@@ -1,7 +1,7 @@
-"""The steps that quantise Q, K and V to e4m3 before a kernel computes with them (``include/tile/quantise.cuh``).
+"""Steps that quantise Q, K and V to e4m3 before a kernel (``include/tile/quantise.cuh``).
 
-They are a translation unit of their own: their code depends on no knob or mask of the kernel, which has many builds.
-A kernel that has the step :func:`quantise_rows` declares ``Quantisation(rows=ROWS)``.
+They are a translation unit of their own: their code does not depend on the kernel's knobs and masks, which have many
+builds. A kernel with the step :func:`quantise_rows` declares ``Quantisation(rows=ROWS)``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 SOURCE_NAME, SOURCE = "quantise.cu", '#include "tile/quantise.cuh"\n'
-"""The translation unit of the steps."""
+"""Translation unit of the steps."""
 
 
 def quantised_supports(problem: Problem, kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS) -> str | None:
@@ -35,16 +35,16 @@ def quantised_supports(problem: Problem, kernel: str, head_dims: tuple[int, ...]
 
 
 def row_blocks(problem: Problem, rows: int) -> tuple[int, int]:
-    """Blocks of ``rows`` rows in a head of Q, and in one of K or V."""
+    """Numbers of blocks of ``rows`` rows in a head of Q, and in one of K or V."""
     return -(-problem.seq_q // rows), -(-problem.seq_kv // rows)
 
 
 def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
     """Workspaces that the step fills, with a scale for each block of ``rows`` rows.
 
-    ``q_bytes`` and ``k_bytes`` are as Q and K. ``v_bytes`` uint8 [B, Hkv, blocks * rows * D] has V in the layout that
-    :func:`quantise_rows` is called. ``q_scales`` is float32 [B, H, blocks], ``kv_scales`` float32
-    [B, Hkv, blocks, 2], first the scale of K and then that of V.
+    ``q_bytes`` and ``k_bytes`` have the shapes of Q and K. ``v_bytes`` uint8 [B, Hkv, blocks * rows * D] has V in the
+    layout given to :func:`quantise_rows`. ``q_scales`` is float32 [B, H, blocks], ``kv_scales`` float32
+    [B, Hkv, blocks, 2] with the scale of K first, then that of V.
     """
     q_blocks, kv_blocks = row_blocks(problem, rows)
     kv_heads = problem.kv_shape[:2]
@@ -58,15 +58,15 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
 
 
 def quantise_rows(problem: Problem, rows: int, *, v_in_blocks: bool) -> Launch:
-    """The step.
+    """The quantisation step, one launch.
 
     Parameters
     ----------
     rows : int
         Rows that share a scale: a multiple of 32, and at most 32768 / head_dim.
     v_in_blocks : bool
-        V as blocks [D, rows] one behind the other; otherwise as V^T [D, blocks * rows], padded with zeros. Keys are in
-        ``RowOrder::mma`` in both.
+        V as consecutive blocks [D, rows]; otherwise as V^T [D, blocks * rows], padded with zeros. Keys are in
+        ``RowOrder::mma`` order in both.
     """
     kv_blocks = row_blocks(problem, rows)[1]
     pitch, stride = (rows, rows * problem.head_dim) if v_in_blocks else (kv_blocks * rows, rows)
@@ -77,7 +77,7 @@ def quantise_rows(problem: Problem, rows: int, *, v_in_blocks: bool) -> Launch:
 def over_row_blocks(
     problem: Problem, rows: int, entry: str, workspaces: Iterable[str], layout: tuple[int, ...] = ()
 ) -> Launch:
-    """A launch with a block for each ``rows`` rows of a head of Q, K or V: ``RowBlock`` on the device side.
+    """A launch with one block per ``rows`` rows of a head of Q, K or V: ``RowBlock`` on the device side.
 
     ``entry``, a template in ``tile/quantise.cuh``, takes Q, K, V, the ``workspaces``, both lengths, the number of query
     heads, and the ``layout``.

@@ -1,4 +1,4 @@
-"""The shipped kernels, in the order in which they are best read, and their look-up by name."""
+"""The shipped kernels, in reading order, and their look-up by name."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
 """The kernels in CUDA C++, from the baseline up: name to kernel."""
 
 _TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
-"""Those in Triton, which is an extra and slow to import: name of kernel and module, and its name within that."""
+"""Kernels in Triton, an optional extra that is slow to import: kernel name to module and name in the module."""
 
 
 class _Ladder(Mapping[str, Kernel]):
-    """A mapping whose keys cost nothing: a kernel in Triton is imported on first use; a UserError without Triton."""
+    """Mapping with cheap keys: a Triton kernel is imported on first use, which raises UserError without Triton."""
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in _TRITON_KERNELS:
@@ -57,11 +57,11 @@ class _Ladder(Mapping[str, Kernel]):
         return len(CUDA_KERNELS) + len(_TRITON_KERNELS)
 
     def __contains__(self, name: object) -> bool:
-        return name in CUDA_KERNELS or name in _TRITON_KERNELS  # what Mapping does instead imports it
+        return name in CUDA_KERNELS or name in _TRITON_KERNELS  # Mapping's own method would import it
 
 
 KERNELS: Mapping[str, Kernel] = _Ladder()
-"""The ladder, from the baseline up, and then what is written in Triton: name to kernel."""
+"""The ladder from the baseline up, followed by the kernels in Triton: name to kernel."""
 
 
 def get(name: str) -> Kernel:
@@ -70,7 +70,7 @@ def get(name: str) -> Kernel:
     Raises
     ------
     UserError
-        If there is none (the message has the nearest name and the list), or it needs a package that is not installed.
+        If there is none (the message has the nearest name and the list), or a required package is not installed.
     """
     if name in KERNELS:
         return KERNELS[name]
@@ -87,8 +87,7 @@ def get(name: str) -> Kernel:
 
 
 def needs(name: str) -> str | None:
-    """None if the shipped kernel of that name is available here, otherwise one sentence with the package that it
-    needs."""
+    """None if the shipped kernel of that name is available here, otherwise one sentence with the missing package."""
     try:
         get(name)
     except UserError as error:
@@ -97,7 +96,7 @@ def needs(name: str) -> str | None:
 
 
 def load_kernel(text: str) -> Kernel | Callable[..., Any]:
-    """The kernel that a command line names: a shipped one, or a user's as ``FILE.py[:NAME]``, which is imported.
+    """The kernel that a command line names: a shipped one, or a user's ``FILE.py[:NAME]``, which is imported.
 
     Raises
     ------

@@ -1,13 +1,13 @@
 // scalar: attention with one fused multiply-add at a time; the kernel to read first.
 //
 // Idea: the seq_q x seq_kv scores are never written to global memory. A warp owns BLOCK_M / NUM_WARPS query rows and
-// walks over the keys in tiles of BLOCK_N. Each tile's scores are folded into a running row maximum, a running sum of
-// weights and an unnormalised output row; when the maximum grows, what was summed so far is rescaled. But for rounding,
-// the result is that of a softmax over all keys at once.
+// loops over the keys in tiles of BLOCK_N. Each tile's scores update a running row maximum, a running sum of weights
+// and an unnormalised output row; when the maximum grows, sum and output are rescaled. Except for rounding, the result
+// equals that of a softmax over all keys at once.
 //
 // A warp is a grid of 4 row lanes x 8 key lanes. A thread holds ROWS x KEYS scores and ROWS x COLS outputs in
-// registers, so that each 16 bytes from shared memory feed many multiply-adds. Tiles become floats once, when they are
-// loaded, and not at every use. P goes through shared memory: other lanes need a weight than the one that computes it.
+// registers, so each 16 bytes from shared memory feed many multiply-adds. Tiles are converted to floats once, at the
+// load, instead of at every use. P goes through shared memory: weights are used by other lanes than compute them.
 //
 // Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Next kernel: wmma, the same loop with both products on tensor cores.
@@ -21,7 +21,7 @@ enum class Sync {
     warp,   // each warp has a K/V tile of its own, behind __syncwarp: more traffic, but no warp waits for another
 };
 enum class Reduction {
-    shuffle,  // the 8 key lanes of a row meet through registers
+    shuffle,  // the 8 key lanes of a row are reduced through registers
     shared,   // ... through shared memory
 };
 constexpr Sync sync_policy = Sync::SYNC_POLICY;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void load4(float (&dst)[4], const float* src_smem) {
     dst[0] = x.x, dst[1] = x.y, dst[2] = x.z, dst[3] = x.w;
 }
 
-// Loads a tile as floats. Rows that do not exist become 0, and not what lies there: a weight of 0 times NaN is NaN.
+// Loads a tile as floats. Rows past the end become 0, whatever the memory holds: a weight of 0 times NaN is NaN.
 __device__ __forceinline__ void load_tile(const Element* src,  // [rows_left, HEAD_DIM], global
                                           int rows_left,
                                           float* dst_smem,  // [rows, pitch]
@@ -104,7 +104,7 @@ struct Sum {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
-// Combines what the 8 key lanes hold of each of a thread's rows; all 8 get the result.
+// Reduces each of a thread's rows over the 8 key lanes; all 8 get the result.
 template <class Op>
 __device__ __forceinline__ void reduce_rows(float (&x)[ROWS], float* partial_smem,  // [WARP_ROWS, KEY_LANES]
                                             int row_lane, int key_lane, Op op) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void reduce_rows(float (&x)[ROWS], float* partial_sme
     }
 }
 
-// At least 1 block an SM: without that word the compiler spills a few registers to fit one block more.
+// At least 1 block an SM: without this bound the compiler spills a few registers to fit one block more.
 __global__ void __launch_bounds__(32 * NUM_WARPS, 1)
 scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
                  const Element* __restrict__ k,  // [batch, heads / group, seq_kv, HEAD_DIM]
@@ -150,7 +150,7 @@ scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_D
     const int tile_owner = sync_policy == Sync::block ? 0 : warp;
     const int tile_thread = sync_policy == Sync::block ? threadIdx.x : lane;
 
-    // Only K and V are ever shared between warps; Q, P and the partial reductions are each warp's own rows.
+    // Warps share K and V only; Q, P and the partial reductions are each warp's own rows.
     extern __shared__ __align__(16) float smem[];
     float* k_smem = smem + tile_owner * (K_FLOATS + V_FLOATS);  // [BLOCK_N, QK_PITCH]
     float* v_smem = k_smem + K_FLOATS;                          // [BLOCK_N, HEAD_DIM]
@@ -164,7 +164,7 @@ scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_D
     const int last_row = sync_policy == Sync::block ? block_row + BLOCK_M - 1 : warp_row + WARP_ROWS - 1;
     const int tiles = tiles_visible(last_row, seq_kv, BLOCK_N);
 
-    SoftmaxRow softmax[ROWS];  // each lane sums over its own keys, and the sums meet at the end
+    SoftmaxRow softmax[ROWS];  // each lane sums over its own keys; one reduction at the end combines the sums
     float acc[ROWS][COLS] = {};
 
     load_tile(head.q + warp_row * HEAD_DIM, seq_q - warp_row, q_smem, WARP_ROWS, QK_PITCH, lane, 32);

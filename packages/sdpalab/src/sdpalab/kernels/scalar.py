@@ -22,7 +22,7 @@ WIDE_LIMITS = LIMITS.but(registers=128, reason="at D = 128 a thread holds twice 
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: Q, K, V and P as floats, and partial reductions if they go there."""
+    """Dynamic shared memory of a block in bytes: Q, K, V and P as floats, and partial reductions if shared."""
     block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
     pitch = problem.head_dim + 4
     tile_owners = 1 if config["SYNC_POLICY"] == "block" else config.int("NUM_WARPS")

@@ -1,8 +1,8 @@
-"""The distribution of attention's work over the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
+"""Distribution of attention's work over the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
 
-The unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
-head by head, in a head tile of queries by tile of queries. The device side is ``include/schedule/stream_k.cuh``.
-Stream-K is of Osama, Merrill, Cecka, Garland and Owens (2023), who distribute the products of a matrix product.
+The unit of work is one tile of queries against one visible tile of keys. Work units are numbered consecutively, head
+by head and within a head by tile of queries. The device side is ``include/schedule/stream_k.cuh``. Source of stream-K,
+for matrix products: Osama, Merrill, Cecka, Garland and Owens (2023).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sdpalab.problem import Problem
 __all__ = ["Shares", "Units", "reciprocal", "time_of_shares", "time_of_tiles"]
 
 TILE_COST, SHARING_COST, MERGING_COST = 0.5, 1.0, 0.25
-"""Latencies that a block has beside its units, in units: to begin and end a tile of queries; to store a partial result
-of it and signal that; to merge one of the parts. Assumptions: not yet run on hardware."""
+"""Latencies of a block besides its units, in units: start and end of a tile of queries; store and signal of a partial
+result; merge of one part. Assumptions: not yet measured."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Units:
     Attributes
     ----------
     of_tile : tuple of int
-        Units of each tile of queries of a head: the tiles of keys that it sees.
+        Units of each tile of queries of a head: its visible tiles of keys.
     heads : int
         Query heads of all batches.
     """
@@ -60,7 +60,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Shares:
-    """Neighbouring units for each block, of all blocks the same number or, for the first ``longer`` ones, one more."""
+    """Consecutive units for each block: equal numbers, plus one for each of the first ``longer`` blocks."""
 
     blocks: int
     units_per_block: int
@@ -68,25 +68,25 @@ class Shares:
 
     @classmethod
     def of(cls, units: Units, blocks: int) -> Shares:
-        """All ``units`` for at most ``blocks`` blocks, of which none is idle."""
+        """Distribution of all ``units`` over at most ``blocks`` blocks, none of them idle."""
         blocks = min(blocks, units.total)
         return cls(blocks, *divmod(units.total, blocks))
 
     def block_of(self, unit: int) -> int:
-        """The block whose share ``unit`` is in."""
+        """Block whose share contains ``unit``."""
         in_longer = self.longer * (self.units_per_block + 1)
         if unit < in_longer:
             return unit // (self.units_per_block + 1)
         return self.longer + (unit - in_longer) // self.units_per_block
 
     def arguments(self, units: Units) -> tuple[int, ...]:
-        """The arguments of the device side: units of a head, of a block, how many blocks have one more, and the
-        reciprocals of what it divides by."""
+        """Arguments of the device side: units of a head and of a block, number of longer blocks, and the reciprocals of
+        the divisors."""
         divisors = (units.per_head, units.of_tile[0], self.units_per_block, self.units_per_block + 1)
         return units.per_head, self.units_per_block, self.longer, *map(reciprocal, divisors)
 
     def sharers(self, units: Units) -> Iterator[range]:
-        """For each tile of queries the blocks that have some of its units."""
+        """Blocks with units of each tile of queries, tile by tile."""
         first = 0
         for _ in range(units.heads):
             for tile in units.of_tile:
@@ -95,15 +95,15 @@ class Shares:
 
 
 def reciprocal(divisor: int) -> int:
-    """ceil(2^63 / divisor), by which the device divides numbers below 2^31; of 1 <= divisor < 2^31."""
+    """ceil(2^63 / divisor) for 1 <= divisor < 2^31, with which the device divides numbers below 2^31."""
     return -(-(2**63) // divisor)
 
 
 def time_of_tiles(units: Units, sms: int) -> float:
-    """Modelled time of a block for each tile of queries, in units that one SM takes one after the other.
+    """Modelled time of one block per tile of queries, in units of work of one SM.
 
-    In the grid each head's longest tiles come first, and a block goes to the SM that has least to do. Blocks of an SM
-    take turns at its tensor cores, so that it takes as long as all of them together.
+    The grid has each head's longest tiles first, and each block goes to the least loaded SM. Blocks of an SM share its
+    tensor cores, so its time is the sum of theirs.
     """
     loads = [0] * sms
     longest_first = sorted(units.of_tile, reverse=True)
@@ -114,7 +114,7 @@ def time_of_tiles(units: Units, sms: int) -> float:
 
 
 def time_of_shares(units: Units, shares: Shares, sms: int) -> float:
-    """Modelled time of equal shares, as :func:`time_of_tiles`: the busiest SM, and the longest latencies of a block."""
+    """Modelled time of equal shares, as :func:`time_of_tiles`: the busiest SM, and a block's longest latencies."""
     added = [0.0] * shares.blocks
     for blocks in shares.sharers(units):
         latency = TILE_COST + (SHARING_COST + MERGING_COST * len(blocks) if len(blocks) > 1 else 0.0)

@@ -1,12 +1,12 @@
-"""The ``triton_flash`` kernel: FlashAttention-2 (Dao 2023) in Triton, in the form in which users write it.
+"""The ``triton_flash`` kernel: FlashAttention-2 (Dao 2023) in Triton, in the usual form of users' kernels.
 
-Idea: the compiler does the work of ``flash.cu``. One program has a tile of BLOCK_M queries and walks over tiles of
-BLOCK_N keys with an online softmax; tensor-core fragments, shared memory, its swizzle, cp.async and barriers are left
-to Triton. What remains is the algorithm. This file is a template: everything below ``grid`` describes the kernel to the
-lab.
+Idea: the compiler does the work of ``flash.cu``. One program has a tile of BLOCK_M queries and loops over tiles of
+BLOCK_N keys with an online softmax; Triton generates tensor-core fragments, shared memory and its swizzle, cp.async
+and barriers. The source contains the algorithm only. This file is a template: everything below ``grid`` describes the
+kernel to the lab.
 
-Static limits: the most registers that ptxas gives a thread, and the shared memory that every architecture from sm_80 on
-has.
+Static limits: the largest number of registers of a thread, and the shared memory available on every architecture from
+sm_80 on.
 Knobs: BLOCK_M, BLOCK_N, and Triton's own num_warps and num_stages (tiles of K and V that are loaded ahead).
 """
 
@@ -25,7 +25,7 @@ __all__ = ["TRITON_FLASH", "smem_bytes", "triton_flash"]
 HEAD_DIMS = (16, 32, 64, 128)
 KNOBS = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (16, 32, 64), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4)}
 MAX_SHARED_BYTES = 99 * 1024
-"""Of a block on sm_86, sm_89 and sm_120; the others have more."""
+"""Largest shared memory of a block on sm_86, sm_89 and sm_120; the other architectures allow more."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -51,7 +51,7 @@ def triton_flash(
     """
     tile = tl.program_id(0)
     if CAUSAL:
-        tile = tl.num_programs(0) - 1 - tile  # those with the most keys first
+        tile = tl.num_programs(0) - 1 - tile  # tiles with the most keys first
     # 64-bit between heads, since B*H*S*D may exceed 2^31; 32-bit within one.
     q_head = tl.program_id(2).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     kv_head = tl.program_id(2).to(tl.int64) * (tl.num_programs(1) // group) + tl.program_id(1) // group
@@ -64,7 +64,7 @@ def triton_flash(
     dims = tl.arange(0, HEAD_DIM)
     q_offsets = rows[:, None] * HEAD_DIM + dims[None, :]
     q = tl.load(q_ptr + q_offsets, mask=rows[:, None] < seq_q, other=0.0)
-    # Q takes the sign of the scale, so that the largest score is that of the largest weight, and of a scale of 0 zeros.
+    # Q takes the sign of the scale: the largest score then belongs to the largest weight; a scale of 0 gives zeros.
     sign = tl.where(scale > 0, 1.0, tl.where(scale < 0, -1.0, 0.0))
     scale_log2 = tl.where(scale == 0, 1.0, tl.abs(scale) * 1.4426950408889634)  # log2(e)
     q = (q * sign).to(q.dtype)
@@ -82,13 +82,13 @@ def triton_flash(
         scores = tl.where(visible, tl.dot(q, k), float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(scores, 1))
-        # Subtracted first and then scaled, the largest weight is 1 exactly, and large logits overflow nothing.
+        # Subtraction before scaling makes the largest weight exactly 1, and large logits cannot overflow.
         p = tl.exp2((scores - new_max[:, None]) * scale_log2)
         rescale = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * rescale + tl.sum(p, 1)
         row_max = new_max
 
-        # Weights of 0 meet V past the end of the head, which must be zeros: 0 * NaN is not 0.
+        # Weights of 0 meet V past the end of the head, which must be zeros: 0 * NaN is NaN.
         v = tl.load(v_ptr + keys[:, None] * HEAD_DIM + dims[None, :], mask=in_range[:, None], other=0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
 
@@ -105,14 +105,14 @@ def grid(problem: Problem, config: Config) -> tuple[int, int, int]:
 
 
 def arguments(problem: Problem, config: Config) -> tuple[str | int | float, ...]:
-    """What fills the parameters that are not constants, in order."""
+    """Arguments of the parameters that are not constants, in order."""
     return "q", "k", "v", "o", "lse", problem.seq_q, problem.seq_kv, problem.group, problem.scale
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Shared memory that the tiles of K and V take in bytes: the least that Triton allocates, to which it adds its own.
+    """Bytes of the shared-memory tiles of K and V, the least that Triton allocates.
 
-    That is a place for P or, on sm_90, for Q, and is known when it has compiled.
+    Triton adds space for P or, on sm_90, for Q; the compiled kernel has the total.
     """
     return config.int("num_stages") * 2 * config.int("BLOCK_N") * problem.head_dim * 2
 

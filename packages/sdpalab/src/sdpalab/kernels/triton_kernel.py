@@ -1,4 +1,4 @@
-"""The interface of a Triton kernel: compiled ahead of time, launched and judged like any other."""
+"""The interface of a Triton kernel: compiled ahead of time, launched and judged like a CUDA kernel."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ __all__ = ["HOW_TO_DESCRIBE", "TritonKernel", "bare_triton_reason"]
 HOW_TO_DESCRIBE = "sdpalab new triton NAME writes an example"
 
 _OPTIONS = ("num_warps", "num_stages", "maxnreg")
-"""Knobs that are Triton's own compile options; all others are ``constexpr`` parameters."""
+"""Knobs that are Triton's own compile options; all other knobs are ``constexpr`` parameters."""
 
 _WARPS = 4
-"""Warps of a block where no knob says so, as Triton has it."""
+"""Warps of a block without that knob: Triton's default."""
 
 _TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint8": "u8", "int32": "i32"}
-"""Element types of buffers, by their names in Triton."""
+"""Triton's names of the element types of buffers."""
 
 Argument = str | int | float
 
 
 @dataclass(frozen=True)
 class TritonKernel(Kernel):
-    """A function under ``@triton.jit`` with the Python that launches it.
+    """A ``@triton.jit`` function with the Python that launches it.
 
     Parameters
     ----------
     name : str
         Name of the kernel in tables and records.
     fn : triton.JITFunction
-        The kernel; with ``@triton.autotune`` give the plain function and its configurations as ``configs``.
+        The kernel; for ``@triton.autotune`` pass the plain function, and its configurations as ``configs``.
     grid : callable
         ``grid(problem, config) -> (x, y, z)``, up to three numbers.
     args : callable
@@ -57,19 +57,19 @@ class TritonKernel(Kernel):
         address of that buffer (``q k v o``, contiguous [B, H, S, D] in the problem's dtype); an int is an ``i32``, or
         an ``i64`` if it does not fit; a float is an ``fp32``.
     configs : sequence of mapping
-        Configurations worth having; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
+        Supported configurations; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
         options ``num_warps``, ``num_stages`` and ``maxnreg``.
     supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, takes, idea
         As for :class:`~sdpalab.kernels.kernel.CudaKernel`.
 
     Notes
     -----
-    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL``, ``DTYPE_BF16`` and ``DTYPE_FLOAT32`` (bool) are
-    filled in; those of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP``
-    (float), and the others that CudaKernel has as macros (int).
+    The lab sets ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL``, ``DTYPE_BF16`` and ``DTYPE_FLOAT32``
+    (bool); for extras that the kernel ``takes`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP`` (float),
+    and the other macros of CudaKernel (int).
 
-    Pointers are declared to be multiples of 16, as every allocation is; integers are not specialised by their value,
-    so that one compilation serves all lengths. (Triton's own launcher does both.)
+    Pointers are declared as multiples of 16, which every allocation is. Integers are not specialised by value, so one
+    compilation serves all lengths. (Triton's own launcher does both.)
     """
 
     name: str
@@ -89,7 +89,7 @@ class TritonKernel(Kernel):
     idea: str = ""
 
     def __post_init__(self) -> None:
-        if not hasattr(self.fn, "params"):  # nor has what @triton.autotune or the interpreter makes
+        if not hasattr(self.fn, "params"):  # objects of @triton.autotune and of the interpreter have none
             inner = ": give its .fn, and its configurations as configs" if hasattr(self.fn, "fn") else ""
             raise UserError(
                 f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}{inner}"
@@ -100,7 +100,7 @@ class TritonKernel(Kernel):
 
     @property
     def folder(self) -> Path | None:
-        """Where the file of the function lies."""
+        """Folder of the function's file."""
         path = inspect.getsourcefile(self.fn.fn)
         return Path(path).parent if path else None
 
@@ -116,7 +116,7 @@ class TritonKernel(Kernel):
         return LaunchPlan(problem_buffers(problem, lse=self.lse), (step,))
 
     def module(self, problem: Problem, config: Config, args: Sequence[Argument]) -> TritonModule:
-        """The function with types for its parameters, taken from ``args``, and values for those that are constants.
+        """The function with types for its parameters, taken from ``args``, and values for its constants.
 
         Raises
         ------
@@ -194,8 +194,8 @@ def _described(value: object) -> str:
 
 
 def bare_triton_reason(value: object) -> str | None:
-    """Why a function under ``@triton.jit``, or what a decorator made of one, is no kernel yet, and what to write; None
-    for any other object. Triton is not imported."""
+    """Reason why a ``@triton.jit`` function, or a decorator's wrapper of one, is not a kernel yet, and the code to
+    write; None for any other object. Triton is not imported."""
     depth, function = 0, value
     while _is_triton(function) and _is_triton(getattr(function, "fn", None)):
         depth, function = depth + 1, function.fn  # type: ignore[attr-defined]

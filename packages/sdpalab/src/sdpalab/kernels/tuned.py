@@ -1,11 +1,11 @@
 """Tuned defaults: the configuration that a search ranked best, by kernel, GPU and class of problems.
 
-An entry is used only with a verdict at level full, and only for the source that was judged: it names the digest of the
-kernel's source and headers, and is ignored when these change. A plan takes it where a GPU is named and no configuration
-is given (:meth:`sdpalab.kernels.kernel.Kernel.config_for`).
+An entry requires a verdict at level full, and applies only to the judged source: it has the digest of the kernel's
+source and headers, and is ignored after these change. A plan uses it if a GPU is named and no configuration is given
+(:meth:`sdpalab.kernels.kernel.Kernel.config_for`).
 
-Two places hold entries: ``tuned.json`` beside this module, which is shipped, and a file of the user's
-(:func:`user_file`), which comes first.
+Two files hold entries: ``tuned.json`` beside this module, which is shipped, and the user's file (:func:`user_file`),
+which takes precedence.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _KERNELS = __name__.rpartition(".")[0]
 
 
 class TunedWarning(UserWarning):
-    """A file of tuned defaults cannot be read; its entries are not used."""
+    """Warns that a file of tuned defaults cannot be read; its entries are not used."""
 
 
 class Tunable(Protocol):
-    """What this module needs of a kernel (:class:`sdpalab.kernels.kernel.Kernel`)."""
+    """Attributes of a kernel that this module uses (:class:`sdpalab.kernels.kernel.Kernel`)."""
 
     name: str
     configs: Sequence[Mapping[str, int | str]]
@@ -72,10 +72,10 @@ class Tunable(Protocol):
         """The first configuration."""
 
     def config_for(self, problem: Problem, gpu: str | None) -> Config:
-        """The configuration that a plan takes where none is given."""
+        """The configuration of a plan without an explicit one."""
 
     def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
-        """None if the kernel computes ``problem`` with ``config``, otherwise why not."""
+        """None if the kernel computes ``problem`` with ``config``, otherwise the reason."""
 
 
 AnyTunable = TypeVar("AnyTunable", bound=Tunable)
@@ -83,7 +83,7 @@ AnyTunable = TypeVar("AnyTunable", bound=Tunable)
 
 @dataclass(frozen=True, config=RECORD)
 class ProblemClass(JsonRecord):
-    """Problems that share a tuned default: what changes the code, and sizes within a factor of two.
+    """Problems that share a tuned default: equal code, and sizes within a factor of two.
 
     Attributes
     ----------
@@ -91,11 +91,11 @@ class ProblemClass(JsonRecord):
     head_dim : int
     causal : bool
     grouped : bool
-        Whether several query heads share one of K and V.
+        Whether several query heads share one K/V head.
     heads, seq_q, seq_kv : int
-        The least power of two that is not below batch times heads, and each length.
+        Least powers of two that are at least batch times heads, and each length.
     extras : tuple of str
-        Those of :data:`sdpalab.problem.EXTRAS` that the problems have, with what is compiled in: a window, a soft cap,
+        Extras (:data:`sdpalab.problem.EXTRAS`) of the problems, with their compiled-in values: a window, a soft cap,
         the form of a mask.
     """
 
@@ -126,7 +126,7 @@ class ProblemClass(JsonRecord):
 
     @property
     def label(self) -> str:
-        """In words, such as ``float16 D=64, 5 to 8 heads, 257 to 512 queries and keys``."""
+        """Description such as ``float16 D=64, 5 to 8 heads, 257 to 512 queries and keys``."""
         keys = f"{_range(self.seq_q)} queries and keys"
         if self.seq_q != self.seq_kv:
             keys = f"{_range(self.seq_q)} queries, {_range(self.seq_kv)} keys"
@@ -137,37 +137,37 @@ class ProblemClass(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class TunedEntry(JsonRecord):
-    """One tuned default, and the verdict behind it.
+    """One tuned default, and its verdict.
 
     Attributes
     ----------
     kernel, gpu : str
         Names of the registry and of ``gpus.json``.
     problems : ProblemClass
-        What it is for.
+        Class of problems that it applies to.
     searched : Problem
-        What the search was for.
+        Problem of the search.
     config : mapping
-        The configuration that won.
+        Best configuration.
     clock : str
-        ``modelled``, or the clock that measured.
+        ``modelled``, or the name of the measuring clock.
     default_us, tuned_us : float
-        Cost of the default and of this configuration on ``searched``, microseconds, by that clock.
+        Cost of the default and of this configuration on ``searched``, in microseconds of that clock.
     level, cases, device : str, int, str
-        The verdict behind it: its level, how many cases passed, and on what.
+        The verdict: its level, the number of passed cases, and the device.
     judge : str
         Version of the judge.
     source : str
         Digest of the kernel's source and of the shared headers (:func:`source_digest`).
     ptx_sha256 : tuple of str
-        Of each build that was judged.
+        Digests of all judged builds.
     held_out : mapping of str to float
-        By label of each held-out problem: this configuration's cost over that of the default.
+        Label of each held-out problem to this configuration's cost over the default's.
 
     Raises
     ------
     ValueError
-        Without a verdict at level full, or if it is slower than the default.
+        Without a verdict at level full, or for an entry slower than the default.
     """
 
     kernel: str
@@ -196,7 +196,7 @@ class TunedEntry(JsonRecord):
 
     @property
     def sentence(self) -> str:
-        """What it is, and what stands behind it."""
+        """Description of the entry with its verdict and costs."""
         knobs = " ".join(f"{name}={value}" for name, value in sorted(self.config.items()))
         kind = "modelled" if self.clock == "modelled" else f"measured ({self.clock})"
         return (
@@ -206,14 +206,14 @@ class TunedEntry(JsonRecord):
 
 
 def user_file() -> Path:
-    """The user's tuned defaults: ``tuned.json`` in the data folder."""
+    """Path of the user's tuned defaults: ``tuned.json`` in the data folder."""
     return data_folder() / "tuned.json"
 
 
 def tuned(kernel: Tunable, problem: Problem, gpu: str) -> TunedEntry | None:
     """The tuned default of a kernel for the class of ``problem`` on ``gpu``.
 
-    None if there is none, it is of another source, or the kernel rejects the configuration for this problem.
+    None if there is none, its source differs, or the kernel rejects the configuration for this problem.
     """
     place = kernel.name, gpu, ProblemClass.of(problem)
     for entry in entries():
@@ -224,9 +224,9 @@ def tuned(kernel: Tunable, problem: Problem, gpu: str) -> TunedEntry | None:
 
 
 def entries_of(kernel: Tunable, among: Sequence[TunedEntry] | None = None) -> tuple[TunedEntry, ...]:
-    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source.
+    """Applicable tuned defaults of a kernel: one per GPU and class, for its present source.
 
-    They are ``among`` the given ones, by default all (:func:`entries`).
+    They come from ``among``, by default from all :func:`entries`.
     """
     among = entries() if among is None else among
     current = [entry for entry in among if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
@@ -234,18 +234,18 @@ def entries_of(kernel: Tunable, among: Sequence[TunedEntry] | None = None) -> tu
 
 
 def tuned_kernel(kernel: AnyTunable, problem: Problem, gpu: str) -> AnyTunable:
-    """The kernel with its tuned configuration as its default; itself if there is none."""
+    """The kernel with its tuned configuration as default; the kernel itself without one."""
     entry = tuned(kernel, problem, gpu)
     if entry is None:
         return kernel
-    changed = copy(kernel)  # of either dataclass of kernels, both of which are frozen
+    changed = copy(kernel)  # a copy of either kernel dataclass; both are frozen
     config = kernel.default_config.but(**entry.config)
     object.__setattr__(changed, "configs", (config, *(each for each in kernel.configs if dict(each) != dict(config))))
     return changed
 
 
 def tuned_config(kernel: Tunable, problems: Sequence[Problem], device: str) -> Config:
-    """The tuned default that ``problems`` share on the GPU that a driver calls ``device``; else the default."""
+    """The tuned default that ``problems`` share on the GPU with that driver name (``device``); else the default."""
     gpu = gpu_of_device(device)
     taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
     shared = {kernel.config_for(problem, gpu.name if gpu else None) for problem in taken}
@@ -255,8 +255,8 @@ def tuned_config(kernel: Tunable, problems: Sequence[Problem], device: str) -> C
 def tuned_groups(
     kernel: AnyTunable, problems: Sequence[Problem], device: str
 ) -> list[tuple[AnyTunable, tuple[Problem, ...]]]:
-    """The kernel with each configuration that is its default on the GPU that a driver calls ``device``, tuned or not,
-    and the problems of each."""
+    """Copies of the kernel, one per default configuration (tuned or not) on the GPU with driver name ``device``, with
+    the problems of each."""
     gpu = gpu_of_device(device)
     groups: dict[Config, tuple[AnyTunable, list[Problem]]] = {}
     for problem in problems:
@@ -266,7 +266,7 @@ def tuned_groups(
 
 
 def source_digest(kernel: Tunable) -> str:
-    """Sha256 of the kernel's source text and of the shared device headers: what decides about it, besides knobs.
+    """Sha256 of the kernel's source text and of the shared device headers, which with the knobs determine its code.
 
     Raises
     ------
@@ -277,8 +277,9 @@ def source_digest(kernel: Tunable) -> str:
 
 
 def source_text(kernel: Tunable) -> str:
-    """The text of the kernel's own source: CUDA C++ or its Triton function, and the Python that plans its launches and
-    declares its arithmetic. For a shipped kernel a digest stands for its Python.
+    """Text of the kernel's own source: CUDA C++ or its Triton function, and the Python of its plans and declarations.
+
+    A digest replaces the Python of a shipped kernel.
 
     Raises
     ------
@@ -286,7 +287,7 @@ def source_text(kernel: Tunable) -> str:
         If it cannot be read.
     """
     described: str | None = getattr(kernel, "described_source", None)
-    if described is not None:  # its Python is in another process, which has called this function
+    if described is not None:  # the kernel's Python is in another process, which has called this function
         return described
     texts = [_text_of(kernel, getattr(kernel, name, None)) for name in ("source", "variant")]
     texts.append(str(getattr(getattr(kernel, "fn", None), "src", "")))
@@ -333,7 +334,7 @@ def shipped_entries() -> tuple[TunedEntry, ...]:
 
 
 def keep_tuned(entry: TunedEntry, path: Path | None = None) -> Path:
-    """Write ``entry`` into the user's file, or into ``path``, in place of one for the same; returns the file.
+    """Write ``entry`` into the user's file or ``path``, replacing one for the same key; returns the path.
 
     Raises
     ------
@@ -361,7 +362,7 @@ def keep_tuned(entry: TunedEntry, path: Path | None = None) -> Path:
 
 
 def forget() -> None:
-    """Read the files again when they are next asked for."""
+    """Discard cached files; the next use reads them again."""
     _parsed.cache_clear()
 
 
@@ -385,7 +386,7 @@ def _parsed(path: Path, changed: int) -> tuple[TunedEntry, ...]:
 
 
 def _compiled(problem: Problem, name: str) -> str:
-    """An extra of a problem, with its value where that is part of the code."""
+    """An extra of a problem, with its value if that is compiled in."""
     if name == "window_size" and problem.window_size is not None:
         return "window={},{}".format(*problem.window_size)
     return {"softcap": f"softcap={problem.softcap:g}", "attn_mask": f"attn_mask={problem.attn_mask}"}.get(name, name)

@@ -27,22 +27,22 @@ def file_of(spec: str) -> Path:
 
 
 def absolute_spec(spec: str) -> str:
-    """``FILE.py[:NAME]`` with the absolute path of its file; a registry name as it is."""
+    """``FILE.py[:NAME]`` with an absolute path; a registry name unchanged."""
     return (
         str(file_of(spec).absolute()) + f"{spec}:".partition(".py")[2].removesuffix(":") if is_user_file(spec) else spec
     )
 
 
 def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
-    """Import ``FILE.py`` and return its kernel: the one called NAME in ``FILE.py:NAME``, otherwise the only one there.
+    """Import ``FILE.py`` and return its kernel: NAME of ``FILE.py:NAME``, otherwise the only kernel of the file.
 
-    Without a name the file's CudaKernel or TritonKernel is taken, or, where it defines none, its only public function.
+    Without a name this is the file's CudaKernel or TritonKernel, or, if it defines none, its only public function.
 
     Raises
     ------
     UserError
-        If the file does not exist or does not import (with the exception and its line), has no such name, or leaves
-        open which kernel is meant; the message lists those there are.
+        If the file does not exist or does not import (with the exception and its line), has no such name, or has
+        several candidates; the message lists them.
     """
     if not is_user_file(spec):
         raise UserError(f"a user's kernel is given as FILE.py or FILE.py:NAME, not {spec!r}")
@@ -64,7 +64,7 @@ def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
 
 
 def _import(path: Path) -> ModuleType:
-    """Run the file as a module of its own. From its text, never from a .pyc: an edit within one second must count."""
+    """Execute the file's text as a module of its own; a .pyc could miss an edit within one second."""
     absolute = path.resolve()
     try:
         source = absolute.read_bytes()
@@ -74,7 +74,7 @@ def _import(path: Path) -> ModuleType:
     module.__file__ = str(absolute)
     sys.modules[module.__name__] = module
     if str(absolute.parent) not in sys.path:
-        sys.path.append(str(absolute.parent))  # its neighbours may be imported; last, so that they hide nothing
+        sys.path.append(str(absolute.parent))  # for imports of neighbouring files; last, so they hide nothing
     try:
         exec(compile(source, str(absolute), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
@@ -92,7 +92,7 @@ def _described(error: BaseException, file: str) -> str:
 
 
 def _choices(module: ModuleType) -> dict[str, Kernel | Callable[..., Any]]:
-    """Public names of the file's kernels: those that the lab builds, or else the functions that it defines itself."""
+    """Public names of the file's kernels: those that the lab builds, or otherwise the functions defined in it."""
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     kernels = {name: value for name, value in public.items() if isinstance(value, Kernel)}
     if kernels:

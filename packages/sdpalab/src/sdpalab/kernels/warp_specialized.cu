@@ -1,18 +1,18 @@
 // warp_specialized: producer warps that only copy, and consumer warps that only compute, for sm_80 and later.
 //
-// Idea: give each warp one job. NUM_PRODUCER_WARPS warps walk through global memory and keep a ring of tiles of K and V
-// filled with cp.async; in the loop of the others there are no copies and none of their addresses, only ldmatrix,
-// mma.sync and the softmax of 16 rows (tile/warp.cuh). It is how kernels for Hopper are built, where one thread can
-// keep TMA busy and the rest give their registers away; here a producer's lie idle, as every warp of a block has as
-// many.
+// Idea: each warp has one job. NUM_PRODUCER_WARPS warps read global memory and keep a ring of tiles of K and V filled
+// with cp.async; the loop of the consumer warps contains no copies and no addresses of copies, only ldmatrix, mma.sync
+// and the softmax of 16 rows (tile/warp.cuh). Kernels for Hopper have the same structure: there one thread keeps TMA
+// busy and the producer gives its registers away; here a producer's registers are idle, as every warp of a block has
+// the same number.
 //
-// Each stage has two named barriers for all threads, at which one side arrives without waiting (bar.arrive) while the
-// other waits (bar.sync), as the PTX manual has it for producers and consumers. `full`: the copies of a tile have
-// landed, as far as each producer has waited for its own. `empty`: every consumer has read it. NOTES: why no mbarriers.
-// cp.async could arrive at one by itself, and consumers could then be a ring apart from each other, whom `full` keeps
-// within a tile. But before sm_90 waiting for an mbarrier is a loop around mbarrier.test_wait, whose instructions
-// compete with those of the warps it waits for; at a named barrier the hardware lets a warp sleep. And what never comes
-// is then a deadlock that the simulator explains, not a loop without end.
+// Each stage has two named barriers for all threads. One side arrives without waiting (bar.arrive), the other waits
+// (bar.sync), as in the PTX manual's producer-consumer pattern. `full`: the copies of a tile have landed; each producer
+// waits for its own. `empty`: every consumer has read the tile. NOTES: mbarriers are not used. cp.async could arrive at
+// one by itself, and consumers could then be a ring apart, where `full` keeps them within a tile. But before sm_90 the
+// wait for an mbarrier is a loop around mbarrier.test_wait, whose instructions compete with those of the other warps;
+// at a named barrier the hardware suspends the warp. A missing arrival is then a deadlock that the simulator explains,
+// not an endless loop.
 //
 // Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in
@@ -34,8 +34,8 @@ constexpr int TILE_BYTES = TILE_N * HEAD_DIM * 2;
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 
-// Of each thread, so that three blocks of five warps share an SM, or two above D = 64; registers are given out as if
-// the warps of all blocks came in fours. With these caps ptxas spills nothing on any architecture.
+// Registers of a thread, such that three blocks of five warps share an SM, or two above D = 64; the hardware allocates
+// them as if the warps of all blocks came in fours. ptxas spills nothing on any architecture with these caps.
 constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 168 : 128;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
@@ -58,10 +58,10 @@ __device__ __forceinline__ unsigned empty(const Position& at) {
 constexpr unsigned ALL_READ = 1 + 2 * NUM_STAGES;
 static_assert(ALL_READ < 16, "a block has 16 barriers");
 
-// Q passes through the last stage, which the ring needs last.
+// Q passes through the last stage, which the ring uses last.
 constexpr int Q_OFFSET = (NUM_STAGES - 1) * STAGE_BYTES;
 
-// Copies Q and then the tiles, each as soon as its stage is free, and says which have landed.
+// Copies Q and then the tiles, each as soon as its stage is free, and signals the landed ones.
 __device__ __forceinline__ void produce(const Head& head, unsigned smem, int first_row, int seq_q, int seq_kv,
                                         int tiles) {
     const int thread = threadIdx.x - CONSUMERS;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void produce(const Head& head, unsigned smem, int fir
     q_copy.start(smem + Q_OFFSET + q_copy.smem_offset, head.q + first_row * HEAD_DIM + q_copy.global_offset,
                  seq_q - first_row - q_copy.row);  // in the group of the first tile
 
-    // While a tile is computed with, the next one has landed or is waited for, and IN_FLIGHT more are on their way.
+    // While a tile is computed, the next one has landed or is waited for, and IN_FLIGHT more are in flight.
     constexpr int IN_FLIGHT = NUM_STAGES - 2;
     const TileCopy<TILE_N, HEAD_DIM, PRODUCERS> copy(thread);
     Position loading;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void produce(const Head& head, unsigned smem, int fir
 #pragma unroll 1
     for (int tile = 0; tile < tiles + IN_FLIGHT; ++tile) {
         if (tile < tiles) {
-            if (tile >= NUM_STAGES - 1) {  // before, its stage was in no use: Q has the last
+            if (tile >= NUM_STAGES - 1) {  // before, its stage was unused: Q has the last one
                 ptx::bar_sync(empty(loading), NUM_THREADS);
             }
             const int key = tile * TILE_N;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void produce(const Head& head, unsigned smem, int fir
             copy.start(stage_smem + TILE_BYTES, head.v + offset, seq_kv - key - copy.row);
             loading.advance();
         }
-        // Committed even if empty, so that the newest IN_FLIGHT groups are always those behind the tile that lands.
+        // Commits empty groups too: the newest IN_FLIGHT groups then always belong to tiles after the landing one.
         ptx::cp_async_commit_group();
         if (tile >= IN_FLIGHT) {
             ptx::cp_async_wait_group<IN_FLIGHT>();
@@ -97,7 +97,7 @@ __device__ __forceinline__ void produce(const Head& head, unsigned smem, int fir
     }
 }
 
-// One warp's 16 rows of the block's.
+// Computes one warp's 16 rows of the block.
 __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned smem, int first_row, int seq_q,
                                         int seq_kv, int tiles, float scale) {
     const int warp = threadIdx.x / 32;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned s
     const int warp_row = first_row + warp * WARP_M;
     const unsigned k_smem = smem + col_block_offset<HEAD_DIM>(lane);
     const unsigned v_smem = smem + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
-    // The stage of this tile has been read; no warp waits for that if no tile is to come there.
+    // Signals that the stage of this tile has been read; no producer waits for it without a later tile in the stage.
     const auto release = [&](const Position& at, int tile) {
         if (tile + NUM_STAGES < tiles) {
             ptx::bar_arrive(empty(at), NUM_THREADS);
@@ -124,7 +124,7 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned s
     float o_frag[HEAD_DIM / 8][4] = {};
     SoftmaxRow softmax[2];
 #pragma unroll 1
-    for (int tile = 0;;) {  // there is a tile: every row sees key 0
+    for (int tile = 0;;) {  // every row sees key 0: there is a tile
         float s_frag[TILE_N / 8][4];
         multiply_scores<TILE_N>(s_frag, q_frag, k_smem + at.stage * STAGE_BYTES);
         if (tile >= unmasked) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned s
 
     unsigned o_pairs[HEAD_DIM / 8][2];
     finish_rows(o_pairs, o_frag, softmax, lse, row_of_block(warp_row, seq_q), seq_q - warp_row, score_scale.log2, lane);
-    ptx::bar_sync(ALL_READ, CONSUMERS);  // the output goes where other warps may still read keys
+    ptx::bar_sync(ALL_READ, CONSUMERS);  // the output overwrites shared memory that other warps may still read
     store_warp_tile<HEAD_DIM>(head.o + warp_row * HEAD_DIM, seq_q - warp_row, o_pairs,
                               smem + warp * WARP_M * HEAD_DIM * 2, lane);
 }

@@ -1,13 +1,13 @@
 // wmma: both products on tensor cores, through nvcuda::wmma 16x16x16 fragments.
 //
-// Idea: a warp owns 16 query rows, and one instruction multiplies two 16 x 16 matrices. What that costs is why there is
-// a next kernel: the layout of a wmma fragment is unspecified, so the rows of a thread's accumulators are unknown,
-// and the mask, the row maximum and the rescale all need to know. So every product is stored to shared memory and read
-// back by lanes that do know (tile/wmma.cuh). flash uses mma.sync, whose layout the PTX manual states: there S, P and O
-// never leave the registers.
+// Idea: a warp owns 16 query rows, and one instruction multiplies two 16 x 16 matrices. The drawback leads to later
+// kernels: the layout of a wmma fragment is unspecified, so the rows of a thread's accumulators are unknown, but the
+// mask, the row maximum and the rescale depend on them. Every product is therefore stored to shared memory and read
+// back by lanes with a known layout (tile/wmma.cuh). flash uses mma.sync, whose layout the PTX manual states: there S,
+// P and O never leave the registers.
 //
-// A block loads a tile of K and V, waits for it, computes, and loads the next: nothing is computed while a tile is on
-// its way, except by other blocks of the SM. The next kernel, cp_async, changes only that: the main loop of both is in
+// A block loads a tile of K and V, waits for it, computes, and loads the next: only other blocks of the SM compute
+// while a tile is in flight. The next kernel, cp_async, changes only that: both have the main loop of
 // mainloop/wmma_tiles.cuh.
 //
 // Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.

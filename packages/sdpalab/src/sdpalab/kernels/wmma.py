@@ -29,7 +29,8 @@ def smem_bytes(problem: Problem, config: Config, *, stages: int = 1) -> int:
 
 
 def wmma_reject(problem: Problem, config: Config, shared_limit: int, *, stages: int = 1) -> str | None:
-    """None if ``include/tile/wmma.cuh`` has such tiles and they fit ``shared_limit`` bytes, otherwise the reason."""
+    """None if ``include/tile/wmma.cuh`` supports such tiles and they fit ``shared_limit`` bytes, otherwise the
+    reason."""
     block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
     if not TILE <= block_m <= TILE * MAX_WARPS or block_m % TILE:
         return f"BLOCK_M must be {TILE} rows for each of 1 to {MAX_WARPS} warps, not {block_m}"
@@ -39,7 +40,7 @@ def wmma_reject(problem: Problem, config: Config, shared_limit: int, *, stages: 
 
 
 def wmma_launch(problem: Problem, config: Config, *, stages: int = 1) -> Launch:
-    """A warp for each 16 rows of a block's BLOCK_M."""
+    """Launch with one warp per 16 of a block's BLOCK_M rows."""
     block_m = config.int("BLOCK_M")
     return ladder_launch(problem, block_m, 32 * (block_m // TILE), smem_bytes(problem, config, stages=stages))
 

@@ -1,4 +1,4 @@
-"""Nsight Compute's measurements of a kernel on a GPU, and what limits the kernel."""
+"""Nsight Compute's measurements of a kernel on a GPU, and the kernel's limiting units."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The metrics of Nsight Compute that are read, and their meaning.
+"""Metrics of Nsight Compute in profiles, and their meaning.
 
-A metric has other names on other architectures, and a version of ncu may lack one: each figure lists the names it may
-have, best first, and is absent where none is reported. Of the tensor cores the largest counts: a metric of one kind of
-instruction reads 0 on a kernel that has only another (``hmma`` need not count wgmma, which is ``gmma``). Sources:
-Nsight Compute, "Profiling Guide" (metrics decoder, "Warp Scheduler States") and the sections that ``--set full``
-collects.
+Metric names differ between architectures, and a version of ncu may lack one: each figure lists possible names, best
+first, and is absent if none is reported. For tensor cores the largest value counts: a metric of one kind of
+instruction is 0 for a kernel with another kind (``hmma`` need not count wgmma, which is ``gmma``). Sources: Nsight
+Compute, "Profiling Guide" (metrics decoder, "Warp Scheduler States") and the sections that ``--set full`` collects.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Metric:
     unit : str
         ``us``, ``%``, ``bytes``, ``count`` or ``ratio``.
     metrics : tuple of str
-        ncu's names for it, the first that is reported counts.
+        Names in ncu; the first reported one counts.
     largest : bool
-        The largest that is reported counts instead.
+        Use the largest reported value instead.
     counter : str
-        What the simulator counts of the same, by its name in :func:`sdpalab.profile.simulated.simulated_counts`; empty
-        if it counts nothing of the kind.
+        Corresponding count of the simulator, by its name in :func:`sdpalab.profile.simulated.simulated_counts`; empty
+        without one.
     """
 
     key: str
@@ -115,19 +114,19 @@ METRICS: tuple[Metric, ...] = (
         counter="local",
     ),
 )
-"""What is read of each launch, in the order in which it is shown."""
+"""Figures of each launch, in display order."""
 
 WGMMA_METRICS = (
     f"sm__pipe_tensor_cycles_active{_SUSTAINED}",
     f"sm__pipe_tensor_op_gmma_cycles_active{_SUSTAINED}",
     f"sm__inst_executed_pipe_tensor_op_gmma{_SUSTAINED}",
 )
-"""Collected on sm_90 in addition to what ``--set full`` collects. ``sm__pipe_tensor_cycles_active`` and
-``sm__inst_executed_pipe_tensor_op_gmma`` are in full reports of H100s that others published; the second name is not
-known from any, and an ncu may lack each of them."""
+"""Metrics collected on sm_90 in addition to ``--set full``. ``sm__pipe_tensor_cycles_active`` and
+``sm__inst_executed_pipe_tensor_op_gmma`` occur in published full reports of H100s,
+``sm__pipe_tensor_op_gmma_cycles_active`` in none; any ncu may lack each of them."""
 
 STALL_PATTERN = r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio"
-"""Warps that wait for a reason, on average, whenever an instruction is issued."""
+"""Average number of warps that wait for a reason, per issued instruction."""
 
 STALLS: Mapping[str, str] = {
     "barrier": "for the other warps of the block at a barrier",
@@ -150,4 +149,4 @@ STALLS: Mapping[str, str] = {
     "tex_throttle": "because the queue for textures is full",
     "wait": "a fixed number of cycles between dependent instructions",
 }
-"""What warps of each state wait for, by ncu's names ("Warp Scheduler States")."""
+"""Wait reasons of warps by ncu's state names ("Warp Scheduler States")."""

@@ -1,4 +1,4 @@
-"""Runs Nsight Compute on one run of a launch plan. Clocks are left unchanged, and by default caches, too."""
+"""Profiling of one run of a launch plan with Nsight Compute; clocks and, by default, caches are left unchanged."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["NCU_OPTIONS", "profile_command", "run_ncu"]
 NCU_OPTIONS = (
     "--set=full",
     "--clock-control=none",
-    "--profile-from-start=off",  # the target says when: between cuProfilerStart and cuProfilerStop
+    "--profile-from-start=off",  # the target sets the range: between cuProfilerStart and cuProfilerStop
     "--target-processes=application-only",
     "--force-overwrite",
 )
-"""Of every run; ``--cache-control`` is ``none`` (the inputs stay in L2) or ``all`` (each replay begins cold)."""
+"""Options of every run; ``--cache-control`` is ``none`` (inputs stay in L2) or ``all`` (each replay begins cold)."""
 
 _METRICS = "--metrics="
 _UNKNOWN_METRIC = re.compile(r"\bmetrics?\b", re.IGNORECASE)
-"""The message of ncu for an unknown metric, in all known versions."""
+"""Pattern of ncu's message for an unknown metric, in all known versions."""
 
 SECONDS = 300.0
 _PLACES = "/usr/local/cuda/bin"
@@ -58,14 +58,14 @@ def profile_command(
     cold : bool
         Empty the caches before each of ncu's replays.
     arch : str
-        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are collected, too.
+        Architecture of the GPU, such as ``sm_90a``; on sm_90 the metrics of wgmma are collected, too.
     include_dirs : sequence of Path
-        Folders for ``#include`` beside those of a user's kernel.
+        Folders for ``#include`` besides those of a user's kernel.
 
     Raises
     ------
     MachineError
-        If there is no ``ncu``.
+        Without ``ncu``.
     """
     folders = [str(folder) for folder in include_dirs]
     order = json.dumps(
@@ -80,13 +80,12 @@ def profile_command(
 def run_ncu(command: Sequence[str], report: Path) -> str:
     """Profile, and return the raw page of the report as CSV.
 
-    Metrics beside those of the set are collected only if this ncu has them: if it fails with them, it is run
-    without.
+    Metrics besides those of the set require an ncu that has them: if ncu fails with them, it runs again without.
 
     Raises
     ------
     MachineError
-        If ncu may not read the counters, fails, or profiles nothing; with what it said.
+        If ncu lacks permission for the counters, fails, or profiles nothing; with ncu's message.
     """
     plain = [word for word in command if not word.startswith(_METRICS)]
     try:
@@ -137,13 +136,13 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, in which the target finds the lab wherever it lies."""
+    """The environment of this process, with the lab on the Python path of the target."""
     path = os.pathsep.join(filter(None, (*IMPORT_FOLDERS, os.environ.get("PYTHONPATH", ""))))
     return os.environ | {"PYTHONPATH": path}
 
 
 def _last(output: str) -> str:
-    """The last error message of ncu, or else its last line."""
+    """The last error message of ncu, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("==ERROR==")]
     return (errors or lines or ["it said nothing"])[-1]

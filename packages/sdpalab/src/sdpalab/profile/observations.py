@@ -1,4 +1,4 @@
-"""What limits a kernel, in words, from the figures of one launch."""
+"""Sentences on the limits of a kernel, from the figures of one launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sdpalab.profile.raw_csv import LaunchProfile
 __all__ = ["Observation", "observations"]
 
 BUSY = 80.0
-"""Per cent of its peak from which a unit is taken to be what limits a kernel: more than that is rarely sustained."""
+"""Percentage of its peak from which a unit counts as limiting; higher values are rarely sustained."""
 
 LOW_OCCUPANCY = 0.8
 MOST_CONFLICTS = 0.1
@@ -32,7 +32,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Observation:
-    """One sentence, and the figures that it rests on; ``limits`` is True for what limits the kernel."""
+    """One sentence and its figures; ``limits`` is True for the limit of the kernel."""
 
     sentence: str
     figures: tuple[str, ...]
@@ -40,10 +40,10 @@ class Observation:
 
 
 def observations(launch: LaunchProfile) -> tuple[Observation, ...]:
-    """First the limit of the launch, then further observations.
+    """The limit of the launch, then further observations.
 
-    A unit that is busy more than 80% of the time limits it; if none is, its warps wait, and for what they wait limits
-    it. Where ncu reported nothing of a kind, nothing is said of it.
+    A unit that is busy more than 80% of the time limits the launch; without one, warps wait, and the most frequent wait
+    reason is the limit. Figures that ncu did not report give no sentences.
     """
     return (*_limits(launch), *_noticed(launch))
 

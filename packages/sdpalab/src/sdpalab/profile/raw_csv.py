@@ -1,4 +1,4 @@
-"""Reads what ``ncu --import FILE --csv --page raw --print-units base`` prints: a row of names, one of units, launches.
+"""Parser of the output of ``ncu --import FILE --csv --page raw --print-units base``: names, units, one row per launch.
 
 Messages of ncu come before it, on lines that begin with ``==``. Source: Nsight Compute, "Nsight Compute CLI",
 "Command Line Options" (Console Output).
@@ -18,7 +18,7 @@ from sdpalab.profile.metrics import METRICS, STALL_PATTERN
 __all__ = ["LaunchProfile", "clean_csv", "read_raw_csv"]
 
 _PRIVATE = ("Process ID", "Process Name", "Host Name")
-"""Columns that say where it was measured, and not what."""
+"""Columns that identify the process or the host."""
 
 _MICROSECONDS = {
     "ns": 1e-3,
@@ -40,13 +40,13 @@ class LaunchProfile:
     Attributes
     ----------
     kernel : str
-        The function's name, as ncu has it.
+        Name of the function in ncu.
     grid, block : str
-        As ncu writes them, such as ``(8, 8, 1)``.
+        Text of ncu, such as ``(8, 8, 1)``.
     figures : mapping of str to float
-        By :attr:`sdpalab.profile.metrics.Metric.key`, in that figure's unit; what ncu did not report is not in it.
+        Values by :attr:`sdpalab.profile.metrics.Metric.key`, in the figure's unit; unreported figures are absent.
     stalls : mapping of str to float
-        Warps that wait for each reason whenever an instruction is issued, the most first.
+        Warps that wait for each reason per issued instruction, in descending order.
     """
 
     kernel: str
@@ -62,7 +62,7 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     Raises
     ------
     UserError
-        If it is none: no row of names with ``Kernel Name``, no row of units, or a value that is not a number.
+        For another format: no row of names with ``Kernel Name``, no row of units, or a value that is not a number.
     """
     names, units, rows = _table(text)
     where = {name: place for place, name in enumerate(names)}
@@ -89,7 +89,7 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
 
 
 def clean_csv(text: str) -> str:
-    """The same table without ncu's messages before it, and without the columns that name a process or a host."""
+    """The same table without ncu's leading messages, and without the columns that name a process or a host."""
     names, units, rows = _table(text)
     columns = [place for place, name in enumerate(names) if name not in _PRIVATE]
     out = io.StringIO()
@@ -99,7 +99,7 @@ def clean_csv(text: str) -> str:
 
 
 def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
-    """Names, units and rows, each as long as the names."""
+    """Names, units and rows, all of the length of the names."""
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
@@ -120,7 +120,7 @@ def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def _has_value(value: str) -> bool:
-    """Whether ncu has a value: the column is empty or n/a if a metric could not be collected."""
+    """Whether ncu has a value: uncollected metrics are empty or n/a."""
     return value not in ("", "n/a")
 
 
@@ -132,7 +132,7 @@ def _number(text: str, name: str) -> float:
 
 
 def _scale(unit: str, wanted: str) -> float:
-    """What turns a value in ncu's ``unit`` into one in that of the figure."""
+    """Factor from a value in ncu's ``unit`` to one in the figure's unit."""
     known = {"us": _MICROSECONDS, "bytes": _BYTES}.get(wanted)
     if known is None:
         return 1.0

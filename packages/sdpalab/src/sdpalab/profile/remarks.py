@@ -1,4 +1,4 @@
-"""What the figures of a simulated profile say, in sentences that name the source line."""
+"""Sentences on the figures of a simulated profile, with their source lines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sdpalab.profile.source_lines import LineFigures
 __all__ = ["Remark", "remarks"]
 
 NOTABLE = 0.05
-"""Of all wavefronts, sectors or switched-off lanes, from which on a line is named."""
+"""Share of all wavefronts, sectors or inactive lanes from which on a line is reported."""
 MOST_LINES = 3
 FULL = 0.8
-"""Of the SMs' time, below which an uneven fill is named."""
+"""Share of the SMs' time below which an uneven distribution is reported."""
 
 _ADVICE = {
     "tensor": "the tensor cores: only fewer or narrower products make it faster",
@@ -33,9 +33,9 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Remark:
-    """One sentence, and the kind of figure that it rests on: ``compiled``, ``simulated`` or ``modelled``.
+    """One sentence and the kind of its figure: ``compiled``, ``simulated`` or ``modelled``.
 
-    ``binds`` is True for what limits the launch.
+    ``binds`` is True for the limit of the launch.
     """
 
     sentence: str
@@ -44,7 +44,7 @@ class Remark:
 
 
 def remarks(launch: LaunchFigures) -> tuple[Remark, ...]:
-    """First what binds, then occupancy, conflicts, sectors, divergence and spills, as far as they are worth a word."""
+    """The limit first, then occupancy, conflicts, sectors, divergence and spills, as far as they are significant."""
     return (*_binding(launch), *_occupancy(launch), *_memory(launch), *_divergence(launch))
 
 
@@ -108,6 +108,6 @@ def _divergence(launch: LaunchFigures) -> Iterator[Remark]:
 
 
 def _worst(lines: Sequence[LineFigures], of: Callable[[LineFigures], float], total: float) -> list[LineFigures]:
-    """The lines whose part of the total is notable, the largest first."""
+    """The lines with a notable part of the total, the largest first."""
     notable = [line for line in lines if of(line) > NOTABLE * total]
     return sorted(notable, key=lambda line: -of(line))[:MOST_LINES]

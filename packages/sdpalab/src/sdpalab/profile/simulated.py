@@ -1,4 +1,4 @@
-"""What the simulator counts of the figures that a profile measures: the same launches, counted instead of run."""
+"""Simulator counts for the figures of a measured profile: the same launches, counted instead of run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["simulated_counts"]
 def simulated_counts(
     kernel: Kernel, problem: Problem, config: Config, arch: str, *, sms: int | None = None
 ) -> tuple[tuple[str, Mapping[str, float]], ...]:
-    """For each launch of the plan its entry and its counts, by :attr:`sdpalab.profile.metrics.Metric.counter`.
+    """Entry and counts of each launch of the plan, by :attr:`sdpalab.profile.metrics.Metric.counter`.
 
-    PTX instructions are counted, and a GPU executes SASS: one is not the other, and their ratio is a figure of its own.
+    The simulator counts PTX instructions, a GPU executes SASS instructions; their ratio is a figure of its own.
 
     Raises
     ------

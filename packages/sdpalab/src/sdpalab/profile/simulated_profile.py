@@ -1,7 +1,7 @@
-"""The profile of a kernel without a GPU: what the compiler wrote, the simulator counted and the model says.
+"""The profile of a kernel without a GPU: figures of the compiler, the simulator and the model.
 
-Nothing in it is measured. Each figure has its kind: *compiled* (read from the cubin), *simulated* (counted on the PTX
-as the simulator ran it) or *modelled* (:mod:`sdpalab.model`).
+No figure is measured. Each has its kind: *compiled* (read from the cubin), *simulated* (counted on the PTX in the
+simulator) or *modelled* (:mod:`sdpalab.model`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["IssueModel", "LaunchFigures", "SimulatedProfile", "hot_lines", "simu
 
 @dataclass(frozen=True)
 class IssueModel:
-    """How the machine code of a launch issues on a full SM; modelled.
+    """Issue of a launch's machine code on a full SM; modelled.
 
     Attributes
     ----------
     resident : int
         Blocks on the SM.
     busy : mapping of str to float
-        Share of the clocks in which each unit works, the busiest first.
+        Share of the clocks in which each unit works, in descending order.
     turn_clocks : float or None
-        Of one turn of the loop that takes most of a block's time, by all resident warps; None without such a loop.
+        Clocks per iteration of the dominant loop, over all resident warps; None without such a loop.
     """
 
     resident: int
@@ -52,26 +52,26 @@ class LaunchFigures:
     Attributes
     ----------
     name : str
-        Its entry in the source.
+        Name of the entry in the source.
     entry : str
-        The same in the PTX.
+        Name of the entry in the PTX.
     file : str
-        Name of its source file.
+        Name of the source file.
     grid, block : (int, int, int)
     resources : Resources
         Compiled.
     counters : Counters
         Simulated.
     lines : tuple of LineFigures
-        By source line, those first that cost most.
+        Figures by source line, in descending order of cost.
     loop : tuple of SassInstruction
         Compiled: the main loop, with the control fields of each instruction.
     step : ModelledStep or None
-        Modelled; None where the plan has no modelled time.
+        Modelled; None if the plan has no modelled time.
     issue : IssueModel or None
-        Modelled; None where there is no issue schedule.
+        Modelled; None without an issue schedule.
     critical_path : CriticalPath or None
-        Modelled; of kernels on wgmma, where all blocks are resident at once.
+        Modelled; for kernels on wgmma whose blocks are all resident at once.
     """
 
     name: str
@@ -89,17 +89,17 @@ class LaunchFigures:
 
     @property
     def occupancy(self) -> float:
-        """Resident warps over those that an SM could hold, 0 to 1."""
+        """Resident warps divided by the largest number that an SM can hold, 0 to 1."""
         return self.resources.warps_per_sm / sm_limits(self.resources.arch).warps
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The source files that instructions come from: its own, then those of most cost."""
+        """Source files of the instructions: the kernel's own, then the others by cost."""
         return tuple(dict.fromkeys((self.file, *(line.file for line in self.lines))))
 
     @property
     def stall_clocks(self) -> int:
-        """Compiled: clocks that one warp alone takes for a turn of the main loop at least, by its stall counts."""
+        """Compiled: least clocks of one warp alone for an iteration of the main loop, by the stall counts."""
         return sum(max(1, each.control.stall) for each in self.loop if each.control is not None)
 
     @property
@@ -145,7 +145,7 @@ class LaunchFigures:
 
 @dataclass(frozen=True)
 class SimulatedProfile:
-    """The launches of a plan, and the modelled time of the plan; None for the reason ``not_modelled``."""
+    """The launches of a plan, and the plan's modelled time; None for the reason ``not_modelled``."""
 
     gpu: Gpu
     arch: str
@@ -156,14 +156,14 @@ class SimulatedProfile:
 
 
 def simulated_profile(counted: CountedPlan, gpu: Gpu, arch: str, *, cold: bool = False) -> SimulatedProfile:
-    """The profile of a counted plan, modelled for ``gpu``; it was built for ``arch``.
+    """The profile of a counted plan built for ``arch``, modelled for ``gpu``.
 
-    ``cold`` models inputs and outputs that cross DRAM.
+    With ``cold``, inputs and outputs cross DRAM in the model.
 
     Raises
     ------
     UserError
-        If no block of a launch fits on an SM of the GPU.
+        If blocks of a launch do not fit on an SM of the GPU.
     """
     works = tuple(counted.works(gpu)) if not counted.not_modelled else ()
     time = modelled(works, gpu, cold=cold) if works else None
@@ -204,5 +204,5 @@ def _figures(
 
 
 def hot_lines(lines: Sequence[LineFigures], most: int) -> tuple[LineFigures, ...]:
-    """The lines with the largest share of what is issued, or of the PTX where that is not known."""
+    """The lines with the largest share of issued instructions, or of the PTX if issue is unknown."""
     return tuple(line for line in lines if line.warps or line.issued)[:most]

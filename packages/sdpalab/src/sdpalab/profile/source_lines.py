@@ -1,7 +1,7 @@
-"""What each source line costs: the counts of its PTX, and its share of the machine code that is issued.
+"""Cost of each source line: its PTX counts, and its share of the issued machine code.
 
-An instruction counts for the innermost line that its author wrote for people: a wrapper of one instruction gives way to
-the line that calls it, as in the reports of hazards.
+An instruction counts for the innermost line of author-written code: a wrapper of one instruction is skipped in favour
+of the line that calls it, as in reports of hazards.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class LineFigures:
     Attributes
     ----------
     place : str
-        ``file:line``; line 0 is what the compiler gave no line.
+        ``file:line``; line 0 for instructions without line information.
     warps, lanes : int
-        Simulated: PTX instructions that were executed, counted once a warp and once a lane.
+        Simulated: executed PTX instructions, counted once per warp and once per lane.
     by_pipe : mapping of str to int
         Simulated: ``warps`` by pipe (:func:`warpsan.profile.counters.pipe_of`).
     sectors, ideal_sectors : int
-        Simulated: 32-byte sectors of global memory, and the fewest that hold the bytes.
+        Simulated: 32-byte sectors of global memory, and the least number for the bytes.
     wavefronts, ideal_wavefronts : int
-        Simulated: passes of shared memory, and the fewest.
+        Simulated: passes of shared memory, and the least number.
     sass : mapping of str to int
         Compiled: machine instructions by class, each counted once.
     issued : float or None
-        Modelled: share of the machine instructions that a block issues, 0 to 1; None where no path is known.
+        Modelled: share of the machine instructions that a block issues, 0 to 1; None if the path is unknown.
     """
 
     place: str
@@ -63,30 +63,30 @@ class LineFigures:
 
     @property
     def divergence(self) -> float:
-        """Share of the lanes of its executed instructions that were switched off."""
+        """Share of inactive lanes in its executed instructions."""
         return 1 - self.lanes / (WARP * self.warps) if self.warps else 0.0
 
     @property
     def excess_sectors(self) -> int:
-        """Sectors beyond the fewest."""
+        """Sectors beyond the least number."""
         return self.sectors - self.ideal_sectors
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts beyond the fewest: bank conflicts."""
+        """Wavefronts beyond the least number: bank conflicts."""
         return self.wavefronts - self.ideal_wavefronts
 
 
 def line_figures(launch: CountedLaunch, sources: Sources, *, paths: bool) -> tuple[LineFigures, ...]:
-    """The figures of all lines, those first that cost most instructions.
+    """The figures of all lines, in descending order of instructions.
 
     Parameters
     ----------
     launch : CountedLaunch
     sources : Sources
-        They decide which of an instruction's lines it counts for.
+        Selects the line of an instruction among its inlined frames.
     paths : bool
-        Whether the paths of its warps through the machine code hold (:attr:`CountedLaunch.roles`).
+        Whether the warps' paths through the machine code are known (:attr:`CountedLaunch.roles`).
     """
     lines: dict[str, LineFigures] = {}
     pipes: dict[str, Counter[str]] = {}
@@ -125,7 +125,7 @@ def line_figures(launch: CountedLaunch, sources: Sources, *, paths: bool) -> tup
 
 
 def lines_of_file(lines: Sequence[LineFigures], name: str) -> Mapping[int, LineFigures]:
-    """Those of one file by number."""
+    """Figures of one file's lines, by line number."""
     return {line.number: line for line in lines if line.file == name}
 
 
@@ -134,7 +134,7 @@ def _place(frames: Sequence[str], sources: Sources) -> str:
 
 
 def _runs(launch: CountedLaunch) -> Mapping[int, int]:
-    """How often a block issues the instruction at each place of the code."""
+    """Number of times a block issues the instruction at each position of the code."""
     runs: Counter[int] = Counter()
     for role in launch.roles:
         for place, often in Counter(role.path).items():

@@ -1,4 +1,4 @@
-"""From torch tensors on a GPU to a proven kernel and its launch: what the torch functions of the lab share."""
+"""Selection and launch of a proven kernel for torch tensors on a GPU; shared by the torch functions of the lab."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["copied", "launch", "make_ready", "proven", "proven_on", "reload_proo
 Tensor = torch.Tensor
 
 _ALIGNMENT = 16
-"""Bytes: the kernels copy in chunks of so many, so a tensor must begin at a multiple of it."""
+"""Alignment of tensors in bytes; the kernels copy in chunks of this size."""
 
 
 def proven(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
 ) -> tuple[ProvenKernel | None, str]:
-    """The proven kernel that computes this on its GPU, or None; and why.
+    """The proven kernel that computes this on its GPU, or None; with the reason.
 
     Parameters
     ----------
     q, k, v : Tensor
-        [B, H, Sq, D] and [B, Hkv, Skv, D] on a GPU; those that are not contiguous are copied by :func:`launch`.
+        [B, H, Sq, D] and [B, Hkv, Skv, D] on a GPU; :func:`launch` copies tensors that are not contiguous.
     is_causal, scale
-        As torch has them.
+        As in torch.
     lse : bool
-        Whether it is to write the log-sum-exp too.
+        Whether the kernel must also write the log-sum-exp.
     """
     if any(given.data_ptr() % _ALIGNMENT and given.is_contiguous() for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
@@ -54,7 +54,7 @@ def _proven_for(
     scale: float | None,
     lse: bool,
 ) -> tuple[ProvenKernel | None, str]:
-    """The same by shapes: called by every call, so the result is kept until :func:`reload_proofs`."""
+    """:func:`proven` by shapes; cached for all calls until :func:`reload_proofs`."""
     from sdpalab.evidence.choice import GpuPlatform, choose
     from sdpalab.run.driver_version import driver_version
 
@@ -73,12 +73,12 @@ def _proven_for(
 def proven_on(
     gpu: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
 ) -> tuple[ProvenKernel | None, str]:
-    """:func:`proven` for tensors of these shapes on a GPU that need not be here, by the records from it.
+    """:func:`proven` for tensors of these shapes on a GPU, present or not, by that GPU's records.
 
     Raises
     ------
     UserError
-        If the lab has no data of a GPU of that name.
+        If the lab has no data on a GPU of that name.
     """
     from sdpalab.evidence.choice import choose, platform_of
 
@@ -93,11 +93,11 @@ def proven_on(
 
 
 def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
-    """The tensors that :func:`launch` copies, and how many bytes each has.
+    """Tensors that :func:`launch` copies, and the bytes of each.
 
-    A launch plan's buffers are contiguous: the maps of bulk copies, the quantisation and every record of a verdict and
-    of a time are of that layout. One copy, which reads and writes each element once, costs less than products that
-    read a layout for which no kernel was tuned or proven.
+    A launch plan's buffers are contiguous: tensor maps, quantisation and all records of verdicts and times apply to
+    that layout. One copy, which reads and writes each element once, costs less than products that read a layout without
+    a tuned or proven kernel.
     """
     return {
         name: given.numel() * given.element_size()
@@ -107,10 +107,10 @@ def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
 
 
 def reload_proofs() -> None:
-    """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
+    """Reload the records of verdicts and times, for example after ``sdpalab prove``.
 
-    A process reads them once, at the first call with a shape on a GPU, and keeps its choice for each shape. A caller
-    that launches on other threads while this is called may still get an answer from before.
+    A process reads the records once, at the first call with a shape on a GPU, and caches its choice for each shape.
+    Concurrent launches on other threads may still use the old choice.
     """
     from sdpalab.evidence.choice import forget
 
@@ -122,24 +122,24 @@ def reload_proofs() -> None:
 def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
-    What is not contiguous is copied first, on the same stream.
+    Tensors that are not contiguous are copied first, on the same stream.
 
     Raises
     ------
     UserError
         As :func:`make_ready`.
     """
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # each itself where it is
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # no copy if already contiguous
     return make_ready(kernel, q, k, v)(q, k, v)
 
 
 def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
-    """The kernel, prepared once for each thread: its module is loaded, and the GPU waited for.
+    """The kernel, prepared once per thread: loads its module and synchronises with the GPU.
 
     Raises
     ------
     UserError
-        If torch's current stream is being captured into a CUDA graph, which allows neither.
+        If torch's current stream is being captured into a CUDA graph, which allows neither operation.
     """
     ordinal = _ordinal(q)
     key = ordinal, id(kernel)
@@ -152,12 +152,12 @@ def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLa
             )
         tensors = q.contiguous(), k.contiguous(), v.contiguous()
         prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, *tensors, kernel.builds)
-        ready = _ready.plans[key] = kernel, prepared  # the first is kept so that its id stays its own
+        ready = _ready.plans[key] = kernel, prepared  # the cached kernel object keeps its id unique
     return ready[1]
 
 
 class _Local(threading.local):
-    """The prepared plans of this thread: a plan that is launched takes its addresses from one place in memory."""
+    """Prepared plans of this thread; a launch reads its addresses from one buffer per plan."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}

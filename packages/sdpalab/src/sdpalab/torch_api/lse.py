@@ -1,8 +1,8 @@
-"""``attention_with_lse``: attention and the log-sum-exp of its rows, to merge parts of a softmax.
+"""``attention_with_lse``: attention with the log-sum-exp of its rows, for merging parts of a softmax.
 
 Importing this module registers ``torch.ops.sdpalab.attention_with_lse``, with a fake implementation and gradients. A
-proven kernel writes both at once; without one, torch's own function computes the output, and a second product of Q and
-K in float32 the log-sum-exp.
+proven kernel writes both results in one pass. Without one, torch's own function computes the output, and a second
+product of Q and K in float32 gives the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["attention_with_lse"]
 Tensor = torch.Tensor
 
 _ROWS = 1024
-"""Query rows whose scores are in memory at a time where torch computes the log-sum-exp."""
+"""Query rows per step of torch's log-sum-exp, whose scores are in memory at the same time."""
 
 
 def attention_with_lse(
@@ -33,7 +33,7 @@ def attention_with_lse(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the log-sum-exp of its rows, by a proven kernel where there is one.
+    """Attention and the log-sum-exp of its rows, by a proven kernel if there is one.
 
     Parameters
     ----------
@@ -42,20 +42,20 @@ def attention_with_lse(
     k, v : Tensor
         [B, Hkv, Skv, D], Skv at least 1; Hkv other than H needs ``enable_gqa``.
     is_causal, scale, enable_gqa
-        As torch's ``scaled_dot_product_attention`` has them; ``is_causal`` is aligned to the top left.
+        As in torch's ``scaled_dot_product_attention``; ``is_causal`` is aligned to the top left.
 
     Returns
     -------
     out : Tensor
         [B, H, Sq, D] of the dtype of ``q``.
     lse : Tensor
-        float32 (float64 for inputs of float64) [B, H, Sq]: the natural logarithm of the sum of exp(scale * q k) over
-        the keys that a row sees. With it two parts of a softmax are merged (FlashAttention-2, Dao 2023, section 3.1).
+        float32 (float64 for float64 inputs) [B, H, Sq]: natural logarithm of the sum of exp(scale * q k) over the keys
+        that a row sees. It allows merging two parts of a softmax (FlashAttention-2, Dao 2023, section 3.1).
 
     Raises
     ------
     UserError
-        If the tensors do not go together, or within :func:`sdpalab.no_fallback` if no proven kernel covers the call.
+        If the tensors do not match, or within :func:`sdpalab.no_fallback` if no proven kernel covers the call.
     """
     check_together(q, k, v, enable_gqa)
     wrong = shape_reason(q, k, v)
@@ -70,7 +70,7 @@ def attention_with_lse(
 
 
 def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
-    """Both by torch, the log-sum-exp some rows at a time."""
+    """Both results by torch, with the log-sum-exp computed for some rows at a time."""
     grouped = bool(q.shape[1] != k.shape[1])
     out = functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -97,7 +97,7 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | Non
 def _attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """By a proven kernel; by torch, or UserError within :func:`sdpalab.no_fallback`, if there is none."""
+    """A proven kernel computes both; without one torch does, or UserError is raised in :func:`sdpalab.no_fallback`."""
     reason = unfit_reason(q, k, v, None, 0.0, True)
     if reason is None:
         kernel, reason = proven(q, k, v, is_causal, scale, lse=True)
@@ -122,7 +122,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-    """By torch, which computes both again: the kernels keep no data for the backward pass."""
+    """Gradients by torch, which recomputes the forward pass: the kernels store no data for the backward pass."""
     with torch.enable_grad():
         q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
         results = _torchs(q, k, v, ctx.is_causal, ctx.scale)

@@ -1,11 +1,11 @@
-"""``scaled_dot_product_attention`` with torch's signature: a proven kernel where there is one, otherwise torch's own.
+"""``scaled_dot_product_attention`` with torch's signature: a proven kernel if there is one, otherwise torch's own.
 
 Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
-function that a kernel can compute; it has a fake implementation, works under ``torch.compile``, and has gradients, by
-torch's own function. A kernel runs where a verdict proves it and a comparison shows that it is not slower
-(:mod:`sdpalab.evidence.choice`): records that are shipped, of which there are none yet, and those of ``sdpalab prove``
-on this machine. :func:`explain` says what a call would run and which record decides, :func:`no_fallback` makes a call
-fail rather than fall back, :func:`prepare` readies a call for a CUDA graph.
+function that a kernel can compute. The op has a fake implementation, works under ``torch.compile``, and has gradients
+by torch's own function. A kernel runs if a verdict proves it and a comparison shows that it is not slower
+(:mod:`sdpalab.evidence.choice`). The records are shipped ones, none so far, and those of ``sdpalab prove`` on this
+machine. :func:`explain` returns the implementation of a call and the deciding record, :func:`no_fallback` turns a
+fallback into an error, :func:`prepare` prepares a call for a CUDA graph.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call of :func:`scaled_dot_product_attention` runs, and why.
+    """Implementation that a call of :func:`scaled_dot_product_attention` runs, with the reason.
 
     Attributes
     ----------
     kernel : str or None
-        A kernel of the registry; None for torch's own function.
+        Registry name of a kernel; None for torch's own function.
     reason : str
-        One sentence: the records that decide, or what is missing and the command that supplies it; and the copies.
+        One sentence: the deciding records, or the missing ones with the command that creates them; and the copies.
     copied_bytes : int
         Size of the inputs that are copied to contiguous memory before the kernel runs.
     """
@@ -53,7 +53,7 @@ class Explanation:
 
 
 class _Mode(threading.local):
-    """The settings of this thread."""
+    """Settings of this thread."""
 
     fallback = True
 
@@ -62,15 +62,15 @@ _mode = _Mode()
 _lock = threading.Lock()
 _refusals = 0
 _any_refuses = False
-"""Whether any thread is within no_fallback. Compiled code is guarded by this; by a thread's own setting it cannot
-be."""
+"""Whether any thread is within no_fallback. Compiled code guards on this flag; it cannot guard on a thread's
+setting."""
 
 
 @contextmanager
 def no_fallback() -> Iterator[None]:
-    """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason.
+    """Context in which a call of this thread without a proven kernel raises UserError with the reason.
 
-    It also holds in compiled code, if it is entered outside of that.
+    It also applies to compiled code, if entered outside of that code.
     """
     before, _mode.fallback = _mode.fallback, False
     _count(+1)
@@ -98,35 +98,36 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as torch's function of the same name computes it, by a proven kernel where there is one.
+    """Attention as in torch's function of the same name, by a proven kernel if there is one.
 
     Parameters
     ----------
     query : Tensor
         [..., H, Sq, D].
     key, value : Tensor
-        [..., H, Skv, D] and [..., H, Skv, Dv]; leading dimensions broadcast as torch's do.
+        [..., H, Skv, D] and [..., H, Skv, Dv]; leading dimensions broadcast as in torch.
     attn_mask, dropout_p, is_causal, scale, enable_gqa
-        As torch has them; ``is_causal`` is aligned to the top left. The strides may be any whose last one is 1, as of
-        the transposed views of a model; a kernel gets a contiguous copy of each tensor that is not contiguous.
+        As in torch; ``is_causal`` is aligned to the top left. Any strides with a last one of 1 are supported, such as
+        those of a model's transposed views; a kernel gets a contiguous copy of each tensor that is not contiguous.
 
     Returns
     -------
     Tensor
-        [..., H, Sq, Dv]. What falls back is torch's own, its strides and gradients too; a kernel's is contiguous.
+        [..., H, Sq, Dv], contiguous if a kernel ran; otherwise torch's own result, with its strides. Gradients:
+        torch's.
 
     Raises
     ------
     UserError
-        If the tensors do not go together, or within :func:`no_fallback` if no proven kernel covers the call.
+        If the tensors do not match, or within :func:`no_fallback` if no proven kernel covers the call.
     """
     check_together(query, key, value, enable_gqa)
     reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa)
-    # A compiled graph looks up the proof when it runs: the records cannot be read while it is traced.
+    # A compiled graph looks up the proof at run time: the records cannot be read during tracing.
     if reason is None and not torch.compiler.is_compiling():
         kernel, reason = proven(query, key, value, is_causal, scale)
         if kernel is not None:
-            # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
+            # No tracing and no gradients: the dispatcher would only add overhead.
             return launch(kernel, query, key, value)["o"]
     if reason is None:
         out: Tensor = torch.ops.sdpalab.attention(query, key, value, is_causal, scale)
@@ -160,22 +161,22 @@ def explain(
     lse: bool = False,
     gpu: str | None = None,
 ) -> Explanation:
-    """What :func:`scaled_dot_product_attention` would run for these arguments, and why; it runs nothing.
+    """The implementation of :func:`scaled_dot_product_attention` for these arguments, with the reason; runs nothing.
 
     Parameters
     ----------
     query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-        As there.
+        As in :func:`scaled_dot_product_attention`.
     lse : bool
-        What :func:`~sdpalab.torch_api.lse.attention_with_lse` would run.
+        Explain :func:`~sdpalab.torch_api.lse.attention_with_lse` instead.
     gpu : str, optional
-        What it would run on this GPU, such as ``"H200"``, by the records that are here; the tensors may then be
-        anywhere, on the CPU or on ``meta``. Default: the GPU of the tensors.
+        GPU to decide for, such as ``"H200"``, by the records present here; the tensors may then be on any device, such
+        as the CPU or ``meta``. Default: the GPU of the tensors.
 
     Raises
     ------
     UserError
-        If the tensors do not go together, or ``gpu`` is none that the lab has data of.
+        If the tensors do not match, or the lab has no data on ``gpu``.
     """
     check_together(query, key, value, enable_gqa)
     reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None)
@@ -208,15 +209,15 @@ def prepare(
     *,
     lse: bool = False,
 ) -> Explanation:
-    """Do now what the first such call on this thread does: choose, build, load the kernel, and wait for the GPU once.
+    """Perform the one-time work of such a call on this thread: choose, build and load the kernel, synchronise once.
 
-    Later calls with tensors of these shapes, on this thread, wait for nothing, and a CUDA graph can capture them. What
-    torch computes needs no preparation. Arguments and exceptions are those of :func:`explain`; it launches nothing.
+    Later calls of this thread with tensors of these shapes do not synchronise, so a CUDA graph can capture them. Calls
+    that torch computes need no preparation. Arguments and exceptions are those of :func:`explain`; launches nothing.
 
     Returns
     -------
     Explanation
-        What such a call runs.
+        Implementation of such a call.
     """
     explanation = explain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
     kernel, _ = proven(query, key, value, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
@@ -226,7 +227,7 @@ def prepare(
 
 
 def fall_back(reason: str) -> None:
-    """Raises UserError where falling back is not allowed."""
+    """Raise UserError if fallback is not allowed."""
     if not _mode.fallback:
         raise UserError(f"no proven kernel computes this, and falling back to torch is disabled: {reason}")
 
@@ -235,7 +236,7 @@ def fall_back(reason: str) -> None:
 
 
 def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises UserError for arguments that the function above would not pass to the op."""
+    """Raise UserError for arguments that the public function would not pass to the op."""
     reason = shape_reason(q, k, v)
     if reason is not None:
         raise UserError(f"sdpalab::attention: {reason}")
@@ -252,9 +253,9 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | Non
     schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None) -> Tensor",
 )
 def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """On a GPU the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none.
+    """On a GPU the proven kernel; without one torch's own function, or UserError within :func:`no_fallback`.
 
-    Elsewhere torch's own function.
+    On other devices torch's own function.
     """
     _insist(q, k, v)
     if torch_gpu.ordinal_of(q) is None:
@@ -277,7 +278,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """By torch's own function, which computes the forward pass again: the kernels keep no data for the backward
+    """Gradients by torch's own function, which recomputes the forward pass: the kernels store no data for the backward
     pass."""
     with torch.enable_grad():
         q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
@@ -290,7 +291,7 @@ _attention.register_autograd(_backward, setup_context=_keep)
 
 @torch.library.custom_op("sdpalab::fall_back", mutates_args=(), schema="(Tensor q, str reason) -> Tensor")
 def _checked(q: Tensor, reason: str) -> Tensor:
-    """A copy of ``q`` if this thread allows compiled code to fall back, otherwise UserError."""
+    """A copy of ``q`` if this thread allows fallback in compiled code; raises UserError otherwise."""
     fall_back(reason)
     return q.clone()
 

@@ -1,1 +1,1 @@
-"""Facts about a program before it runs: blocks, loops, polling, groups of mma, undefined registers."""
+"""Static analysis of a kernel: blocks, loops, polling, groups of mma, undefined registers."""

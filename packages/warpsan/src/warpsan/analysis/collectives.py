@@ -1,7 +1,7 @@
-"""Warp-wide instructions: which they are, and which lanes of a warp each must have together.
+"""Warp-wide instructions, and the lanes of a warp that must execute each one together.
 
-A thread waits at one until all threads that its member mask names have come, or exited (PTX ISA, "vote.sync",
-"shfl.sync", ...); the matrix instructions need the whole warp.
+A thread waits at such an instruction until all threads in its member mask have arrived or exited (PTX ISA, "vote.sync",
+"shfl.sync", ...); matrix instructions need the whole warp.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ PARTIAL_WARP = "{} needs all 32 lanes of a warp"
 MEMBER_MASK = "the member mask {1:#010x}"
 NAMES_ABSENT = "names threads {2:#010x} too"
 LEAVES_OUT = "leaves out a thread that executes this"
-"""What hazards say of missing lanes: of the opcode, a member mask, and the lanes that are missing of it."""
+"""Hazard text for missing lanes, filled with the opcode, the member mask, and the missing lanes."""
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether an instruction needs lanes of a warp together; ``bar.warp.sync`` has a member mask, too."""
+    """Whether an instruction needs lanes of a warp together; ``bar.warp.sync`` also has a member mask."""
     return opcode_of(instruction).lanes != "each" or instruction.mods[:1] == ("warp",)
 
 
 def meets_at_barrier(instruction: Instruction) -> bool:
-    """Whether a warp comes to a barrier of its CTA as a whole, and is counted once.
+    """Whether a warp arrives at a barrier of its CTA as a whole, and counts once.
 
-    All threads of a warp execute the same ``.aligned`` one, and a number of threads is one of whole warps (PTX ISA,
-    "bar, barrier"). Lanes that are late, such as an elected one that has waited for an mbarrier, are waited for.
-    Without a number each thread counts for itself.
+    All threads of a warp execute the same ``.aligned`` barrier, and a thread count is a multiple of the warp size (PTX
+    ISA, "bar, barrier"). The barrier waits for late lanes, such as an elected lane after an mbarrier wait. Without a
+    thread count each thread counts separately.
     """
     mods = instruction.mods
     aligned = instruction.opcode == "bar" or (instruction.opcode == "barrier" and "aligned" in mods)
@@ -54,9 +54,9 @@ def meets_at_barrier(instruction: Instruction) -> bool:
 
 
 def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | None:
-    """The member mask of all the warp-wide instructions in straight-line code, and the first of these instructions.
+    """The common member mask of the warp-wide instructions in straight-line code, and the first of these instructions.
 
-    None where there is not one mask for all, or it is not known before the code runs: then they need the whole warp.
+    None if the masks differ or are unknown before execution: the instructions then need the whole warp.
     """
     first: tuple[Instruction, Operand] | None = None
     written: set[str] = set()
@@ -85,12 +85,12 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
 
 
 def warp_words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:
-    """For every warp of ``count`` lanes a word with the bits of ``lanes`` set, or of those whose flag is."""
+    """One word per warp of ``count`` lanes, with the bits of ``lanes``, or of the lanes with a true flag."""
     bits = np.zeros(count, dtype=np.bool_)
     bits[lanes] = True if flags is None else flags
     return pack_warps(bits)
 
 
 def pack_warps(bits: Mask) -> Array:
-    """Booleans by warp, any shape that ends in 32 or is flat, as one word a warp."""
+    """Pack booleans by warp (any shape that ends in 32, or flat) into one word per warp."""
     return np.packbits(bits.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0]

@@ -1,8 +1,8 @@
-"""Which registers an instruction may read before they were written: forward data flow over a program's blocks.
+"""Reads of possibly unwritten registers: forward data flow over a program's blocks.
 
-A register is possibly undefined from the beginning until it is written on every path. What is computed from such a
-register in its own lane is possibly undefined too: compilers copy, and compute with, what is used under the same
-condition as it is set.
+A register is possibly undefined until it is written on every path. Results computed from such a register in the same
+lane are also possibly undefined: compilers copy and compute values that are used under the condition of their
+definition.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Undefined:
     Attributes
     ----------
     reads : dict of int to frozenset of str
-        For the pc of an instruction, the registers it reads that may be undefined.
+        Registers that each instruction, by pc, may read undefined.
     registers : frozenset of str
-        All of these.
+        All of these registers.
     """
 
     reads: dict[int, frozenset[str]]
@@ -52,14 +52,14 @@ class _Effect(NamedTuple):
     writes: frozenset[str]
     computes: bool
     always: bool
-    """Whether it is executed by all lanes: it has no guard."""
+    """Whether all lanes execute the instruction: it has no guard."""
     loads: bool
-    """Whether its results may be undefined whatever it reads."""
+    """Whether its results may be undefined for any operands."""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Registers that are written between a branch and the block where its ways meet (:mod:`.regions`)."""
+    """Registers written between a branch and the block where its paths reconverge (:mod:`.regions`)."""
 
     meeting: int
     writes: frozenset[str]
@@ -71,12 +71,12 @@ def computes(instruction: Instruction) -> bool:
 
 
 def is_followed(instruction: Instruction) -> bool:
-    """Whether undefined elements can be followed through an instruction."""
+    """Whether an instruction supports tracking of undefined elements."""
     return opcode_of(instruction).undefined == "followed"
 
 
 def writes(entry: Entry, instruction: Instruction) -> tuple[str, ...]:
-    """The registers that are written when an instruction has been executed, or the function that it calls."""
+    """Registers written by an instruction, or by the function it calls."""
     if instruction.opcode != "call":
         return registers_written(instruction)
     results = instruction.operands[0]
@@ -93,15 +93,16 @@ def loads_shared(instruction: Instruction) -> bool:
 
 
 def follows_load(instruction: Instruction, *, looks: bool) -> bool:
-    """Whether an instruction's results may be undefined bytes of memory, which can be followed: of shared memory; and,
-    where one ``looks`` for those that nobody has written, of global memory."""
+    """Whether an instruction may load undefined bytes that are tracked: from shared memory, and with ``looks`` from
+    unwritten global memory.
+    """
     if loads_shared(instruction):
         return True
     return looks and instruction.opcode in ("ld", "ldu") and "global" in instruction.mods
 
 
 def stores_shared(instruction: Instruction) -> bool:
-    """Whether an instruction may leave bytes of shared memory as undefined as its registers are."""
+    """Whether an instruction may store undefined registers to shared memory."""
     elsewhere = {"global", "local", "param", "async"} & set(instruction.mods)
     return instruction.opcode in ("st", "stmatrix") and not elsewhere
 
@@ -114,13 +115,13 @@ def find_undefined(
     Parameters
     ----------
     program : Program
-        Of ``entry``.
+        Blocks of ``entry``.
     entry : Entry
     regions : mapping of int to Region, optional
-        What branches decide, by their pc. With it what is loaded from memory may be undefined, too, and that is
-        followed through matrix products and such branches.
+        Regions of branches, by pc. With them, loaded values may also be undefined, and are tracked through matrix
+        products and such branches.
     looks : bool
-        Whether that is also global memory, and not only shared memory.
+        Whether loads from global memory may be undefined, in addition to shared memory.
     """
     tracked = regions is not None
     if not program.undefined and not tracked:
@@ -151,7 +152,7 @@ def find_undefined(
             if successor not in visited or not undefined <= into[successor]:
                 into[successor] |= undefined
                 waiting.append(successor)
-    # What functions that call themselves put aside at the call is not followed.
+    # Registers saved by a recursive call are not tracked.
     aside = {name for function in entry.circles for name in entry.functions[function].registers}
     if aside:
         reads = {pc: names - aside for pc, names in reads.items() if names - aside}
@@ -162,7 +163,7 @@ def _effects(entry: Entry, block: BasicBlock, *, tracked: bool, looks: bool) -> 
     effects = []
     for item in [*block.items, *([block.end] if block.end else [])]:
         for instruction in instructions_of(item):
-            # What a call passes on, and a return, is a copy.
+            # Arguments and results of a call are copies.
             copied = instruction.opcode in ("call", "ret")
             effects.append(
                 _Effect(

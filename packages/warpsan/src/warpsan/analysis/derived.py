@@ -1,4 +1,4 @@
-"""What follows from an entry's code alone is worked out once: every launch of it asks again."""
+"""Cache of facts that depend only on an entry's code, for repeated launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def derived(fact: Callable[[Entry], T]) -> Callable[[Entry], T]:
-    """Keep what ``fact`` returns with the entry, whose code does not change once it is linked."""
+    """Cache the result of ``fact`` in the entry, whose code does not change after linking."""
 
     @wraps(fact)
     def known(entry: Entry) -> T:

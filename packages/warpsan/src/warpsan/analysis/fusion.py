@@ -1,9 +1,9 @@
-"""Grouping mma instructions of a block into larger matrix products, which one host product computes much faster.
+"""Groups of a block's mma instructions, executed as larger matrix products, which the host computes much faster.
 
 An unrolled loop over tiles issues many mma.m16n8k16 with the same A fragments, and chains that accumulate over k.
-Executing them together, at the place of the last, gives the same values as long as nothing in between reads a result or
-overwrites a factor: each still adds its own products. PTX registers are nearly always written once, so that holds for
-whole tiles.
+Execution of a group at the position of its last instruction gives the same values if no instruction between reads a
+result or overwrites a factor: each mma still adds its own products. PTX registers are nearly always written once, so
+groups cover whole tiles.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ Names = tuple[str, ...]
 
 @dataclass
 class Chain:
-    """mma instructions that accumulate one after the other into the same 16 x 8 tile."""
+    """mma instructions that accumulate in sequence into one 16 x 8 tile."""
 
     instructions: list[Instruction] = field(default_factory=list)
 
     @property
     def factors(self) -> tuple[Names, ...]:
-        """The A fragments along k: chains with the same ones form one product."""
+        """A fragments along k; chains with equal fragments form one product."""
         return tuple(_names(instruction.operands[1]) for instruction in self.instructions)
 
 
 @dataclass
 class MmaGroup:
-    """Chains that share their A fragments: one product of [16, 16 k] by [16 k, 8 n] for each warp."""
+    """Chains with common A fragments: one product of [16, 16 k] by [16 k, 8 n] per warp."""
 
     chains: list[Chain]
 
     @property
     def instructions(self) -> list[Instruction]:
-        """All of them, each behind those that it needs."""
+        """All instructions, each after its inputs."""
         return [instruction for chain in self.chains for instruction in chain.instructions]
 
 
 def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
-    """How many instructions read each register, anywhere in an entry."""
+    """Number of instructions of an entry that read each register."""
     uses: Counter[str] = Counter()
     for instruction in instructions:
         uses.update({*registers_read(instruction)})
@@ -61,7 +61,7 @@ def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
 
 
 def group_mma(body: Sequence[Instruction], uses: Counter[str]) -> list[Instruction | MmaGroup]:
-    """The body of a basic block with its fusible mma instructions replaced by products, in an order that is as good."""
+    """The body of a basic block with its fusible mma instructions replaced by products, in an equivalent order."""
     out: list[Instruction | MmaGroup] = []
     group = _Group(uses)
     for instruction in body:
@@ -88,7 +88,7 @@ def _fusible(instruction: Instruction) -> bool:
 
 
 class _Group:
-    """Fusible instructions whose execution has been put off."""
+    """Fusible instructions with deferred execution."""
 
     def __init__(self, uses: Counter[str]) -> None:
         self.uses = uses
@@ -97,18 +97,18 @@ class _Group:
     def clear(self) -> None:
         self.chains: list[Chain] = []
         self.results: dict[Names, Chain] = {}
-        """The chain that last wrote a tuple of registers."""
+        """The last chain that writes each tuple of registers."""
         self.written: set[str] = set()
         self.read: set[str] = set()
 
     def takes(self, instruction: Instruction) -> bool:
-        """Whether the instruction can be executed with the group, after everything in it."""
+        """Whether an instruction can be executed with the group, after all its instructions."""
         d, a, b, c = (_names(operand) for operand in instruction.operands)
         if self.chains and instruction.mods != self.chains[0].instructions[0].mods:
             return False
         if not self.written.isdisjoint((*a, *b)):
             return False
-        if c in self.results:  # it continues a chain; the sum so far must be of no other use
+        if c in self.results:  # it extends a chain, whose partial sum must have no other use
             if d != c and any(self.uses[name] > 1 for name in c):
                 return False
             return d == c or (self.read.isdisjoint(d) and self.written.isdisjoint(d))
@@ -126,7 +126,7 @@ class _Group:
         self.read.update((*a, *b, *c))
 
     def disturbed_by(self, instruction: Instruction) -> bool:
-        """Whether an instruction in between needs a result of the group, or overwrites what the group still reads."""
+        """Whether an instruction needs a result of the group, or overwrites an input of it."""
         if not self.chains:
             return False
         if not self.written.isdisjoint((*registers_read(instruction), *registers_written(instruction))):
@@ -134,7 +134,7 @@ class _Group:
         return not self.read.isdisjoint(registers_written(instruction))
 
     def close(self) -> list[MmaGroup]:
-        """The group's products, and an empty group."""
+        """Return the group's products, and empty the group."""
         products: dict[tuple[Names, ...], MmaGroup] = {}
         for chain in self.chains:
             products.setdefault(chain.factors, MmaGroup([])).chains.append(chain)
@@ -157,7 +157,7 @@ def _names(operand: Operand) -> Names:
 
 
 def registers_in(operand: Operand) -> list[str]:
-    """The registers that an operand names."""
+    """Registers in an operand."""
     if isinstance(operand, Register):
         return [operand.name]
     names: list[str] = []
@@ -169,12 +169,12 @@ def registers_in(operand: Operand) -> list[str]:
 
 
 def registers_written(instruction: Instruction) -> tuple[str, ...]:
-    """Registers an instruction writes: its first operand, where that is a register or several."""
+    """Registers that an instruction writes: its first operand, if it is one or several registers."""
     return _registers(instruction)[0]
 
 
 def registers_read(instruction: Instruction) -> tuple[str, ...]:
-    """Registers an instruction may read."""
+    """Registers that an instruction may read."""
     return _registers(instruction)[1]
 
 
@@ -184,11 +184,11 @@ def _registers(instruction: Instruction) -> tuple[tuple[str, ...], ...]:
         writes = opcode_of(instruction).writes or "red" in instruction.mods
         targets = instruction.operands[:1] if writes else ()
         written = tuple(name for each in targets if not isinstance(each, Address) for name in registers_in(each))
-        # wgmma's accumulator is source and destination in one.
+        # wgmma's accumulator is both source and destination.
         skip = 1 if written and instruction.opcode != "wgmma" else 0
         read = [name for each in instruction.operands[skip:] for name in registers_in(each)]
         if instruction.guard is not None:
             read.append(instruction.guard.register.name)
         known = written, tuple(read)
-        object.__setattr__(instruction, "registers", known)  # of what is frozen: it is no part of its value
+        object.__setattr__(instruction, "registers", known)  # a cache in a frozen object, not part of its value
     return known

@@ -1,6 +1,6 @@
 """The loops of a program: natural loops of its control flow (Aho, Lam, Sethi and Ullman, "Compilers", chapter 9).
 
-They are found in each function by itself, where control goes on behind a call; what a loop calls can be added to it.
+Each function is analysed separately, and control continues after a call; callees can be added to a loop.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["Loop", "short_loops", "with_calls"]
 
 @dataclass(frozen=True)
 class Loop:
-    """Blocks of which each leads to the others by way of one of them, the header.
+    """Blocks that reach each other through one of them, the header.
 
     Attributes
     ----------
     program : Program
     header : int
     blocks : tuple of int
-        In the order of the code.
+        In code order.
     whole : bool
-        Whether it has all ways back to its header; else it has one of several.
+        Whether it contains all back edges to its header, or only one of several.
     called : mapping of str to frozenset of int
-        Those of its blocks that belong to functions which it calls (:func:`with_calls`).
+        Blocks of functions that the loop calls (:func:`with_calls`).
     """
 
     program: Program
@@ -40,12 +40,12 @@ class Loop:
 
     @cached_property
     def code(self) -> dict[int, list[Instruction]]:
-        """The instructions of each block."""
+        """Instructions of each block."""
         return {number: _code_of(self.program.blocks[number]) for number in self.blocks}
 
     @cached_property
     def successors(self) -> dict[int, list[int]]:
-        """The blocks of the loop that may follow each; those outside are -1. What it calls returns to it."""
+        """Successors of each block within the loop, -1 for outside. Callees return into the loop."""
         inside = set(self.blocks)
         following = {number: self.program.blocks[number].successors for number in self.blocks}
         return {
@@ -61,7 +61,7 @@ class Loop:
 
     @property
     def exits(self) -> Iterator[int]:
-        """The blocks behind which some lanes may leave the loop."""
+        """Blocks after which some lanes may leave the loop."""
         for number in self.blocks:
             leaves = _ends_with(self.program.blocks[number], "exit", "ret", "trap", "brkpt")
             if (leaves and number not in self._returning) or -1 in self.successors[number]:
@@ -69,8 +69,9 @@ class Loop:
 
     @cached_property
     def deciders(self) -> dict[int, list[int]]:
-        """For each block those that decide whether it is executed: it is on each way behind one of their branches, and
-        not on each way behind them ("control dependence", Ferrante, Ottenstein and Warren 1987)."""
+        """For each block, the blocks whose branches decide whether it is executed: it post-dominates one of their
+        successors, but not the branch ("control dependence", Ferrante, Ottenstein and Warren 1987).
+        """
         after = self._post_dominators()
         return {
             number: [
@@ -84,7 +85,7 @@ class Loop:
         }
 
     def _post_dominators(self) -> dict[int, set[int]]:
-        """For each block those on each way from it out of the loop, or back to its header; itself, too."""
+        """For each block, itself and all blocks on every path from it to an exit or the header."""
         everything = set(self.blocks)
         after = {number: set(everything) for number in self.blocks}
         changed = True
@@ -101,8 +102,9 @@ class Loop:
 
 
 def short_loops(entry: Entry, program: Program, most: int) -> list[Loop]:
-    """All loops of at most so many blocks: for each header the loop of all ways back to it; and where there are
-    several, that of each, as a loop that goes on to other work by one of them and tries again by another."""
+    """All loops of at most ``most`` blocks: one per header with all its back edges; for several back edges, also one
+    loop each, which may continue with other work on one edge and retry on another.
+    """
     ways = _ways(program)
     before: list[list[int]] = [[] for _ in program.blocks]
     for number, following in enumerate(ways):
@@ -120,8 +122,9 @@ def short_loops(entry: Entry, program: Program, most: int) -> list[Loop]:
 
 
 def with_calls(entry: Entry, loop: Loop, most: int) -> Loop | None:
-    """A loop with all functions that it calls. None if that makes more blocks than ``most``, a function is not defined
-    or calls itself, or a call goes through a register."""
+    """A loop with all functions it calls; None if it has more blocks than ``most``, an undefined or recursive callee,
+    or a call through a register.
+    """
     program, ways = loop.program, _ways(loop.program)
     called: dict[str, frozenset[int]] = {}
     left = list(loop.blocks)
@@ -144,7 +147,7 @@ def _ends_with(block: BasicBlock, *opcodes: str) -> bool:
 
 
 def _ways(program: Program) -> list[list[int]]:
-    """For each block those that may follow it in its function: a call goes on behind itself, a return nowhere."""
+    """Successors of each block within its function: a call continues after itself, a return has none."""
     ways = []
     for number, block in enumerate(program.blocks):
         stays = block.end is not None and block.end.guard is not None
@@ -158,7 +161,7 @@ def _ways(program: Program) -> list[list[int]]:
 
 
 def _reached(ways: Sequence[Sequence[int]], start: int) -> set[int]:
-    """A block and all that it leads to."""
+    """All blocks reachable from a block, including itself."""
     reached, left = set[int](), [start]
     while left:
         number = left.pop()
@@ -169,7 +172,7 @@ def _reached(ways: Sequence[Sequence[int]], start: int) -> set[int]:
 
 
 def _ways_back(ways: Sequence[Sequence[int]], starts: Sequence[int]) -> dict[int, list[int]]:
-    """For each header the blocks from which a way leads back to it: found by a search in depth."""
+    """For each header, the blocks with a back edge to it, by depth-first search."""
     back: dict[int, list[int]] = {}
     state: dict[int, int] = {}
     waiting = [*starts]
@@ -196,7 +199,7 @@ def _ways_back(ways: Sequence[Sequence[int]], starts: Sequence[int]) -> dict[int
 
 
 def _body(before: Sequence[Sequence[int]], header: int, latches: Sequence[int], most: int) -> set[int]:
-    """The header and all blocks on ways from it to these; empty if there are too many."""
+    """The header and all blocks on paths from it to these; empty above the maximum."""
     body = {header}
     left = [each for each in latches if each != header]
     while left:

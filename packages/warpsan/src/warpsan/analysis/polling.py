@@ -1,17 +1,16 @@
-"""Which loops of a program poll: they read a place again and again until another thread has changed it.
+"""Polling loops of a program: loops that read memory until another thread changes it.
 
-Such a loop can be left by a branch on what it has read from an address that is the same in every turn, and changes
-nothing that others wait for. While it turns, other threads must run. A loop that counts its turns, or reads a clock,
-may end without them; if nothing but memory decides whether it ends, and all threads that can run are in such loops,
-nothing will happen any more.
+A polling loop can exit by a branch on a value read from an address that is constant over iterations, and has no effect
+that other threads wait for. While it iterates, other threads must run. A loop that counts iterations or reads a clock
+may exit without them. If only memory decides the exit, and all runnable threads are in such loops, the launch is
+deadlocked.
 
-A register is worth following if it is written in the loop: its value depends on the registers that compute it, and
-where several instructions write it, on the branches that choose one of these. It is as in the turn before if that
-leads to nothing but memory at fixed addresses. What a turn passes on to itself in the next one (a counter, a pointer
-that walks) is not, nor is a clock.
+The analysis tracks registers written in the loop: the value depends on the registers that compute it, and with several
+writes, on the branches that select one. A value is unchanged from the previous iteration if it depends only on memory
+at constant addresses. Values carried between iterations (a counter, a moving pointer) and clocks are excluded.
 
-A function that the loop calls is a part of it. If it is called from elsewhere, too, its blocks do not count as the
-loop's: a thread that is in them need not be polling.
+Functions called by the loop are part of it. Blocks of a function with other callers are not: a thread in them need not
+be polling.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from warpsan.ptx.opcodes import opcode_of, updates_memory
 __all__ = ["LONGEST", "Polling", "polling_loops"]
 
 LONGEST = 64
-"""Blocks of a polling loop at most."""
+"""Maximum blocks of a polling loop."""
 _READING = ("cas", "exch")
-"""Atomic operations that change nothing while what they wait for has not come; others do with the operand 0."""
+"""Atomic operations without an effect while the awaited value is missing; others with operand 0."""
 _CLOCKS = ("%clock", "%globaltimer")
 _PASSED, _LOCAL = ".param ", ".local"
-"""In place of registers: what functions pass to each other (and its name), and the memory of a thread alone."""
+"""Pseudo-registers for values passed between functions (with the parameter's name), and for a thread's local memory."""
 
 
 @dataclass(frozen=True)
 class Polling:
-    """The polling loops of a program.
+    """Polling loops of a program.
 
     Attributes
     ----------
     blocks : frozenset of int
         All their blocks.
     endless : dict of int to Instruction
-        Those of them in loops that nothing but memory can end, with an instruction that reads it.
+        Blocks of loops that only memory can end, each with an instruction that reads it.
     """
 
     blocks: frozenset[int]
@@ -55,21 +54,21 @@ class Polling:
 
 @dataclass
 class _Dependences:
-    """What the registers that a loop writes are computed from.
+    """Dependences of the registers that a loop writes.
 
     Attributes
     ----------
     sources : dict of str to set of str
-        For each, the registers that its value depends on; of what is read from memory, those of the address.
+        Registers that each value depends on; for a value from memory, the registers of the address.
     clocks : set of str
-        Those that are read from a clock.
+        Registers read from a clock.
     """
 
     sources: dict[str, set[str]] = field(default_factory=dict)
     clocks: set[str] = field(default_factory=set)
 
     def behind(self, names: Sequence[str]) -> set[str]:
-        """These registers and all that they depend on."""
+        """These registers and all their dependences."""
         reached, left = set[str](), list(names)
         while left:
             name = left.pop()
@@ -80,7 +79,7 @@ class _Dependences:
 
 
 def polling_loops(entry: Entry, program: Program) -> Polling:
-    """The polling loops of an entry."""
+    """Polling loops of an entry."""
     zeros = _zeros(entry.instructions)
     polling: set[int] = set()
     endless: list[tuple[Loop, Instruction]] = []
@@ -96,14 +95,14 @@ def polling_loops(entry: Entry, program: Program) -> Polling:
         else:
             others.append(loop)
     waits = {number: read for loop, read in endless for number in _own(entry, loop)}
-    for inner in others:  # a delay, or a few tries, inside a loop that polls
+    for inner in others:  # a delay or bounded retry inside a polling loop
         if any(inner.header != loop.header and {*inner.blocks} <= {*loop.blocks} for loop, _ in endless):
             waits = {number: read for number, read in waits.items() if number not in inner.blocks}
     return Polling(frozenset(polling), waits)
 
 
 def _own(entry: Entry, loop: Loop) -> set[int]:
-    """The blocks of a loop without those of functions that are called from elsewhere, too."""
+    """Blocks of a loop, without those of functions with other callers."""
     own = {number: name for name, blocks in loop.called.items() for number in blocks}
     shared = {name for name in loop.called if name in entry.targets}
     before = None
@@ -117,7 +116,7 @@ def _own(entry: Entry, loop: Loop) -> set[int]:
 
 
 def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
-    """Registers that hold 0 wherever they are set."""
+    """Registers that are only ever set to 0."""
     zero, other = set[str](), set[str]()
     for instruction in code:
         operands = instruction.operands
@@ -127,7 +126,7 @@ def _zeros(code: Sequence[Instruction]) -> frozenset[str]:
 
 
 def _judge(entry: Entry, loop: Loop, zeros: frozenset[str]) -> tuple[Instruction | None, bool]:
-    """An instruction by which a loop reads what it waits for, if it polls; and whether it may end without that."""
+    """An instruction that reads the awaited value of a polling loop, and whether the loop may end without it."""
     code = [each for number in loop.blocks for each in loop.code[number]]
     if any(_has_effects(each, zeros) or not _is_known(each, loop) for each in code):
         return None, True
@@ -151,7 +150,7 @@ def _judge(entry: Entry, loop: Loop, zeros: frozenset[str]) -> tuple[Instruction
 
 
 def _decides(end: Instruction) -> list[str]:
-    """The registers that decide where control goes on behind a block."""
+    """Registers that decide the successor of a block."""
     names = [] if end.guard is None else [end.guard.register.name]
     return [*names, *registers_in(end.operands[0])] if end.opcode == "brx" else names
 
@@ -181,8 +180,9 @@ def _values(entry: Entry, loop: Loop, zeros: frozenset[str]) -> _Dependences:
 
 
 def _carried(entry: Entry, loop: Loop, values: _Dependences) -> set[str]:
-    """Registers that a turn may read as the one before has left them: read before they are written, by live variables
-    (Aho, Lam, Sethi and Ullman, chapter 9)."""
+    """Registers that an iteration may read from the previous one, before a write: live variables (Aho, Lam, Sethi and
+    Ullman, chapter 9).
+    """
     used: dict[int, set[str]] = {}
     killed: dict[int, set[str]] = {}
     for number in loop.blocks:
@@ -211,7 +211,7 @@ def _carried(entry: Entry, loop: Loop, values: _Dependences) -> set[str]:
 
 
 def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
-    """Whether an instruction reads what another thread may change, without changing it itself."""
+    """Whether an instruction reads memory that another thread may change, without a change of its own."""
     if instruction.opcode == "ld":
         return not {"param", "const", "local"} & _spaces(instruction)
     if instruction.opcode == "mbarrier":
@@ -222,7 +222,7 @@ def _reads_memory(instruction: Instruction, zeros: frozenset[str]) -> bool:
 
 
 def _has_effects(instruction: Instruction, zeros: frozenset[str]) -> bool:
-    """Whether an instruction may change what others wait for, or waits for others itself."""
+    """Whether an instruction may have an effect that others wait for, or waits itself."""
     if instruction.opcode in ("bar", "barrier"):
         return instruction.mods[:1] != ("warp",)
     if instruction.opcode == "st":
@@ -243,32 +243,31 @@ def _is_zero(operand: Operand, zeros: frozenset[str]) -> bool:
 
 
 def _address(instruction: Instruction) -> set[str]:
-    """The registers of an address, and of the guard."""
+    """Registers of an address, and of the guard."""
     names = [name for each in instruction.operands if isinstance(each, Address) for name in registers_in(each)]
     return {*names, *([] if instruction.guard is None else [instruction.guard.register.name])}
 
 
 def _is_known(instruction: Instruction, loop: Loop) -> bool:
-    """Whether it can be seen what an instruction passes on: a call to a function in the loop, and parameters there by
-    their names."""
+    """Whether passed values are known: a call of a function in the loop, or named parameters."""
     if instruction.opcode == "call":
         return callee(instruction) in loop.called
     return not loop.called or not _parameters(instruction) or all(map(_named, _parameters(instruction)))
 
 
 def _parameters(instruction: Instruction) -> list[Address]:
-    """The addresses of parameters that an instruction accesses."""
+    """Addresses of parameters that an instruction accesses."""
     inside = opcode_of(instruction).memory and "param" in _spaces(instruction)
     return [each for each in instruction.operands if isinstance(each, Address)] if inside else []
 
 
 def _named(address: Address) -> str:
-    """The name of a parameter; empty if a register has its address."""
+    """Name of a parameter; empty for an address in a register."""
     return address.base.name if isinstance(address.base, Symbol) else ""
 
 
 def _passes(entry: Entry, call: Instruction) -> list[tuple[str, list[str]]]:
-    """What a call sets, and what that is a copy of: the function's parameters, and the results."""
+    """Parameters and results that a call sets, each with its sources."""
     function = entry.functions[callee(call)]
     results, _, *arguments = call.operands
     given = [item for each in arguments if isinstance(each, Vector) for item in each.items]
@@ -279,14 +278,14 @@ def _passes(entry: Entry, call: Instruction) -> list[tuple[str, list[str]]]:
 
 
 def _place(operand: Operand) -> list[str]:
-    """The name of a register or parameter that is passed on."""
+    """Name of a passed register or parameter."""
     if isinstance(operand, Symbol):
         return [f"{_PASSED}{operand.name}"]
     return [operand.name] if isinstance(operand, Register) else []
 
 
 def _private(instruction: Instruction) -> list[str]:
-    """What stands for the memory of a thread alone that it accesses."""
+    """Pseudo-register of the thread's local memory, if the instruction accesses it."""
     local = opcode_of(instruction).memory and "local" in _spaces(instruction)
     return [*(f"{_PASSED}{_named(each)}" for each in _parameters(instruction)), *([_LOCAL] if local else [])]
 

@@ -1,8 +1,8 @@
-"""An entry as basic blocks, with its mma instructions grouped and its registers given rows.
+"""An entry as basic blocks, with grouped mma instructions and register rows.
 
-Virtual registers whose lives do not overlap share a row: what is alive at once fits the processor's cache, and the
-thousands of registers of an unrolled kernel do not. A register that may be read before it is written has a row of
-its own from the start, so it reads poison.
+Virtual registers with disjoint lifetimes share a row: the registers alive at once fit the processor's cache, the
+thousands of registers of an unrolled kernel do not. A register with a possible read before its first write has its own
+row, which starts as poison.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class BasicBlock:
     Attributes
     ----------
     first : int
-        The pc of its first instruction.
+        pc of its first instruction.
     items : list of Instruction or MmaGroup
-        In an order of execution that is as good as the program's.
+        In an execution order equivalent to the program's.
     end : Instruction, optional
-        The branch, barrier or exit at its end; without one, control goes on with the next block.
+        Branch, barrier or exit at its end; without one, control continues with the next block.
     size : int
-        Instructions in all.
+        Number of instructions.
     line : int
-        PTX line of the first one.
+        PTX line of the first instruction.
     collective : bool
-        Whether there is an instruction that needs lanes of a warp together.
+        Whether an instruction needs lanes of a warp together.
     members : (Instruction, Operand), optional
-        An instruction that does, and the mask of these lanes; None for whole warps.
+        Such an instruction and its member mask; None for whole warps.
     inner : bool
-        Whether it ends only because blocks are fine: the next one goes on with what would be one block else.
+        Whether it ends only because blocks are fine; the next block continues the same basic block.
     """
 
     first: int
@@ -62,11 +62,11 @@ class BasicBlock:
 
 @dataclass
 class Program:
-    """Blocks in the order of the code (the last is the empty end), the block of each label, a row for each register.
+    """Blocks in code order (the last is the empty end), the block of each label, and a row for each register.
 
     ``start`` is the block where a launch begins. ``rows`` maps a register to (bits, row in the file of that width);
-    ``files`` has the number of rows of each file, with predicates in that of 1 bit. ``undefined`` are the registers
-    that may be read before they are written.
+    ``files`` has the number of rows of each file, with predicates in the 1-bit file. ``undefined`` has the registers
+    with a possible read before their first write.
     """
 
     blocks: list[BasicBlock]
@@ -78,10 +78,10 @@ class Program:
 
 
 def build_program(entry: Entry, *, fine: bool = False, lockstep: bool = False) -> Program:
-    """Blocks, products and rows of an entry.
+    """Build the blocks, products and rows of an entry.
 
-    ``fine`` blocks end behind each access to memory and each fence; with ``lockstep`` also behind what accesses memory
-    in other ways, waits for copies or lets lanes meet: warps that run a block one after the other are in lockstep then.
+    ``fine`` blocks end after each memory access and each fence. With ``lockstep`` they also end after other memory
+    operations, waits for copies and warp-wide instructions: warps that run each block in turn are then in lockstep.
     """
     blocks, block_of_label = _blocks(entry, fine or lockstep, lockstep)
     start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
@@ -95,7 +95,7 @@ def _accesses(instruction: Instruction) -> bool:
 
 
 _FURTHER = ("bar", "barrier", "cp", "discard", "ldmatrix", "mbarrier", "stmatrix", "wmma")
-"""Opcodes of further instructions whose order among the warps shows in what the checks report."""
+"""Further opcodes whose order among warps affects the reports of the checks."""
 
 
 def _blocks(entry: Entry, fine: bool, lockstep: bool) -> tuple[list[BasicBlock], dict[str, int]]:
@@ -142,8 +142,9 @@ def _successors(
     returns: dict[str, list[int]],
     targets: tuple[str, ...],
 ) -> list[int]:
-    """Where control may go on behind a block; ``returns`` are the blocks behind the calls of each function, ``targets``
-    what calls through registers may reach."""
+    """Successors of a block; ``returns`` has the blocks after calls of each function, ``targets`` the functions that
+    calls through registers may reach.
+    """
     if end is None:
         return [following]
     target = end.operands[0] if end.operands else None
@@ -166,7 +167,7 @@ def _successors(
 
 
 def instructions_of(item: Item) -> list[Instruction]:
-    """One instruction, or those of a product."""
+    """The instruction, or the instructions of a product."""
     return item.instructions if isinstance(item, MmaGroup) else [item]
 
 
@@ -175,7 +176,7 @@ def _allocate(
 ) -> tuple[dict[str, tuple[int, int]], dict[int, int], frozenset[str]]:
     """Live ranges by data flow over the blocks, then rows by linear scan (Poletto and Sarkar, 1999).
 
-    And the registers alive at the ``start``: they are undefined.
+    Also returns the registers that are undefined: alive at the ``start``.
     """
     index = {name: i for i, name in enumerate(entry.registers)}
     names = list(index)
@@ -193,7 +194,7 @@ def _allocate(
                 before |= {*reads} - written
                 if instruction.guard is None:
                     written.update(writes)
-                else:  # the lanes that do not execute it keep the old value
+                else:  # lanes that do not execute it keep the old value
                     before |= {*writes} - written
                 here += reads
                 here += writes
@@ -215,7 +216,7 @@ def _allocate(
     touched = [before | written for before, written in zip(used, killed, strict=True)]
     first, last, end = _ranges(uses, touched, live_in, live_out)
     for block in blocks:
-        if block.end is not None and block.end.opcode == "wgmma":  # writes its results at the wait
+        if block.end is not None and block.end.opcode == "wgmma":  # its results are written at the wait
             for name in registers_written(block.end):
                 first[index[name]], last[index[name]] = 0, end
     return *_linear_scan(entry, names, first, last), frozenset(names[each] for each in _members(live_in[start]))
@@ -228,9 +229,9 @@ def _items(block: BasicBlock) -> list[Item]:
 def _ranges(
     uses: list[list[list[int]]], touched: list[int], live_in: list[int], live_out: list[int]
 ) -> tuple[dict[int, int], dict[int, int], int]:
-    """First and last position at which each register is alive, in the order of the items, and the last of all.
+    """First and last position at which each register is alive, in item order, and the last position of all.
 
-    ``uses`` are the registers of each item of each block, ``touched`` those of each block, as bits.
+    ``uses`` has the registers of each item of each block, ``touched`` those of each block, as bits.
     """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -242,7 +243,7 @@ def _ranges(
             for register in here:
                 if register not in first:
                     first[register] = position
-        known |= live_in[b] | touched[b]  # what is alive at the end is among them
+        known |= live_in[b] | touched[b]  # includes the registers alive at the end
         position += 1
     end, known = position, 0
     for b in range(len(uses) - 1, -1, -1):

@@ -1,6 +1,6 @@
-"""What a branch decides: the code between it and where its two ways meet again, and whether that only computes.
+"""Branch regions: the code between a branch and its reconvergence point, and whether it only computes.
 
-The ways meet at the branch's immediate post-dominator (Aho, Lam, Sethi and Ullman, "Compilers", chapter 9).
+The reconvergence point is the branch's immediate post-dominator (Aho, Lam, Sethi and Ullman, "Compilers", chapter 9).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["pure_regions"]
 
 
 def pure_regions(program: Program, entry: Entry) -> dict[int, Region]:
-    """By the pc of a guarded branch, its region, where that only computes and has no loop."""
+    """Regions of guarded branches by pc, for regions that only compute and have no loop."""
     ends = [
         (number, block.end)
         for number, block in enumerate(program.blocks)
@@ -43,13 +43,13 @@ def pure_regions(program: Program, entry: Entry) -> dict[int, Region]:
 
 
 def _has_look(program: Program, number: int) -> bool:
-    """Whether something is executed in a block."""
+    """Whether a block executes any instruction."""
     block = program.blocks[number]
     return bool(block.items) or block.end is not None
 
 
 def _inside(program: Program, number: int, meeting: int) -> list[int] | None:
-    """The blocks between a branch and the meeting; None if the branch itself is one of them, or there is a loop."""
+    """Blocks between a branch and its reconvergence point; None for a loop or a region that contains the branch."""
     order: list[int] = []
     state: dict[int, int] = {meeting: 2}
     stack: list[tuple[int, Iterator[int]]] = []
@@ -75,7 +75,7 @@ def _inside(program: Program, number: int, meeting: int) -> list[int] | None:
 
 
 def _post_dominators(program: Program) -> list[int | None]:
-    """The immediate post-dominator of every block; None where the ways end apart."""
+    """Immediate post-dominator of every block; None without a common one."""
     count = len(program.blocks)
     before: list[list[int]] = [[] for _ in range(count + 1)]
     for number, block in enumerate(program.blocks):

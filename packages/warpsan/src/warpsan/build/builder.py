@@ -1,4 +1,4 @@
-"""From a module (CUDA C++ or Triton, with its knobs fixed) to PTX and cubin, through the cache."""
+"""Builds: a module (CUDA C++ or Triton, with fixed knobs) to PTX and cubin, through the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warpsan.errors import MachineError, UserError
 __all__ = ["DEFAULT_ARCH", "FILES", "Build", "ForeignBuild", "build", "build_key"]
 
 CACHE_FORMAT = 1
-"""Part of every key; raised when the files of an entry, or what they mean, change."""
+"""Part of every key; raised when the files of an entry or their meaning change."""
 
 FILES = ("kernel.ptx", "kernel.cubin", "build.json")
 """Files of a build in the cache."""
@@ -31,51 +31,51 @@ FILES = ("kernel.ptx", "kernel.cubin", "build.json")
 _BASE_OPTIONS = (
     "--std=c++17",
     "-lineinfo",
-    "--no-source-include",  # otherwise the working directory is searched for headers
-    "--frandom-seed=sdpalab",  # otherwise names of internal symbols hold the process id
+    "--no-source-include",  # without it, NVRTC searches the working directory for headers
+    "--frandom-seed=sdpalab",  # without it, names of internal symbols contain the process id
     "--ptxas-options=-v",
 )
 _LINE_NUMBERS = (b".loc", b".file")
-"""How the lines of PTX begin that only name lines of the source."""
+"""Prefixes of PTX lines that only map to source lines."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """One module compiled for one architecture.
+    """A module compiled for one architecture.
 
     Attributes
     ----------
     key : str
-        Sha256 of all that the result depends on.
+        Sha256 of all inputs of the result.
     name : str
-        Readable and unique: source, architecture and the head of the key, such as ``flash-sm_89-0123456789abcdef``.
+        Readable and unique: source, architecture and first digits of the key, such as ``flash-sm_89-0123456789abcdef``.
     module : str
         File name of the source.
     entry : str
         Lowered (mangled) name of the ``__global__`` function.
     arch : str
-        Such as ``sm_89``.
+        Architecture, such as ``sm_89``.
     ptx, cubin : bytes
-        What the compiler made in one run; no path of this machine is in them.
+        Output of one run of the compiler, without paths of this machine.
     log : str
-        The compiler's output, with ptxas's count of registers and spills.
+        Output of the compiler, with ptxas's register and spill counts.
     command : tuple of str
         The compiler's options.
     compiler : str
         Release and build of the compiler.
     sources : mapping of str to str
-        Sha256 of the source and of every header that it could include, by name.
+        Sha256 of the source and of all reachable headers, by name.
     compile_seconds : float
-        Time the compiler took when the result was made.
+        Duration of the compiler run that made the result.
     seconds : float
-        Time this call took.
+        Duration of this call.
     cache_hit : bool
-        True if the result was read from the cache.
+        Whether the result was read from the cache.
     cache_problem : str
-        Why the cache could not be used; empty if it could.
+        Reason why the cache was unusable; empty otherwise.
     triton : mapping of str to int
-        What only Triton defines of a launch: ``threads`` of a block, its ``dynamic_smem`` in bytes, and how many
-        ``scratch_params`` it has appended to the parameters. Empty for CUDA C++.
+        Launch values that only Triton defines: ``threads`` per block, ``dynamic_smem`` in bytes, and the number of
+        appended parameters, ``scratch_params``. Empty for CUDA C++.
     """
 
     key: str
@@ -102,12 +102,12 @@ class Build:
 
     @property
     def code_sha256(self) -> str:
-        """Digest of the PTX without its line numbers: what decides whether a rebuild is the same code.
+        """Digest of the PTX without its line numbers; equal digests mean equal code.
 
-        A comment in the source moves the lines (``.loc``, ``.file``) and changes nothing that runs. Everything else
-        counts: the compiler's build, which the PTX names and the cubin depends on, and even the names of registers.
-        NVRTC compiles some sources (``scalar``) to one of a few texts, and a verdict on one says nothing of the others.
-        Source: PTX ISA, "Debugging Directives".
+        A comment in the source moves the lines (``.loc``, ``.file``) without an effect on execution. Everything else
+        counts: the compiler's build, which the PTX names and the cubin depends on, and register names. NVRTC compiles
+        some sources (``scalar``) to one of several texts, and a verdict holds for one text only. Source: PTX ISA,
+        "Debugging Directives".
         """
         lines = (line.strip() for line in self.ptx.splitlines())
         return sha256(b"\n".join(line for line in lines if not line.startswith(_LINE_NUMBERS))).hexdigest()
@@ -118,7 +118,7 @@ class Build:
         return sha256(self.cubin).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: all but the PTX and cubin themselves, of which the digests are given."""
+        """Plain JSON values: digests in place of PTX and cubin, and all other attributes."""
         return {
             "key": self.key,
             "name": self.name,
@@ -142,14 +142,14 @@ class Build:
 
 @dataclass(frozen=True)
 class ForeignBuild(Build):
-    """A build of an untrusted source, which its ``workshop`` disassembles."""
+    """A build of an untrusted source; its ``workshop`` disassembles it."""
 
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts that are kept beside PTX and cubin; of an untrusted source they come from another process."""
+    """Facts stored beside PTX and cubin; for an untrusted source they come from another process."""
 
     entry: str
     log: str
@@ -165,14 +165,14 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One compilation: what its result depends on, how it is recorded, and how it is done."""
+    """A compilation: the inputs of its key, its record, and its function."""
 
     key: str
     command: tuple[str, ...]
     compiler: str
     sources: Mapping[str, str]
     make: Callable[[], tuple[bytes, bytes, dict[str, Any]]]
-    """PTX, cubin, and the facts that are kept beside them."""
+    """Returns PTX, cubin, and the facts to store beside them."""
 
 
 def build(
@@ -189,21 +189,21 @@ def build(
     module : Module, TritonModule or PtxSource
         Source, entry and macros; a Triton function with its types and constants; or PTX, which is only assembled.
     arch : str
-        ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
+        ``sm_80`` up to the newest architecture of NVRTC, optionally with the suffix ``a`` or ``f``.
     cache : Cache, optional
-        Default: the user's. An untrusted module (:mod:`warpsan.build.untrusted`) has that of its workshop.
+        Default: the user's cache; for an untrusted module (:mod:`warpsan.build.untrusted`), its workshop's cache.
     options : sequence of str
-        Further options of NVRTC, from the list of :mod:`warpsan.build.options`.
+        Further options of NVRTC, from the list in :mod:`warpsan.build.options`.
 
     Raises
     ------
     BuildError
-        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest. Also
-        for a macro name that cannot be, or an option that a kernel may not set.
+        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the full
+        output. Also for an invalid macro name, or a disallowed option.
     UserError
-        For an unknown architecture, or headers that cannot be resolved.
+        If the architecture is unknown, or a header cannot be resolved.
     MachineError
-        If there is no compiler or there are no CUDA headers; names the pip package.
+        If the compiler or the CUDA headers are missing; the message names the pip package.
     """
     start = time.perf_counter()
     check_arch(arch)
@@ -322,10 +322,10 @@ def _digest(text: str) -> str:
 
 
 def build_key(module: Module, headers: Sequence[Header], command: Sequence[str], compiler: str) -> str:
-    """Sha256 over all that a build depends on, each part preceded by its length.
+    """Sha256 over all inputs of a build, each preceded by its length.
 
-    The parts: cache format, compiler, source with its name, entry, options (architecture and macros among them), and
-    every reachable header's name and digest. Counts precede the two lists, so that a part cannot move between them.
+    Inputs: cache format, compiler, source with its name, entry, options (including architecture and macros), and name
+    and digest of every reachable header. Both lists are preceded by their lengths, so an item cannot move between them.
     """
     parts: list[str] = [f"sdpalab build {CACHE_FORMAT}", compiler, module.name, module.source, module.entry]
     parts += [str(len(command)), *command, str(len(headers))]
@@ -347,7 +347,7 @@ def _readable(name: str) -> str:
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:
-    """Refuse code from a file that is not in the key: an include hidden from the scan that named an absolute path."""
+    """Reject code from a file outside the key, reached by an include of an absolute path that the scan did not find."""
     seen = {f"/{file_name(module)}".encode(), *(_line_name(header) for header in headers)}
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:

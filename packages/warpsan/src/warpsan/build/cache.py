@@ -1,8 +1,8 @@
-"""A content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
+"""Content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
 
 An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is written
-under ``tmp/``, synced, and renamed into place, so that it is either complete or absent. What does not match its digests
-is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system releases
+under ``tmp/``, synced, and renamed into place: it is either complete or absent. An entry that does not match its
+digests is moved to ``quarantine/`` and rebuilt. A lock is a flock on ``locks/NAME``; the operating system releases it
 when its process ends.
 """
 
@@ -26,12 +26,12 @@ __all__ = ["FOREIGN", "Cache", "ForwardedCache", "Stored", "key_of"]
 _log = logging.getLogger(__name__)
 _SUMS = "SHA256SUMS"
 FOREIGN = "foreign"
-"""The folder of the user's cache that holds the caches of untrusted sources."""
+"""Folder within the user's cache for the caches of untrusted sources."""
 Files = Mapping[str, bytes]
 
 
 def key_of(*parts: bytes | str) -> str:
-    """Sha256 over ``parts``, each preceded by its length, so that no two lists of parts can run together."""
+    """Sha256 over ``parts``, each preceded by its length, so that different lists never have the same bytes."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -41,7 +41,7 @@ def key_of(*parts: bytes | str) -> str:
 
 
 class _Corrupt(Exception):
-    """The content of an entry differs from what was written."""
+    """Content of an entry differs from the written content."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Stored:
     ----------
     files : mapping of str to bytes
     hit : bool
-        True if they were read from the cache and matched their digests.
+        Whether the files were read from the cache and matched their digests.
     problem : str
-        Why the cache could not be used, such as ``No space left on device``; empty if it could.
+        Reason why the cache was unusable, such as ``No space left on device``; empty otherwise.
     """
 
     files: Files
@@ -63,7 +63,7 @@ class Stored:
 
 
 class Cache:
-    """The store in one folder.
+    """A store in one folder.
 
     Parameters
     ----------
@@ -75,28 +75,28 @@ class Cache:
         self.root = Path(root).expanduser().absolute() if root else cache_folder()
 
     def load(self, name: str, key: str) -> Files | None:
-        """The files of an entry, or None if there is none that matches its digests and ``key``. Changes nothing."""
+        """Read the files of an entry; None unless they match its digests and ``key``. The store is not changed."""
         try:
             return self._read(name, key)
         except _Corrupt:
             return None
 
     def get_or_make(self, name: str, key: str, make: Callable[[], Files]) -> Stored:
-        """The files of the entry ``name``; made by ``make`` and stored if they are not there or not intact.
+        """Read the files of the entry ``name``; call ``make`` and store its result if they are missing or corrupt.
 
         Parameters
         ----------
         name : str
-            Readable, fit for a file name, and unique for ``key``.
+            Readable, valid as a file name, and unique for ``key``.
         key : str
-            Digest of all that the files depend on; checked in full on reading.
+            Digest of all inputs of the files; checked in full on reading.
         make : callable
-            Called at most once, by one process at a time. What it raises is raised here, and nothing is stored.
+            Called at most once, by one process at a time. Its exceptions propagate, and nothing is stored.
 
         Returns
         -------
         Stored
-            Where the folder cannot be used (no space, no permission) the files are as made, and ``problem`` says why.
+            If the folder is unusable (no space, no permission): the result of ``make``, with the reason in ``problem``.
         """
         files = self.load(name, key)
         if files is not None:
@@ -121,12 +121,12 @@ class Cache:
         return Stored(new_files, hit=False, problem=problem)
 
     def prune(self, most_bytes: int) -> int:
-        """Remove the entries that were stored longest ago, until the others have at most ``most_bytes``.
+        """Remove the oldest entries until the rest has at most ``most_bytes``.
 
         Returns
         -------
         int
-            Bytes that were removed. An entry that cannot be removed stays.
+            Removed bytes. Entries that cannot be removed stay.
         """
         entries = []
         for sums in (*self.root.glob(f"*/{_SUMS}"), *self.root.glob(f"{FOREIGN}/*/*/{_SUMS}")):
@@ -141,15 +141,15 @@ class Cache:
             cache = Cache(entry.parent)
             with suppress(OSError), cache._lock(entry.name):
                 aside = tempfile.mkdtemp(prefix=f"{entry.name}.", dir=cache._folder("tmp"))
-                os.rename(entry, os.path.join(aside, entry.name))  # at once, also while it is read
+                os.rename(entry, os.path.join(aside, entry.name))  # atomic, also during a read of the entry
                 shutil.rmtree(aside)
                 removed += size
         return removed
 
     def _read(self, name: str, key: str) -> Files | None:
-        """The files of an entry; None if there is no such folder.
+        """Read the files of an entry; None if the folder does not exist.
 
-        Raises _Corrupt if anything in the folder, its list of files or its key differs from what was written.
+        Raises _Corrupt if a file, the list of files or the key differs from the written content.
         """
         folder = self.root / name
         try:
@@ -176,7 +176,7 @@ class Cache:
     def _write(self, name: str, key: str, files: Files) -> None:
         """Store an entry; the caller holds its lock."""
         shelf = self._folder("tmp")
-        for leftover in shelf.glob(f"{name}.*"):  # its writer was killed: the lock it held is ours now
+        for leftover in shelf.glob(f"{name}.*"):  # left by a killed writer: this process holds its lock
             shutil.rmtree(leftover, ignore_errors=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=shelf))
         try:
@@ -208,7 +208,7 @@ class Cache:
 
 
 class ForwardedCache(Cache):
-    """A cache that this process may only read: new entries go to the process that started it, which keeps them.
+    """A cache that is read-only for this process; the parent process stores new entries.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ class ForwardedCache(Cache):
         self.new_builds: list[tuple[str, str, Files]] = []
 
     def get_or_make(self, name: str, key: str, make: Callable[[], Files]) -> Stored:
-        """As :meth:`Cache.get_or_make`, but for the writing."""
+        """As :meth:`Cache.get_or_make`, without writing."""
         files = self.load(name, key)
         if files is not None:
             return Stored(files, hit=True)

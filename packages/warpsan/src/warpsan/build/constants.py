@@ -1,4 +1,4 @@
-"""Constant expressions of C++: conditions of ``#if`` and sizes of launches, evaluated without running code."""
+"""Constant expressions of C++: conditions of ``#if`` and sizes of launches, evaluated without execution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 __all__ = ["Call", "Lookup", "Value", "arguments_in", "evaluate"]
 
 Value: TypeAlias = int | float | None
-"""None: not a constant."""
+"""Value of an expression; None if it is not constant."""
 Lookup: TypeAlias = Callable[[str], Value]
 Call: TypeAlias = Callable[[str, Sequence[Value]], Value]
 
@@ -31,21 +31,21 @@ _SIZES |= dict.fromkeys(("half2", "__half2", "__nv_bfloat162", "uint"), 4) | {"f
 
 
 class _NotConstant(Exception):
-    """A construct that is none of those below."""
+    """Construct outside the supported subset."""
 
 
 def evaluate(text: str, lookup: Lookup, call: Call = lambda name, values: None) -> Value:
-    """The value of an expression; None if a part of it, other than one that && or || passes over, has none.
+    """Evaluate an expression; None if an evaluated part (not skipped by && or ||) has no value.
 
     Parameters
     ----------
     text : str
         C++ without comments.
     lookup : callable
-        The value of a name.
+        Returns the value of a name.
     call : callable
-        The value of a function, or of a macro with parameters, for values of its arguments; ``ceil``, ``min``, ``max``
-        and ``sizeof`` of plain types need none.
+        Returns the value of a function, or of a macro with parameters, for argument values. ``ceil``, ``min``, ``max``
+        and ``sizeof`` of plain types are built in.
     """
     try:
         reader = _ExpressionReader(re.sub(r"(?<=\d)'(?=\d)", "", text), lookup, call)
@@ -56,7 +56,7 @@ def evaluate(text: str, lookup: Lookup, call: Call = lambda name, values: None) 
 
 
 def arguments_in(text: str) -> list[str]:
-    """The parts of a list of arguments, cut at its outer commas."""
+    """Split a list of arguments at its outer commas."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -68,7 +68,7 @@ def arguments_in(text: str) -> list[str]:
 
 
 class _ExpressionReader:
-    """Recursive descent over the tokens of one expression."""
+    """Recursive descent parser for the tokens of one expression."""
 
     def __init__(self, text: str, lookup: Lookup, call: Call) -> None:
         self._lookup, self._call, self._at = lookup, call, 0
@@ -197,7 +197,7 @@ def _cast(names: Sequence[str], value: Value) -> Value:
 
 
 def _combined(operator: str, left: Value, right: Value) -> Value:
-    """``left operator right`` with C's division and shifts; && and || need one side only where that decides."""
+    """``left operator right`` with C's division and shifts; && and || evaluate to a value if one side decides them."""
     if operator in ("&&", "||"):
         decides = operator == "||"
         if any(side is not None and bool(side) == decides for side in (left, right)):

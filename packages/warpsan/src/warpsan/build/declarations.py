@@ -1,6 +1,6 @@
-"""The declarations of a source file: whose they are, host's or device's, what they name, and what they need.
+"""Declarations of a source file: host or device side, declared names, and used names.
 
-A parser of C++ (tree-sitter, with its grammar for CUDA) reads the shadow of the text (:mod:`.source_text`).
+A C++ parser (tree-sitter with its CUDA grammar) reads the shadow of the text (:mod:`.source_text`).
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Kind: TypeAlias = Literal["function", "variable", "type", "macro", "assertion", 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A declaration at namespace scope, or a function of a class.
+    """A declaration at namespace scope, or a member function of a class.
 
     Attributes
     ----------
     start, end : int
-        Its place in the text, qualifiers and the semicolon included.
+        Range in the text, including qualifiers and the semicolon.
     kind : Kind
     names : tuple of str
-        Names that it declares.
+        Declared names.
     needs : frozenset of str
-        Identifiers in it.
+        Identifiers it contains.
     device : bool
-        Whether a qualifier says that it is the device's.
+        Whether a qualifier marks it as device code.
     constant : bool
-        Whether it is ``constexpr`` or, of a variable, ``const``: device code may use it without a qualifier.
+        Whether it is ``constexpr``, or a ``const`` variable: device code may use it without a qualifier.
     unmarked : bool
-        Whether NVRTC takes it for the host's, and refuses it.
+        Whether NVRTC takes it as host code and rejects it.
     members : tuple of Declaration
-        Functions of a class.
+        Member functions of a class.
     launches : bool
-        Whether it holds ``<<<``.
+        Whether it contains ``<<<``.
     kernel : str
-        Of a ``__global__`` function its name with its namespaces; otherwise empty.
+        Name of a ``__global__`` function with its namespaces; otherwise empty.
     """
 
     start: int
@@ -65,12 +65,12 @@ class Declaration:
 
 @lru_cache(maxsize=1)
 def parser() -> Parser:
-    """The parser.
+    """The C++ parser.
 
     Raises
     ------
     MachineError
-        If it is not installed; names the packages.
+        If it is not installed; the message names the packages.
     """
     try:
         import tree_sitter
@@ -84,7 +84,7 @@ def parser() -> Parser:
 
 @lru_cache(maxsize=64)
 def parsed(shadow: str) -> Node:
-    """The root of a shadow's syntax tree."""
+    """Root of the syntax tree of a shadow."""
     return parser().parse(shadow.encode("ascii")).root_node
 
 
@@ -102,7 +102,7 @@ _STATEMENTS = frozenset(
 
 
 def declarations_of(source: Lexed, shadow: PlainText, macros: Macros) -> list[Declaration]:
-    """All declarations of a text, in order; stretches that the parser cannot read are left out."""
+    """All declarations of a text, in order, without ranges that the parser cannot read."""
     invoked, text = _invocations(source, shadow, macros)
     reader = _ScopeReader(source, shadow, macros, [each.end for each in invoked])
     declared = [*invoked, *reader.scope(parsed(text), 0)]
@@ -110,7 +110,7 @@ def declarations_of(source: Lexed, shadow: PlainText, macros: Macros) -> list[De
 
 
 def _invocations(source: Lexed, shadow: PlainText, macros: Macros) -> tuple[list[Declaration], str]:
-    """Macros that stand alone where a declaration may begin, with no semicolon; and the shadow without them."""
+    """Macro invocations without a semicolon at the start of a declaration, and the shadow without them."""
     invoked = []
     text = shadow.text
     for line in re.finditer(r"^.*$", text, re.MULTILINE):
@@ -132,7 +132,7 @@ def _invocations(source: Lexed, shadow: PlainText, macros: Macros) -> tuple[list
 
 
 def _is_invoked(name: str, macros: Macros) -> bool:
-    """Whether a name looks like a macro's: a known one with parameters, or in capitals."""
+    """Whether a name looks like a macro: a known macro with parameters, or capitals."""
     return not macros.is_qualifier(name) and (macros.has_parameters(name) or name.isupper())
 
 
@@ -144,7 +144,7 @@ def _opens_scope(before: str) -> bool:
 
 
 def _depth(text: str, place: int) -> int:
-    """How many braces other than those of namespaces are open at a place."""
+    """Number of open braces at a position, excluding those of namespaces."""
     open_ones: list[bool] = []
     for match in re.finditer(r"[{}]", text[:place]):
         if match[0] == "{":
@@ -155,14 +155,14 @@ def _depth(text: str, place: int) -> int:
 
 
 class _ScopeReader:
-    """Reads the scopes of one syntax tree."""
+    """Reader of the scopes of one syntax tree."""
 
     def __init__(self, source: Lexed, shadow: PlainText, macros: Macros, invoked: Sequence[int]) -> None:
         self._source, self._shadow, self._macros, self._invoked = source, shadow, macros, invoked
         self._scope: tuple[str, ...] = ()
 
     def scope(self, node: Node, start: int, *, members: bool = False) -> Iterator[Declaration]:
-        """The declarations among a node's children; the first begins at ``start`` or later."""
+        """Declarations among the children of a node; the first begins at ``start`` or later."""
         before = start
         for child in node.children:
             if not child.is_named:
@@ -232,7 +232,7 @@ class _ScopeReader:
     def _declared(
         self, node: Node, start: int, end: int, needs: frozenset[str], device: bool, fixed: bool, members: bool
     ) -> Iterator[Declaration]:
-        """Of variables, prototypes, fields of a class, and explicit instantiations."""
+        """Declarations of variables, prototypes, fields of a class, and explicit instantiations."""
         declarators = node.children_by_field_name("declarator")
         functions = [each for each in declarators if _function_in(each) is not None]
         kind = node.child_by_field_name("type")
@@ -271,13 +271,13 @@ class _ScopeReader:
         return Declaration(start, end, "type", tuple(names), needs, members=members)
 
     def _end(self, node: Node) -> int:
-        """The end of a declaration, with the semicolon that the grammar puts behind a class."""
+        """End of a declaration, including the semicolon that the grammar puts after a class."""
         following = node.next_sibling
         return following.end_byte if following is not None and following.type == ";" else node.end_byte
 
 
 def _function_in(node: Node | None) -> Node | None:
-    """The declarator of a function within one of pointers and references; not of a pointer to a function."""
+    """Declarator of a function inside pointer and reference declarators; None for a pointer to a function."""
     while node is not None and node.type in ("pointer_declarator", "reference_declarator", "attributed_declarator"):
         node = node.child_by_field_name("declarator") or _last(node)
     if node is None or node.type != "function_declarator":
@@ -295,7 +295,7 @@ def _is_given(node: Node) -> bool:
 
 
 def _name_of(node: Node | None) -> str:
-    """The last identifier of a declarator: without scope, arguments of a template, pointers and arrays."""
+    """Last identifier of a declarator: without scope, template arguments, pointers and arrays."""
     while node is not None:
         if node.type in ("template_function", "template_type", "template_method", "qualified_identifier"):
             node = node.child_by_field_name("name")
@@ -315,7 +315,7 @@ _HOST_SPACES = frozenset(
 
 
 def _is_of_the_host(node: Node) -> bool:
-    """Whether a using or an alias is of a namespace of the host, or of a name of std that device code lacks."""
+    """Whether a using or an alias refers to a host namespace, or to a std name without a device version."""
     text = (node.text or b"").decode("ascii")
     used = re.fullmatch(r"using\s+std\s*::\s*(\w+)\s*;", text)
     if used is not None:
@@ -342,7 +342,7 @@ def _aliased(node: Node) -> tuple[str, ...]:
 
 
 def nodes_of(root: Node, kinds: tuple[str, ...]) -> Iterator[Node]:
-    """All nodes of these kinds under a node, in order."""
+    """All nodes of the given kinds under a node, in order."""
     pending = [root]
     while pending:
         node = pending.pop()

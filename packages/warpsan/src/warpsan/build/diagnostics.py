@@ -1,4 +1,4 @@
-"""One sentence from a compiler's log: the first error, with the file and line of the source."""
+"""First error of a compiler log as one sentence, with the file and line of the source."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NO_HEADER = re.compile(r'open source file "(.+?)"')
 _CCCL = ("cuda/", "cub/", "thrust/", "nv/")
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 _NAME_EXPRESSIONS = "__nv_name_map"
-"""The file in which NVRTC looks up name expressions; no user wrote it."""
+"""The file in which NVRTC looks up name expressions; it is not a user file."""
 
 
 def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
-    """Return one sentence: the first error of a source and its location.
+    """First error of a source and its location, as one sentence.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
     entry : str or None
         Name expression of the entry.
     log : str
-        All that NVRTC and ptxas said.
+        Output of NVRTC and ptxas.
     ptx : bytes
-        The PTX, if it came to that: ptxas names lines of it, and its ``.loc`` lines lead back to the source.
+        The PTX, if NVRTC produced it: ptxas reports lines of the PTX, which ``.loc`` maps to source lines.
     """
     located = _LOCATED.search(log)
     if located is not None:
@@ -52,7 +52,7 @@ def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
 
 
 def _header_hint(message: str) -> str:
-    """The header that nvcc includes by itself, and NVRTC does not, for a name that is not defined."""
+    """Header that nvcc includes implicitly and NVRTC does not, for an undefined name."""
     undefined = _UNDEFINED.search(message)
     header = undefined and next(
         (each for each, names in IMPLICIT_HEADERS.items() if re.fullmatch(names, undefined[1])), None
@@ -61,7 +61,7 @@ def _header_hint(message: str) -> str:
 
 
 def _source_line(name: str, ptx: bytes, ptx_line: str | None) -> str:
-    """``FILE, line N`` of a line of the PTX, from the last ``.loc`` before it; the bare name where there is none."""
+    """``FILE, line N`` for a line of the PTX, from the last ``.loc`` before it; only the name without one."""
     if ptx_line is None:
         return name
     text = ptx.decode(errors="replace")

@@ -1,16 +1,16 @@
-"""The closure of a translation unit's ``#include`` directives, found here so that the compiler needs no search path.
+"""Closure of a translation unit's ``#include`` directives; with it the compiler needs no search path.
 
-Every header is handed to NVRTC in memory, under the name by which it is included, and NVRTC gets no ``-I``. Hence:
+NVRTC gets every header in memory, under its included name, and no ``-I``. Consequences:
 
-- the cache key covers exactly what the compiler can read;
+- the cache key covers exactly the compiler's input;
 - the output depends on no directory. NVRTC puts the working directory before each relative file name that it writes
   into PTX and debug information, so a ``#line`` directive gives each header the name ``/NAME`` instead.
 
-The standard headers, which NVRTC lacks, are libcu++'s under their usual names (:mod:`.standard_headers`), for sources
-outside of CUDA's own headers: those are written for NVRTC.
+The standard headers, which NVRTC lacks, are libcu++ headers under their usual names (:mod:`.standard_headers`). CUDA's
+own headers are written for NVRTC and do not use them.
 
-NVRTC identifies an in-memory header by its spelling alone. Two files included under one spelling are therefore an
-error, where a compiler with a search path would silently take the first.
+NVRTC identifies an in-memory header by its spelling only. Two files under one spelling are therefore an error; a
+compiler with a search path would silently take the first.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ _DIRECTIVE = re.compile(rb"^%b(?:#|%%:)%binclude\b%b(.*)" % (_GAP, _GAP, _GAP), 
 _DEFINITION = re.compile(
     rb"^%b(?:#|%%:)%bdefine[ \t]+(\w+)(?:\((\w+)\))?[ \t]+(<[^>\n]+>|\"[^\"\n]+\")" % (_GAP, _GAP), re.MULTILINE
 )
-"""A macro, with one parameter or none, that stands for the name of a header."""
+"""A macro with at most one parameter that expands to the name of a header."""
 _CALL = re.compile(rb"(\w+)(?:[ \t]*\([ \t]*([^()\n]*?)[ \t]*\))?")
 MOST_BYTES = 16 << 20
-"""Of a header."""
+"""Maximum size of a header in bytes."""
 _NAME = re.compile(rb'<([^>\n]+)>|"([^"\n]+)"')
 
 
 @dataclass(frozen=True)
 class Header:
-    """One in-memory header.
+    """An in-memory header.
 
     Attributes
     ----------
     name : str
-        The spelling by which it is included, such as ``cuda_fp16.h``.
+        Spelling in ``#include``, such as ``cuda_fp16.h``.
     text : bytes
-        What the compiler gets: a ``#line`` directive, then the file.
+        Text for the compiler: a ``#line`` directive, then the file.
     sha256 : str
         Digest of ``text``.
     includes : tuple of (str, bool)
-        What it includes in turn; True for the quoted form, which looks beside the includer first.
+        Included names; True for the quoted form, which is searched beside the includer first.
     macros : tuple of (str, str, str)
-        Definitions of macros that stand for the name of a header: name, parameter (empty if there is none), and the
-        name with its brackets or quotes.
+        Definitions of macros that expand to the name of a header: name, parameter (empty without one), and the name
+        with its brackets or quotes.
     unreadable : tuple of str
         Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
     own : bool
-        Whether it is the user's, and not one of the shared folders' or CUDA's.
+        Whether it is a user header, outside the shared folders and CUDA.
     cuda : bool
-        Whether it is one of CUDA's, or a standard header.
+        Whether it is a CUDA header or a standard header.
     """
 
     name: str
@@ -82,12 +82,12 @@ class Header:
 
     @property
     def body(self) -> bytes:
-        """The file."""
+        """Text of the file."""
         return self.text.partition(b"\n")[2]
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
-    """Names in all ``#include`` directives, live or not; macros for such names; and the operands that are not names."""
+    """Names in all ``#include`` directives, active or not; macros for such names; and all other operands."""
     names: list[tuple[str, bool]] = []
     unreadable: list[str] = []
     for operand in _DIRECTIVE.findall(text):
@@ -105,7 +105,7 @@ def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, s
 
 
 def _name_in(operand: bytes) -> tuple[str, bool] | None:
-    """The name in ``<name>`` or ``"name"``, and whether it is quoted; None for any other operand."""
+    """Name in ``<name>`` or ``"name"``, and whether it is quoted; None for any other operand."""
     match = _NAME.match(operand)
     if match is None:
         return None
@@ -114,7 +114,7 @@ def _name_in(operand: bytes) -> tuple[str, bool] | None:
 
 
 def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tuple[str, bool]]:
-    """The names for which the operand of an ``#include`` may stand, by every definition of its macro, live or not."""
+    """Possible names of an ``#include`` operand, by every definition of its macro, active or not."""
     call = _CALL.match(operand.encode())
     if call is None:
         return []
@@ -137,30 +137,30 @@ def _load(path: str, name: str, own: bool = False, cuda: bool = False) -> Header
 
 @lru_cache(maxsize=2048)
 def header_of(name: str, body: bytes, own: bool = False, cuda: bool = False) -> Header:
-    """By its content, so that a header is scanned once a process however often it is read, and an edit counts."""
+    """Header of a file, cached by content: scanned once per process, and again after an edit."""
     line_name = posixpath.normpath("/" + name)
     text = f'#line 1 "{line_name}"\n'.encode() + body
     return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body), own, cuda)
 
 
 _load_cuda = cache(_load)
-"""CUDA's own headers, 1.7 MB behind ``mma.h``, are read once a process; the lab's and the user's every time."""
+"""Cached once per process for CUDA's headers (1.7 MB behind ``mma.h``); other headers are read every time."""
 
 
 @cache
 def cuda_include_dirs() -> tuple[str, ...]:
-    """Where CUDA's device headers are: from pip, else from ``CUDA_HOME``, ``CUDA_PATH`` or ``/usr/local/cuda``.
+    """Folders of CUDA's device headers: from pip, else from ``CUDA_HOME``, ``CUDA_PATH`` or ``/usr/local/cuda``.
 
     Returns
     -------
     tuple of str
-        The include folder, and that of CCCL where there is one (pip: ``nvidia-cuda-cccl``), which has libcu++, CUB and
-        Thrust, with the folder above it.
+        The include folder, and the CCCL folder (pip: ``nvidia-cuda-cccl``), which has libcu++, CUB and Thrust, with its
+        parent folder.
 
     Raises
     ------
     MachineError
-        If no folder holds ``cuda_fp16.h`` and ``crt/host_defines.h``; names the pip packages that have them.
+        If no folder contains ``cuda_fp16.h`` and ``crt/host_defines.h``; the message names the pip packages.
     """
     wheels = importlib.util.find_spec("nvidia")
     roots = wheels.submodule_search_locations if wheels else None
@@ -176,24 +176,24 @@ def cuda_include_dirs() -> tuple[str, ...]:
 
 
 def share_headers(folder: Path) -> None:
-    """Let every source of this process include the headers of a folder, behind those of its own folders."""
+    """Add a header folder for all sources of this process, searched after their own folders."""
     if os.path.abspath(folder) not in _SHARED:
         _SHARED.append(os.path.abspath(folder))
 
 
 def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header, ...]:
-    """Every header that ``module`` can reach, sorted by name; with the compiler's ``command``, by its macros, too.
+    """All headers reachable from ``module``, sorted by name, with the macros of the compiler's ``command``.
 
-    A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then in the shared
-    folders, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to
-    NVRTC, which has a few built in, and whose error message names the line. Directives in comments and in branches not
-    taken count, and all definitions of a macro that names a header: the closure may be too large, never too small.
+    A quoted name is searched beside the including file, then in ``module.include_dirs``, the shared folders, and CUDA's
+    folders; an angled name likewise without the first. Names without a file are left to NVRTC, which has some built-in
+    headers and reports the line of the others. Directives in comments and inactive branches count, and all definitions
+    of a macro for a header name: the closure may be too large, never too small.
 
     Raises
     ------
     UserError
-        If an include is an absolute path, a file of more than :data:`MOST_BYTES`, or a macro that none of the files
-        defines as a name; or if two files are included by the same name.
+        If an include is an absolute path, a file larger than :data:`MOST_BYTES`, or a macro without a definition as a
+        name; or if two files are included under one name.
     MachineError
         If CUDA's headers are needed and not installed.
     """
@@ -202,13 +202,13 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
     paths: dict[str, str] = {}
     includes, definitions, unreadable = _scan(module.source.encode())
     macros = [*definitions, *_scan(_definitions(command).encode())[1]]
-    # (name, folder of the includer if quoted, includer, whether the includer is one of CUDA's headers)
+    # (name, folder of the includer if quoted, includer, whether the includer is a CUDA header)
     pending = [(name, "", module.name, False) for name, _ in includes]
     computed = [(operand, "", module.name, False) for operand in unreadable]
     seen: set[tuple[str, str, bool]] = set()
     expanded_by = 0, 0
     while pending or expanded_by != (len(computed), len(macros)):
-        if not pending:  # again until neither such an include nor a definition is new
+        if not pending:  # repeat until no include and no definition is new
             expanded_by = len(computed), len(macros)
             pending = _computed(computed, macros, headers)
             continue
@@ -244,7 +244,7 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
         folder = os.path.dirname(path)
         pending += [(inner, folder if quoted else "", name, from_cuda) for inner, quoted in header.includes]
         computed += [(operand, folder, name, from_cuda) for operand in header.unreadable]
-    for operand, _, includer, cuda in computed:  # CUDA's own choose among compilers, by macros that one of them defines
+    for operand, _, includer, cuda in computed:  # CUDA headers select by macros of the compiler, defined in one of them
         if not cuda and not _expanded(operand, macros):
             raise UserError(
                 f'{includer} has #include {operand}: write <name> or "name", since the build must see every source'
@@ -253,7 +253,7 @@ def resolve_headers(module: Module, command: Sequence[str] = ()) -> tuple[Header
 
 
 def _definitions(command: Sequence[str]) -> str:
-    """The macros of a command line as directives."""
+    """Macros of a command line, as directives."""
     options = (re.fullmatch(r"(?:-D|--define-macro=)([^=]*)=?(.*)", option) for option in command)
     return "\n".join(f"#define {match[1]} {match[2]}" for match in options if match)
 
@@ -271,7 +271,7 @@ def _computed(
     macros: Sequence[tuple[str, str, str]],
     headers: Mapping[str, Header],
 ) -> list[tuple[str, str, str, bool]]:
-    """What operands of ``#include`` that are no names may stand for, by the definitions so far."""
+    """Possible names of ``#include`` operands that are macros, by the definitions so far."""
     return [
         (name, folder if quoted else "", includer, cuda)
         for operand, folder, includer, cuda in operands
@@ -281,7 +281,7 @@ def _computed(
 
 
 def _paths(name: str, headers: Mapping[str, Header]) -> list[str]:
-    """The names for which a path with macros of Thrust may stand, such as ``__THRUST_HOST_SYSTEM_ROOT/copy.h``."""
+    """Possible names of a path with Thrust macros, such as ``__THRUST_HOST_SYSTEM_ROOT/copy.h``."""
     part = re.search(r"\b_[A-Z_]{4,}\b", name)
     if part is None:
         return [name]

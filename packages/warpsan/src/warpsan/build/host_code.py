@@ -1,11 +1,11 @@
-"""A source as people write it: its host code is set aside, and NVRTC, which compiles device code alone, gets the rest.
+"""Removal of host code from a source, because NVRTC compiles only device code.
 
-A ``.cu`` for nvcc has a ``main``, a launcher or a binding beside its kernels, and includes the host's headers.
-Functions without ``__device__`` or ``__global__`` are blanks in the text that is compiled, so that all lines keep their
-numbers; headers of the host are empty. What device code may use without a qualifier stays where it does use it:
-constexpr functions, constants and types (CUDA C++ Programming Guide, "C++ Language Support").
+A ``.cu`` file for nvcc has a ``main``, a launcher or a binding beside its kernels, and includes host headers. Functions
+without ``__device__`` or ``__global__`` become blanks in the compiled text, so line numbers stay; host headers become
+empty. Constexpr functions, constants and types stay where device code uses them (CUDA C++ Programming Guide, "C++
+Language Support").
 
-A source in which NVRTC would find nothing to refuse is left as it is, byte for byte.
+A source that NVRTC would accept unchanged is not modified.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _DEVICE_MACRO = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+\w+.*__(?:device|global|
 _ARITHMETIC = frozenset(
     {"constexpr", "const", "static", "inline", "int", "unsigned", "long", "float", "double", "bool", "true", "false"}
 )
-"""Words in a constant that needs nothing."""
+"""Words of a constant without dependencies."""
 _SHOWN = 4
 _MAIN_FILE = ""
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """The host code of a build, by name, in the order of the source.
+    """Removed host code of a build, by name, in source order.
 
     Attributes
     ----------
     functions, headers, declarations : tuple of str
-        Functions and macros, includes, and other declarations that only they use.
+        Functions and macros, includes, and other declarations used only by them.
     missing : tuple of str
-        Those of ``headers`` that are not known as the host's: they are nowhere.
+        Members of ``headers`` that were not found and are not known host headers.
     """
 
     functions: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class SetAside:
         return {name: list(getattr(self, name)) for name in ("functions", "headers", "declarations")}
 
     def hint(self, message: str) -> str:
-        """What to add to a compiler's first error: a host function that it misses, or a header that is nowhere."""
+        """Hint for a compiler's first error: a removed host function, or a missing header."""
         if not self:
             return ""
         lost = re.search(r'(?:identifier|name followed by "::" must be|class template) "?(\w+)"?', message)
@@ -96,9 +96,9 @@ class SetAside:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """What NVRTC gets: the module and the headers, and what was set aside for it.
+    """Input of NVRTC: the module and its headers, and the host code removed from them.
 
-    ``originals`` are the headers as they are, without host code set aside.
+    ``originals`` are the unmodified headers.
     """
 
     module: Module
@@ -109,7 +109,7 @@ class DeviceCode:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One of the build's own files, read."""
+    """The text of one of the build's own files."""
 
     name: str
     lexed: Lexed
@@ -118,7 +118,7 @@ class SourceFile:
 
     @property
     def includes(self) -> list[str]:
-        """Names in its live ``#include`` directives."""
+        """Names in active ``#include`` directives."""
         names = []
         for directive in self.shadow.live:
             if directive.name == "include":
@@ -128,7 +128,7 @@ class SourceFile:
 
 
 def set_aside(*modules: Source) -> SetAside:
-    """The host code of some modules together; Triton and PTX have none. Raises as :func:`device_code`."""
+    """Removed host code of several modules; Triton and PTX have none. Raises as :func:`device_code`."""
     parts = [device_code(module).set_aside for module in modules if isinstance(module, Module)]
     return SetAside(
         *(tuple(dict.fromkeys(chain(*(getattr(each, one.name) for each in parts)))) for one in fields(SetAside))
@@ -136,14 +136,14 @@ def set_aside(*modules: Source) -> SetAside:
 
 
 def files_of(module: Module) -> tuple[list[SourceFile], list[Macro]]:
-    """The build's own files, the source first, and the macros that they define."""
+    """The build's own files, the source first, and their macros."""
     headers = resolve_headers(module)
     files = _read(module, {each.name: each for each in headers if each.own}, headers)
     return files, [macro for file in files for macro in file.lexed.macros]
 
 
 def full_name(module: Module) -> str:
-    """The entry with its namespaces, where the source has one kernel of its name; empty if that is the entry's name."""
+    """The entry with its namespaces, if the source has one kernel of this name and the names differ; else empty."""
     name = module.entry.partition("<")[0].strip()
     fitting = {each.kernel for file in files_of(module)[0] for each in file.declarations if each.kernel}
     fitting = {each for each in fitting if each.endswith(f"::{name}")}
@@ -151,14 +151,14 @@ def full_name(module: Module) -> str:
 
 
 def device_code(module: Module, command: Sequence[str] = ()) -> DeviceCode:
-    """The device code of a module, and the headers that it can reach, also by macros of the compiler's ``command``.
+    """Device code of a module and its reachable headers, with the macros of the compiler's ``command``.
 
     Raises
     ------
     UserError
         As :func:`warpsan.build.headers.resolve_headers`.
     MachineError
-        If CUDA's headers, or with host code the parser of C++, are not installed.
+        If CUDA's headers are not installed, or the C++ parser is missing for a source with host code.
     """
     headers = resolve_headers(module, command)
     by_default = any(option in _DEFAULT_DEVICE for option in module.options)
@@ -189,7 +189,8 @@ def device_code(module: Module, command: Sequence[str] = ()) -> DeviceCode:
     declared |= {macro.name for file in files for macro in file.lexed.macros}
     implicit = implicit_includes(needed, declared)
     if "cuda.h" in known:
-        implicit += "#include <stdint.h>\n#include <stdlib.h>\n"  # which it includes, and CUDA's folders lack
+        # the source includes these, and CUDA's folders lack them
+        implicit += "#include <stdint.h>\n#include <stdlib.h>\n"
     return _assembled(module, command, headers, texts, aside, implicit)
 
 
@@ -218,7 +219,7 @@ def _device_macros(text: bytes) -> tuple[Macro, ...]:
 
 
 def _refused(file: SourceFile, known: Collection[str], by_default: bool) -> bool:
-    """Whether NVRTC would refuse the file for its host code."""
+    """Whether NVRTC would reject the file because of its host code."""
     if any((name not in known and is_host_header(name)) or name == "cuda.h" for name in file.includes):
         return True
     every = [one for each in file.declarations for one in (each, *each.members)]
@@ -228,7 +229,7 @@ def _refused(file: SourceFile, known: Collection[str], by_default: bool) -> bool
 
 
 def _staying(files: Sequence[SourceFile], module: Module, by_default: bool) -> tuple[set[int], set[str]]:
-    """The declarations (by identity) that stay, all of the device and what they need; and all names that they need."""
+    """Kept declarations (by identity): device code and its dependencies; and all names that they use."""
     by_name: dict[str, list[tuple[SourceFile, Declaration]]] = {}
     macros: dict[str, list[Macro]] = {}
     for file in files:
@@ -271,13 +272,13 @@ def _staying(files: Sequence[SourceFile], module: Module, by_default: bool) -> t
 
 
 def _may_stay(each: Declaration, by_default: bool) -> bool:
-    """Whether device code may use a declaration by its name."""
+    """Whether device code may use a declaration by name."""
     own = by_default and not each.launches and "main" not in each.names
     return each.device or each.constant or not each.unmarked or own
 
 
 def _needs_without(file: SourceFile, each: Declaration, staying: Collection[int]) -> frozenset[str]:
-    """The identifiers in a class without those of its host functions."""
+    """Identifiers in a class, without those of its host functions."""
     code = file.lexed.code
     for one in each.members:
         if id(one) not in staying:
@@ -293,7 +294,7 @@ def _assembled(
     aside: SetAside,
     implicit: str,
 ) -> DeviceCode:
-    """The module with its device code and what its host's headers would have given it."""
+    """The module with device code only, and replacements for its host headers."""
     source = texts[_MAIN_FILE]
     if implicit:
         source = f'{implicit}#line 1 "/{file_name(module)}"\n{source}'
@@ -309,10 +310,10 @@ def _assembled(
 
 
 def file_name(module: Module) -> str:
-    """The name that the compiler gets: no folder, no character that a PTX ``.file`` line would have to escape."""
+    """File name for the compiler, without a folder or a character that a PTX ``.file`` line must escape."""
     return re.sub(r"[^\w.+-]", "_", module.name.rpartition("/")[2]) or "kernel.cu"
 
 
 def _some(names: Sequence[str]) -> str:
-    """A few of the names."""
+    """Some of the names, as text."""
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -1,4 +1,4 @@
-"""Headers of the host: names that device code cannot include, and what nvcc gives such a source without being asked."""
+"""Host headers: names that device code cannot include, and the declarations that nvcc includes implicitly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = frozenset(_STANDARD.split())
 
 
 def is_host_header(name: str) -> bool:
-    """Whether a header is one of the host's alone: of the C++ library, the system, PyTorch, cuBLAS and the like."""
+    """Whether a header is host-only: of the C++ library, the system, PyTorch, cuBLAS and others."""
     return name in _NAMES or _PATTERN.fullmatch(name) is not None
 
 
@@ -44,7 +44,7 @@ IMPLICIT_HEADERS = {
     "limits.h": "U?(CHAR|SHRT|INT|LONG|LLONG)_(MAX|MIN)",
     "float.h": "(FLT|DBL)_[A-Z_]+",
 }
-"""Headers that nvcc includes by itself, and NVRTC does not, with the names that need them."""
+"""Headers that nvcc includes implicitly and NVRTC does not, with the names that need them."""
 
 _FROM_HOST_HEADERS = {
     **IMPLICIT_HEADERS,
@@ -115,24 +115,24 @@ using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, Index>;
 }
 namespace torch { using namespace at; }
 """
-"""Views of tensors as kernels take them by value: a pointer, sizes and strides (PyTorch, "Custom C++ and CUDA
-Extensions")."""
+"""Kernel views of tensors, passed by value: a pointer, sizes and strides (PyTorch, "Custom C++ and CUDA Extensions").
+"""
 
 
 def is_device_std(name: str) -> bool:
-    """Whether libcu++ has a name of namespace std among its headers for device code."""
+    """Whether libcu++ defines a std name in its device headers."""
     return any(re.fullmatch(pattern, name) for pattern in _STD.values())
 
 
 def implicit_includes(words: Collection[str], declared: Collection[str]) -> str:
-    """The lines that stand for what nvcc and a host's headers would have given to a source.
+    """Lines that replace the implicit includes of nvcc and the host headers of a source.
 
     Parameters
     ----------
     words : collection of str
-        The identifiers in the device code.
+        Identifiers in the device code.
     declared : collection of str
-        Names that the source itself declares or defines.
+        Names that the source declares or defines.
     """
     missing = set(words) - set(declared)
     names = {

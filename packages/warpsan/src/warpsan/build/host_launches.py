@@ -1,6 +1,6 @@
-"""The launches in a source's host code, ``kernel<<<grid, block, bytes>>>(...)``, with their sizes where constant.
+"""Launches in a source's host code, ``kernel<<<grid, block, bytes>>>(...)``, with their constant sizes.
 
-Nothing runs: a size is evaluated from literals, macros, constants, and local variables that get one value and keep it.
+Sizes are evaluated without execution, from literals, macros, constants, and local variables with one value.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ __all__ = ["HostLaunch", "host_launches", "launch_of", "only_kernel"]
 
 _DIM3 = re.compile(r"(?:dim3|uint3)?\s*[({](.*)[)}]", re.DOTALL)
 _RUNTIME = {"cudaLaunchCooperativeKernel": (1, 2, 4), "cudaLaunchKernel": (1, 2, 4)}
-"""Functions of the runtime that launch, with the places of grid, block and shared memory among their arguments."""
+"""Launch functions of the runtime: argument positions of grid, block and shared memory."""
 _GIVEN = "?"
-"""The value of a parameter."""
+"""Placeholder for the value of a parameter."""
 _DEPTH = 40
-"""Names within names that are followed."""
+"""Maximum depth of nested names."""
 
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """One launch.
+    """A launch in host code.
 
     Attributes
     ----------
     kernel : str
-        As the source names it, such as ``scale<64>``; a local variable that holds the kernel is resolved.
+        Name in the source, such as ``scale<64>``; a local variable is replaced by the kernel it holds.
     line : int
     sizes : tuple of Dim3 or None
-        Grid and block; None where a size is not constant.
+        Grid and block; None for a size that is not constant.
     dynamic_smem : int, optional
-        Bytes; None where it is not constant.
+        Dynamic shared memory in bytes; None if not constant.
     texts : tuple of str
-        Grid, block and shared memory as they are written; of a variable with one value that value.
+        Source text of grid, block and shared memory; a variable with one value is replaced by the value.
     """
 
     kernel: str
@@ -55,14 +55,14 @@ class HostLaunch:
     texts: tuple[str, str, str]
 
     def size(self, name: str) -> tuple[list[int] | int | None, str]:
-        """``grid``, ``block`` or ``dynamic_smem``, and how it is written."""
+        """``grid``, ``block`` or ``dynamic_smem``, and its source text."""
         place = ("grid", "block", "dynamic_smem").index(name)
         dims = self.sizes[place] if place < 2 else None
         return (list(dims) if dims else self.dynamic_smem if place == 2 else None), self.texts[place]
 
 
 def host_launches(module: Module) -> list[HostLaunch]:
-    """The launches in a module's source, in order; raises as :func:`warpsan.build.host_code.device_code`."""
+    """Launches in a module's source, in order; raises as :func:`warpsan.build.host_code.device_code`."""
     files, macros = files_of(module)
     values = _SourceConstants(module, [parsed(file.shadow.text) for file in files], macros)
     launches = []
@@ -95,7 +95,7 @@ def host_launches(module: Module) -> list[HostLaunch]:
 
 
 def launch_of(module: Module) -> HostLaunch | str:
-    """The launch of a module's entry; or why there is none, as a part of a sentence: no launch, or several."""
+    """The launch of a module's entry, or a phrase with the reason why it is unknown: no launch, or several."""
     name, arguments = _parts_of(module.entry)
     known = [each for each in host_launches(module) if _parts_of(each.kernel)[0] == name]
     exact = [each for each in known if _parts_of(each.kernel)[1] == arguments]
@@ -110,7 +110,7 @@ def launch_of(module: Module) -> HostLaunch | str:
 
 
 def only_kernel(module: Module) -> str:
-    """The kernel of a source that has one, with the template arguments of its launch; empty for any other source."""
+    """The kernel of a source with exactly one kernel, with the template arguments of its launch; else empty."""
     files, _ = files_of(module)
     names = {each.kernel for each in files[0].declarations if each.kernel}
     if len(names) != 1:
@@ -123,14 +123,14 @@ def only_kernel(module: Module) -> str:
 
 
 def _parts_of(kernel: str) -> tuple[str, tuple[str, ...]]:
-    """The last name of a kernel without its namespaces, and its template arguments without blanks."""
+    """Last name of a kernel without its namespaces, and its template arguments without blanks."""
     name, opening, arguments = kernel.partition("<")
     listed = arguments_in(arguments.rpartition(">")[0]) if opening else []
     return name.strip().rpartition("::")[2], tuple(re.sub(r"\s", "", each) for each in listed)
 
 
 class _SourceConstants:
-    """Constants at namespace scope and in classes, macros, and constexpr functions of one return statement."""
+    """Constants at namespace scope and in classes, macros, and constexpr functions with one return statement."""
 
     def __init__(self, module: Module, roots: Sequence[Node], macros: Sequence[Macro]) -> None:
         self._macros = {macro.name: macro for macro in macros}
@@ -154,7 +154,7 @@ class _SourceConstants:
                     self._note(f"{scope}{declared}", text)
 
     def _note(self, name: str, value: str) -> None:
-        """A constant; one name with two values is none."""
+        """Add a constant; a name with two values is not constant."""
         self._constants[name] = value if self._constants.get(name, value) == value else None
 
     def _function(self, node: Node) -> None:
@@ -171,7 +171,7 @@ class _SourceConstants:
             )
 
     def constant(self, name: str, depth: int) -> Value:
-        """The value of a name."""
+        """Value of a name."""
         macro = self._macros.get(name)
         if macro is not None:
             return None if macro.parameters is not None else self.evaluated(macro.body, depth)
@@ -181,7 +181,7 @@ class _SourceConstants:
         return None if text is None else self.evaluated(text, depth)
 
     def called(self, name: str, values: Sequence[Value], depth: int) -> Value:
-        """The value of a function or of a macro with parameters."""
+        """Value of a function, or of a macro with parameters."""
         macro = self._macros.get(name)
         if macro is not None and macro.parameters is not None:
             names, body = macro.parameters, macro.body
@@ -195,7 +195,7 @@ class _SourceConstants:
         return self.evaluated(body, depth, bound)
 
     def evaluated(self, text: str, depth: int, bound: dict[str, Value] | None = None) -> Value:
-        """The value of an expression, with some names bound."""
+        """Value of an expression, with bound names."""
         if depth > _DEPTH:
             return None
         known = bound or {}
@@ -207,7 +207,7 @@ class _SourceConstants:
 
 
 class _LaunchScope:
-    """The local variables before a launch, in the function around it."""
+    """Local variables before a launch, in its function."""
 
     def __init__(self, values: _SourceConstants, launch: Node) -> None:
         self._values = values
@@ -233,7 +233,7 @@ class _LaunchScope:
                 self._changed.add(name)
 
     def value(self, text: str, depth: int = 0) -> Value:
-        """The value of an expression."""
+        """Value of an expression."""
         return (
             None
             if depth > _DEPTH
@@ -255,12 +255,12 @@ class _LaunchScope:
         return self.value(text, depth)
 
     def _only(self, name: str) -> str | None:
-        """The text of the one value of a local variable."""
+        """Source text of a local variable's only value."""
         texts = self._texts.get(name, [])
         return texts[0] if len(texts) == 1 and name not in self._changed and texts[0] else None
 
     def dim3(self, text: str, depth: int = 0) -> Dim3 | None:
-        """Three sizes: of a ``dim3``, of a list, of a local variable, or of a number."""
+        """Three sizes from a ``dim3``, a list, a local variable, or a number."""
         text = text.strip()
         if depth > _DEPTH:
             return None
@@ -276,7 +276,7 @@ class _LaunchScope:
         return _whole([*sizes, 1, 1, 1][: max(3, len(sizes))])
 
     def _assigned(self, name: str, depth: int) -> Dim3 | None:
-        """A ``dim3`` whose components are assigned, each once."""
+        """A ``dim3`` from assignments to its components, one each."""
         parts = self._parts.get(name, [])
         if name in self._changed or len(self._texts[name]) != 1 or len({part for part, _ in parts}) != len(parts):
             return None
@@ -292,12 +292,12 @@ class _LaunchScope:
         return _whole(sizes)
 
     def written(self, text: str) -> str:
-        """The text, or that of the variable which it names, on one line."""
+        """Source text on one line; a variable is replaced by its value."""
         held = self._only(text)
         return re.sub(r"\s+", " ", text if held in (None, _GIVEN) else str(held))
 
     def kernel(self, text: str) -> str:
-        """The kernel's name, of a variable what it holds, with the values of template arguments that are numbers."""
+        """Name of the kernel; variables and numeric template arguments are replaced by their values."""
         held = self._only(text)
         text = re.sub(r"\s+", " ", text if held is None else held.lstrip("&* "))
         name, opening, arguments = text.partition("<")
@@ -314,12 +314,12 @@ def _whole(sizes: Sequence[Value]) -> Dim3 | None:
 
 
 def _initialised(node: Node, *, bare: bool = False) -> Iterator[tuple[str, str]]:
-    """Names that a declaration declares with the text of their values; with ``bare`` also those without one."""
+    """Names that a declaration declares, with the text of their values; ``bare`` includes names without a value."""
     for declarator in node.children_by_field_name("declarator"):
         if declarator.type == "init_declarator":
             name = _text(declarator.child_by_field_name("declarator")).lstrip("*& ")
             yield name, _text(declarator.child_by_field_name("value"))
-        elif declarator.type == "function_declarator" and bare:  # dim3 grid(a, b), which may be read as a prototype
+        elif declarator.type == "function_declarator" and bare:  # the grammar may read dim3 grid(a, b) as a prototype
             yield (
                 _text(declarator.child_by_field_name("declarator")),
                 _text(declarator.child_by_field_name("parameters")),
@@ -331,7 +331,7 @@ def _initialised(node: Node, *, bare: bool = False) -> Iterator[tuple[str, str]]
 
 
 def _within_declaration(node: Node) -> bool:
-    """Whether a parameter is one of a local prototype, such as ``dim3 grid(a, b)`` may be read."""
+    """Whether a parameter belongs to a local prototype, which may be a variable such as ``dim3 grid(a, b)``."""
     around = node.parent
     while node.type == "parameter_declaration" and around is not None and around.type != "function_definition":
         if around.type in ("declaration", "lambda_expression"):
@@ -341,7 +341,7 @@ def _within_declaration(node: Node) -> bool:
 
 
 def _function_around(node: Node) -> Node | None:
-    """The outermost function around a node."""
+    """Outermost function that contains a node."""
     outermost = None
     around = node.parent
     while around is not None:

@@ -1,4 +1,4 @@
-"""NVRTC through cuda.bindings: CUDA C++ in memory to PTX and cubin, without driver, GPU or nvcc.
+"""NVRTC through cuda.bindings: CUDA C++ in memory to PTX and cubin, without a driver, GPU or nvcc.
 
 API: NVRTC user guide, https://docs.nvidia.com/cuda/nvrtc/.
 """
@@ -26,13 +26,13 @@ __all__ = [
 ]
 
 MIN_ARCH = 80
-"""Least architecture of the lab: cp.async and mma.sync m16n8k16 begin with sm_80."""
+"""Oldest supported architecture, times ten: cp.async and mma.sync m16n8k16 need sm_80."""
 
 _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 
 
 class BuildError(UserError):
-    """Source that does not compile, or an option that it may not set. ``log`` is the compiler's whole output."""
+    """Source that does not compile, or a disallowed option. ``log`` is the compiler's whole output."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class BuildError(UserError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one run of the compiler gives: PTX and cubin, the entry's lowered name, the log."""
+    """Output of one compiler run: PTX and cubin, lowered name of the entry, log."""
 
     ptx: bytes
     cubin: bytes
@@ -57,7 +57,7 @@ def _bindings() -> ModuleType:
         raise MachineError(f"no CUDA compiler: pip install cuda-bindings ({error})") from None
     try:
         status, _, _ = nvrtc.nvrtcVersion()
-    except Exception as error:  # cuda.bindings has a class of error per version for a library that is not there
+    except Exception as error:  # cuda.bindings raises a different class per version for a missing library
         reason = str(error).partition("\n")[0]
         raise MachineError(f"no CUDA compiler: pip install nvidia-cuda-nvrtc ({reason})") from None
     if int(status):
@@ -68,14 +68,14 @@ def _bindings() -> ModuleType:
 
 @cache
 def compiler_version() -> str:
-    """Release and build of the compiler as it reports them, such as ``NVRTC 13.0.88 (CL-36424714)``.
+    """Release and build of the compiler, such as ``NVRTC 13.0.88 (CL-36424714)``.
 
-    It is read from the head of the PTX of an empty program, since ``nvrtcVersion`` has no patch level.
+    The source is the PTX header of an empty program, because ``nvrtcVersion`` has no patch level.
 
     Raises
     ------
     MachineError
-        If there is no compiler; names the pip package.
+        If the compiler is missing; the message names the pip package.
     """
     head = compile_program("", "version.cu", None, (), (f"--gpu-architecture=compute_{MIN_ARCH}",)).ptx.decode()
     build = re.search(r"Compiler Build ID: (\S+)", head)
@@ -87,7 +87,7 @@ def compiler_version() -> str:
 
 @cache
 def supported_archs() -> tuple[str, ...]:
-    """Architectures that the compiler supports and the lab builds for, such as ``("sm_80", ..., "sm_121")``."""
+    """Architectures supported by both the compiler and the build, such as ``("sm_80", ..., "sm_121")``."""
     status, numbers = _bindings().nvrtcGetSupportedArchs()
     if int(status):
         raise MachineError(f"NVRTC does not list its architectures: {status.name}")
@@ -97,7 +97,7 @@ def supported_archs() -> tuple[str, ...]:
 def check_arch(arch: str) -> None:
     """Raise UserError unless NVRTC can build for ``arch``.
 
-    An architecture may end in ``a`` (features of this one chip, from sm_90) or ``f`` (of its family, from sm_100).
+    An architecture may end in ``a`` (features of one chip, from sm_90) or ``f`` (features of its family, from sm_100).
     """
     match = _ARCH.fullmatch(arch)
     known = supported_archs()
@@ -119,20 +119,20 @@ def compile_program(
     source : str
         CUDA C++ text.
     name : str
-        File name for messages and line information; written as ``/name`` into the output.
+        File name in messages and line information; the output contains ``/name``.
     expression : str or None
         C++ name expression of the entry. None: no entry, and no cubin.
     headers : sequence of Header
-        All that can be included.
+        All headers that can be included.
     options : sequence of str
         NVRTC's options.
 
     Raises
     ------
     BuildError
-        If the source does not compile, or has no such entry.
+        If the source does not compile, or does not have the entry.
     MachineError
-        If there is no compiler, or it fails for a reason of its own.
+        If the compiler is missing, or fails for an internal reason.
     """
     nvrtc = _bindings()
     texts = [header.text for header in headers]
@@ -144,7 +144,7 @@ def compile_program(
             (status,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
             _expect(status, f"take the entry {expression!r}")
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        # ptxas's part of the log begins after a zero byte of its own.
+        # A zero byte separates ptxas's part of the log.
         log = _get(nvrtc, "ProgramLog", program).decode(errors="replace").replace("\0", "").strip()
         if status.name in ("NVRTC_ERROR_COMPILATION", "NVRTC_ERROR_INVALID_OPTION"):
             raise BuildError(first_error(name, expression, log or status.name, _ptx_if_any(nvrtc, program)), log)
@@ -161,7 +161,7 @@ def compile_program(
 
 
 def _get(nvrtc: ModuleType, what: str, program: Any) -> bytes:
-    """The log, PTX or cubin of a program; texts come without their terminating zero."""
+    """Log, PTX or cubin of a program; texts without their terminating zero."""
     status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
     _expect(status, f"give its {what}")
     # The binding writes into this object. CPython shares one object for all equal bytes of length 0 and 1, so the
@@ -173,7 +173,7 @@ def _get(nvrtc: ModuleType, what: str, program: Any) -> bytes:
 
 
 def _ptx_if_any(nvrtc: ModuleType, program: Any) -> bytes:
-    """The PTX of a program that did not compile: there is some if it was ptxas that failed."""
+    """PTX of a program that failed in ptxas; empty for a program that failed before."""
     status, size = nvrtc.nvrtcGetPTXSize(program)
     return b"" if int(status) or not size else _get(nvrtc, "PTX", program)
 

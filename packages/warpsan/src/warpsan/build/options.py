@@ -1,7 +1,7 @@
-"""The options of the compilers that a kernel may set: those listed here, and no others.
+"""Compiler options that a kernel may set; all others are rejected.
 
-A kernel may be untrusted, and so are its options. None of the list names a file, starts a program or adds a source that
-the build does not see.
+A kernel and its options may be untrusted. No listed option names a file, starts a program or adds a source outside the
+build's key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["allowed_options", "check_macro", "check_triton_options"]
 _FLAG, _BOOL, _NUMBER, _NUMBERS, _WORD = "", "true|false", r"\d{1,9}", r"\d{1,9}(,\d{1,9})*", r"[a-z]{1,16}"
 
 _MACRO = re.compile(r"([A-Za-z_]\w*)(\([\w, .]*\))?(=.*)?", re.DOTALL)
-"""A macro as ``-D`` takes it."""
+"""A macro in the form of ``-D``."""
 
 _NVRTC: Mapping[str, str] = {
     "--define-macro -D": "",
@@ -61,8 +61,9 @@ _NVRTC: Mapping[str, str] = {
     "--optimization-info -opt-info": "inline",
     "--ptxas-options -Xptxas": "",
 }
-"""By the names of an NVRTC option, long and short: the form of its value; empty if it takes none. Macros and options
-of ptxas have forms of their own. Source: NVRTC user guide, "Supported Compile Options"."""
+"""Form of the value by option name of NVRTC, long and short; empty for an option without one. Macros and ptxas options
+have separate forms. Source: NVRTC user guide, "Supported Compile Options".
+"""
 
 _CACHING = "ca|cg|cs|lu|cv|wb|wt"
 _PTXAS: Mapping[str, str] = {
@@ -101,7 +102,7 @@ _PTXAS: Mapping[str, str] = {
     "--suppress-double-demote-warning -suppress-double-demote-warning": _FLAG,
     "--suppress-async-bulk-multicast-advisory-warning -suppress-async-bulk-multicast-advisory-warning": _FLAG,
 }
-"""The same for ptxas. Source: CUDA compiler driver NVCC, "Ptxas Options"."""
+"""As above, for ptxas. Source: CUDA compiler driver NVCC, "Ptxas Options"."""
 
 _TRITON: Mapping[str, str] = {
     "num_warps": _NUMBER,
@@ -116,7 +117,7 @@ _TRITON: Mapping[str, str] = {
     "max_num_imprecise_acc_default": _NUMBER,
     "default_dot_input_precision": r"\w{1,16}",
 }
-"""Triton's options of a kernel. Others name files (``ir_override``, ``extern_libs``) or go to ptxas as they are."""
+"""Options of a Triton kernel. Other options name files (``ir_override``, ``extern_libs``) or reach ptxas unchecked."""
 
 
 def _by_name(table: Mapping[str, str]) -> dict[str, str]:
@@ -128,12 +129,12 @@ _MACROS, _TO_PTXAS = ("-D", "-U", "--define-macro", "--undefine-macro"), ("--ptx
 
 
 def allowed_options(options: Sequence[str]) -> tuple[str, ...]:
-    """Options of NVRTC from a kernel, each in one piece: ``("-D", "N=1")`` becomes ``("-DN=1",)``.
+    """Check NVRTC options of a kernel, and join each with its value: ``("-D", "N=1")`` becomes ``("-DN=1",)``.
 
     Raises
     ------
     BuildError
-        For an option that is not in the list, with what is.
+        For an option outside the list; the message has the allowed ones.
     """
     allowed = []
     for option in _in_one_piece(options):
@@ -153,16 +154,16 @@ def allowed_options(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_macro(where: str, text: str) -> None:
-    """Raise BuildError, which begins with ``where``, unless ``text`` is ``NAME=VALUE`` in one line."""
+    """Raise BuildError, prefixed with ``where``, unless ``text`` is ``NAME=VALUE`` on one line."""
     match = _MACRO.fullmatch(text)
     if match is None:
         raise BuildError(f"{where}: {text.partition('=')[0]!r} is not a valid name of a macro")
-    if len(text.splitlines()) > 1:  # further lines would be directives that the build does not see
+    if len(text.splitlines()) > 1:  # further lines would be directives outside the build's key
         raise BuildError(f"{where}: macro {match[1]} has a text of several lines")
 
 
 def check_triton_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise BuildError, which begins with the ``name`` of the source, for an option that is not in the list."""
+    """Raise BuildError, prefixed with the ``name`` of the source, for an option outside the list."""
     for option, value in options.items():
         form = _TRITON.get(option)
         if form is None or not re.fullmatch(form, str(value)):
@@ -172,7 +173,7 @@ def check_triton_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _in_one_piece(options: Sequence[str]) -> Iterator[str]:
-    """The options, with a value that is an item of its own joined to its name."""
+    """The options, each joined with its value."""
     waiting = iter(options)
     for option in waiting:
         takes_value = option in _MACROS or option in _TO_PTXAS or _NVRTC_FORMS.get(option)
@@ -184,7 +185,7 @@ def _in_one_piece(options: Sequence[str]) -> Iterator[str]:
 
 
 def _split(option: str, *joined: str) -> tuple[str, str | None]:
-    """Name and value of an option; with ``-D`` among the ``joined``, ``-DN=1`` is that with ``N=1``."""
+    """Name and value of an option; with ``-D`` in ``joined``, ``-DN=1`` splits into ``-D`` and ``N=1``."""
     if option[:2] in joined:
         return option[:2], option[2:].removeprefix("=")
     name, equals, value = option.partition("=")

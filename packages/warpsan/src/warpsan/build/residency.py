@@ -1,9 +1,8 @@
-"""Theoretical occupancy: how many blocks of a kernel fit on one SM, and which resource limits them.
+"""Theoretical occupancy: resident blocks per SM, and the limiting resource.
 
-Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", the table of technical specifications.
-Rounding: ``cuda_occupancy.h`` of the CUDA toolkit (registers go to warps in units of 256 and are split over four
-partitions of an SM; shared memory goes to blocks in units of 128 bytes, 1 KiB of each block's is the system's).
-Barriers, of which a block has up to 16, are not counted.
+Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", the table of technical specifications. Rounding:
+``cuda_occupancy.h`` of the CUDA toolkit (registers in units of 256 per warp, over four partitions per SM; shared memory
+in units of 128 bytes per block, including 1 KiB for the system). The barrier limit (16 per block) is not included.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class SmLimits:
-    """What one SM holds: warps, blocks, and bytes of shared memory (a block can have 1 KiB less than all of it)."""
+    """Limits of one SM: warps, blocks, and bytes of shared memory (a block can have 1 KiB less)."""
 
     warps: int
     blocks: int
@@ -36,7 +35,7 @@ class SmLimits:
 
     @property
     def shared_bytes_per_block(self) -> int:
-        """Most shared memory that a block can ask for, bytes (with opt-in)."""
+        """Maximum shared memory per block in bytes (with opt-in)."""
         return self.shared_bytes - RESERVED_SHARED
 
 
@@ -53,7 +52,9 @@ SM_LIMITS: dict[int, SmLimits] = {
     120: SmLimits(48, 24, 100 * KIB),
     121: SmLimits(48, 24, 100 * KIB),
 }
-"""By compute capability times ten. 8.8 has no column in the guide; NVIDIA's CCCL gives it the figures of 8.6."""
+"""Limits by ten times the compute capability. The guide has no column for 8.8; NVIDIA's CCCL gives it the values of
+8.6.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ class Occupancy:
     Attributes
     ----------
     blocks_per_sm, warps_per_sm : int
-        0 if not even one block fits.
+        0 if no block fits.
     max_warps : int
-        Warps that the SM could hold.
+        Maximum warps per SM.
     limiter : str
-        The resource that limits the blocks: ``registers``, ``shared memory``, ``warps`` or ``blocks``.
+        Limiting resource: ``registers``, ``shared memory``, ``warps`` or ``blocks``.
     """
 
     blocks_per_sm: int
@@ -77,17 +78,17 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """Resident warps over those that the SM could hold, 0 to 1."""
+        """Resident warps over maximum warps, 0 to 1."""
         return self.warps_per_sm / self.max_warps
 
 
 def sm_limits(arch: str) -> SmLimits:
-    """Limits of an architecture such as ``sm_89`` or ``sm_90a``; raises UserError if they are unknown."""
+    """Limits of an architecture such as ``sm_89`` or ``sm_90a``; raises UserError for an unknown one."""
     return SM_LIMITS[capability(arch)]
 
 
 def capability(arch: str) -> int:
-    """Compute capability times ten, such as 90 for ``sm_90a``; raises UserError if its limits are not known."""
+    """Ten times the compute capability, such as 90 for ``sm_90a``; raises UserError if its limits are unknown."""
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if match is None or int(match[1]) not in SM_LIMITS:
         known = ", ".join(f"sm_{number}" for number in SM_LIMITS)
@@ -96,21 +97,21 @@ def capability(arch: str) -> int:
 
 
 def occupancy(arch: str, threads_per_block: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Blocks of a kernel that one SM holds at once.
+    """Occupancy of one SM by blocks of a kernel.
 
     Parameters
     ----------
     arch : str
     threads_per_block : int
     registers : int
-        A thread's, as the cubin says.
+        Registers per thread, from the cubin.
     shared_bytes : int
-        A block's, static and dynamic.
+        Shared memory per block, static and dynamic.
 
     Raises
     ------
     UserError
-        If the architecture is not known, or a block cannot have so many threads.
+        If the architecture is unknown, or the block has too many threads.
     """
     limits = sm_limits(arch)
     if not 1 <= threads_per_block <= MAX_THREADS_PER_BLOCK:
@@ -130,7 +131,7 @@ def occupancy(arch: str, threads_per_block: int, registers: int, shared_bytes: i
 
 def _blocks_by_registers(warps: int, registers: int) -> int:
     per_warp = max(_round_up(registers * WARP, REGISTER_UNIT), REGISTER_UNIT)
-    # The launch check takes a block's warps to be spread over all partitions evenly, so rounds their number up.
+    # The launch check spreads the warps of a block evenly over all partitions, so it rounds their number up.
     if registers > MAX_REGISTERS_PER_THREAD or per_warp * _round_up(warps, PARTITIONS) > REGISTERS_PER_SM:
         return 0
     return REGISTERS_PER_SM // PARTITIONS // per_warp * PARTITIONS // warps

@@ -1,4 +1,4 @@
-"""The sources that the build compiles: CUDA C++, a Triton function, or PTX of another process."""
+"""Sources for a build: CUDA C++, a Triton function, or PTX from another process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, TypeAlias
 __all__ = ["DEFAULT_ARCH", "Module", "PtxSource", "Source", "TritonModule"]
 
 DEFAULT_ARCH = "sm_89"
-"""Architecture of a build that names none: the L4's."""
+"""Default architecture of a build (L4)."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A CUDA C++ translation unit with its knobs fixed: all that the build needs to know.
+    """A CUDA C++ translation unit with fixed knobs: all inputs of its build.
 
     Attributes
     ----------
     name : str
-        File name for diagnostics and line information, such as ``flash.cu``.
+        File name in diagnostics and line information, such as ``flash.cu``.
     source : str
         CUDA C++ text.
     entry : str
         C++ name expression of the ``__global__`` function, such as ``flash_attention`` or ``softmax<64>``.
     defines : mapping of str to str
-        Preprocessor macros; knobs of the configuration and traits of the problem arrive here.
+        Preprocessor macros, including knobs of the configuration and traits of the problem.
     include_dirs : tuple of Path
-        Where ``#include`` looks first; the folders of the build and CUDA's come after.
+        First folders of the ``#include`` search; shared folders and CUDA's follow.
     options : tuple of str
-        Further options of NVRTC, such as ``-default-device``, from the list of :mod:`warpsan.build.options`.
+        Further options of NVRTC, such as ``-default-device``, from the list in :mod:`warpsan.build.options`.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Module:
 
 @dataclass(frozen=True)
 class TritonModule:
-    """A Triton function with its knobs fixed: all that the build needs to know.
+    """A Triton function with fixed knobs: all inputs of its build.
 
     Attributes
     ----------
     name : str
-        File name for diagnostics and line information, such as ``attention.py``.
+        File name in diagnostics and line information, such as ``attention.py``.
     source : str
-        Text of that file, for the record: Triton compiles ``fn`` and what it calls.
+        Text of the file, for records only: Triton compiles ``fn`` and its callees.
     fn : triton.JITFunction
-        What ``@triton.jit`` made.
+        Result of ``@triton.jit``.
     signature : mapping of str to str
-        Triton's type of each parameter in order, such as ``*fp16``, ``i32`` or ``constexpr``.
+        Triton type of each parameter in order, such as ``*fp16``, ``i32`` or ``constexpr``.
     constants : mapping of str to int, str or bool
         Values of the ``constexpr`` parameters.
     options : mapping of str to int
@@ -75,12 +75,12 @@ class TritonModule:
 
 
 _TRITON_MOST = {"threads": 1024, "dynamic_smem": 1 << 20, "scratch_params": 8}
-"""Largest values of a launch from Triton: threads of a block, bytes of shared memory, appended pointers."""
+"""Maximum launch values from Triton: threads per block, bytes of shared memory, appended pointers."""
 
 
 @dataclass(frozen=True)
 class PtxSource:
-    """PTX that another process compiled, with what the build records of it: a Triton function out of a user's file.
+    """PTX of a Triton function from a user's file, compiled by another process, with the data for the build's record.
 
     Attributes
     ----------
@@ -89,18 +89,18 @@ class PtxSource:
     entry : str
         Name in the PTX.
     arch : str
-        What it was compiled for.
+        Target architecture.
     ptx : bytes
     compiler : str
     command : tuple of str
-        What the compiler was given.
+        Input of the compiler.
     triton : mapping of str to int
         As in :class:`warpsan.build.Build`.
 
     Raises
     ------
     ValueError
-        If ``triton`` has some of the values of a launch and not all, or one that no launch has.
+        If ``triton`` has only some of the launch values, or a value out of range.
     """
 
     name: str
@@ -121,4 +121,4 @@ class PtxSource:
 
 
 Source: TypeAlias = Module | TritonModule | PtxSource
-"""A source that the build compiles."""
+"""A source for a build."""

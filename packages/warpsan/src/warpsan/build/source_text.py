@@ -1,8 +1,8 @@
-"""CUDA C++ text as a parser without preprocessor can read it: same length, same lines, no directive and no qualifier.
+"""Shadow of CUDA C++ text for a parser without preprocessor: same length and lines, no directives or qualifiers.
 
-A shadow of the text stands in for it. Comments, contents of literals, preprocessor directives, branches that are not
-compiled, and the qualifiers of CUDA are blanks in it, so that what is left is plain C++; where a qualifier stood is
-noted. Every place in the shadow is the same place in the text.
+Blanks replace comments, contents of literals, preprocessor directives, inactive branches, and CUDA qualifiers, so that
+plain C++ remains; the positions of qualifiers are recorded. Every position in the shadow is the same position in the
+text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _QUALIFIERS = _DEVICE | _PLAIN | _CALLED
 _BESIDE = _QUALIFIERS | frozenset(
     ["inline", "static", "constexpr", "extern", "C", "const", "volatile", "alignas", "always_inline", "noinline"]
 )
-"""Words of which a macro may consist that stands for qualifiers alone."""
+"""Allowed words in a macro that expands to qualifiers only."""
 
 _UNDEFINED = frozenset({"_WIN32", "_WIN64", "WIN32", "_MSC_VER", "__clang__", "__HIP__", "__HIPCC__", "USE_ROCM"})
 _DEFINED = frozenset({"__CUDACC_RTC__", "__CUDACC__", "__CUDA_ARCH__", "__cplusplus"})
@@ -54,7 +54,7 @@ _DEFINED = frozenset({"__CUDACC_RTC__", "__CUDACC__", "__CUDA_ARCH__", "__cplusp
 
 @dataclass(frozen=True)
 class Macro:
-    """A ``#define``: ``parameters`` is None where it has none."""
+    """A ``#define``; ``parameters`` is None for a macro without any."""
 
     name: str
     parameters: tuple[str, ...] | None
@@ -63,7 +63,7 @@ class Macro:
 
 @dataclass(frozen=True)
 class Directive:
-    """A preprocessor directive, from ``start`` to ``end``; ``rest`` is what follows its name."""
+    """A preprocessor directive, from ``start`` to ``end``; ``rest`` is the text after its name."""
 
     start: int
     end: int
@@ -73,7 +73,7 @@ class Directive:
 
 @dataclass(frozen=True)
 class Lexed:
-    """A text, and the same with blanks for comments, the contents of literals, and directives (``code``).
+    """A text, and ``code``: the text with blanks for comments, contents of literals, and directives.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Lexed:
 
 @lru_cache(maxsize=256)
 def lexed(text: str) -> Lexed:
-    """The text without comments and literals, and its directives."""
+    """Remove comments and literals from a text, and find its directives."""
 
     def blank(match: re.Match[str]) -> str:
         literal = match[0]
@@ -116,7 +116,7 @@ def lexed(text: str) -> Lexed:
 
 
 class Macros:
-    """The macros of a build: of its own files in full, of all other headers those that hold a qualifier of CUDA."""
+    """Macros of a build: all of its own files; of other headers, only those with a CUDA qualifier."""
 
     def __init__(self, own: Iterable[Macro], others: Iterable[Macro], defines: Mapping[str, str]) -> None:
         self.defines = defines
@@ -128,7 +128,7 @@ class Macros:
             self._all.setdefault(macro.name, []).append(macro)
 
     def body_words(self, name: str) -> frozenset[str]:
-        """The words for which a macro may stand, those of the macros in it included; empty for any other name."""
+        """Words that a macro may expand to, including those of nested macros; empty for any other name."""
         named: set[str] = set()
         pending = [name]
         while pending:
@@ -139,7 +139,7 @@ class Macros:
         return frozenset(named)
 
     def is_qualifier(self, name: str) -> bool:
-        """Whether it is a qualifier of CUDA, or stands for qualifiers alone, one of CUDA's among them."""
+        """Whether a name is a CUDA qualifier, or a macro that expands only to qualifiers with a CUDA one among them."""
         if name in _QUALIFIERS:
             return True
         body = self.body_words(name)
@@ -151,15 +151,15 @@ class Macros:
         )
 
     def is_device(self, name: str) -> bool:
-        """Whether a function or variable that it marks is one of the device."""
+        """Whether a qualifier marks device functions or variables."""
         return name in _DEVICE or bool(self.body_words(name) & _DEVICE)
 
     def has_parameters(self, name: str) -> bool:
-        """Whether it is a macro with parameters."""
+        """Whether a name is a macro with parameters."""
         return any(macro.parameters is not None for macro in self._all.get(name, ()))
 
     def condition(self, directive: Directive) -> Value:
-        """The value of ``#if``, ``#ifdef``, ``#ifndef`` or ``#elif``; None where it is not known."""
+        """Value of ``#if``, ``#ifdef``, ``#ifndef`` or ``#elif``; None if unknown."""
         if directive.name in ("ifdef", "ifndef"):
             known = self._defined(directive.rest.strip())
             return None if known is None else known if directive.name == "ifdef" else int(not known)
@@ -190,16 +190,16 @@ class Macros:
 
 @dataclass(frozen=True)
 class PlainText:
-    """What a parser reads in place of a text.
+    """Parser input in place of a text.
 
     Attributes
     ----------
     text : str
-        As long as the text, in ASCII.
+        ASCII text with the length of the original.
     marks : tuple of (int, str)
-        Places of qualifiers, and of macros with any, in order.
+        Positions of qualifiers, and of macros that contain any, in order.
     live : tuple of Directive
-        Directives in branches that may be compiled.
+        Directives in possibly active branches.
     """
 
     text: str
@@ -207,14 +207,14 @@ class PlainText:
     live: tuple[Directive, ...]
 
     def words_between(self, start: int, end: int) -> list[str]:
-        """The qualifiers in a stretch of the text."""
+        """Qualifiers in a range of the text."""
         first = bisect_left(self.marks, (start, ""))
         last = bisect_left(self.marks, (end, ""))
         return [word for _, word in self.marks[first:last]]
 
 
 def shadow_of(source: Lexed, macros: Macros) -> PlainText:
-    """The shadow of a text, by what its build's macros stand for."""
+    """Shadow of a text, with the macros of its build."""
     characters = list(source.code)
     dead = _dead(source, macros, source.code)
     for start, end in dead:
@@ -236,9 +236,9 @@ def shadow_of(source: Lexed, macros: Macros) -> PlainText:
 
 
 def _dead(source: Lexed, macros: Macros, code: str) -> list[tuple[int, int]]:
-    """Stretches that are not compiled, and branches that would leave braces open if they stood beside the first."""
+    """Ranges of inactive branches, and of branches that would unbalance the braces beside the first branch."""
     dead: list[tuple[int, int]] = []
-    # Each conditional: the start of its branch, the branches so far with their values, whether one is surely taken.
+    # Each conditional: start of its branch, earlier branches with their values, whether one is certainly active.
     open_ones: list[tuple[list[tuple[int, int, Value]], list[tuple[int, Value]]]] = []
     for directive in source.directives:
         if directive.name in ("if", "ifdef", "ifndef"):
@@ -264,13 +264,13 @@ def _branches_not_read(branches: list[tuple[int, int, Value]], code: str) -> lis
 
 
 def _is_whole(part: str) -> bool:
-    """Whether a branch holds whole declarations or statements."""
+    """Whether a branch contains only whole declarations or statements."""
     stripped = part.strip()
     return part.count("{") == part.count("}") and (not stripped or stripped[-1] in ";}")
 
 
 def closing(code: str, opening: int) -> int:
-    """The place behind the bracket that closes the one at ``opening``; the end of the text if none does."""
+    """Position after the bracket that closes the one at ``opening``; the end of the text if unbalanced."""
     pair = {"(": ")", "{": "}", "[": "]"}[code[opening]]
     depth = 0
     for place in range(opening, len(code)):
@@ -281,12 +281,12 @@ def closing(code: str, opening: int) -> int:
 
 
 def words(code: str) -> frozenset[str]:
-    """The identifiers in a text without comments and literals."""
+    """Identifiers in a text without comments and literals."""
     return frozenset(_WORD.findall(code))
 
 
 def blanked(source: Lexed, stretches: Iterable[tuple[int, int]]) -> str:
-    """The text with blanks for these stretches; their directives stay, so that conditionals stay whole."""
+    """The text with blanks for the given ranges; directives in them stay, so that conditionals stay balanced."""
     characters = list(source.text)
     for start, end in stretches:
         for part in _between(source.directives, start, end):

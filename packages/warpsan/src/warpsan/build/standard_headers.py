@@ -1,10 +1,9 @@
-"""The C and C++ standard headers of device code: libcu++ under their usual names.
+"""C and C++ standard headers for device code: libcu++ headers under their usual names.
 
-NVRTC brings no standard library. libcu++ (pip: ``nvidia-cuda-cccl``) has one for device code, under ``cuda/std/`` and
-in ``cuda::std``. A source written for nvcc includes ``<cstdint>`` and names ``std::uint32_t``; these headers make that
-the same thing.
+NVRTC has no standard library. libcu++ (pip: ``nvidia-cuda-cccl``) provides one for device code, in ``cuda/std/`` and
+``cuda::std``. A source for nvcc includes ``<cstdint>`` and uses ``std::uint32_t``; these headers map both to libcu++.
 
-Source: libcu++ manual, "Standard API"; CUDA C++ Programming Guide, "C++ Language Support" (what NVRTC has built in).
+Source: libcu++ manual, "Standard API"; CUDA C++ Programming Guide, "C++ Language Support" (NVRTC's built-in names).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _C_HEADERS = (
     "stdlib",
     "string",
 )
-"""Headers of C, each with a name ``X.h`` in C and ``cX`` in C++."""
+"""C headers, each named ``X.h`` in C and ``cX`` in C++."""
 
 _STD = "namespace std { using namespace cuda::std; }\n"
 
@@ -50,8 +49,8 @@ _MATH = """\
 #define M_SQRT1_2 0.70710678118654752440
 #endif
 """
-"""The macros of C99, 7.12, and of POSIX. libcu++ defines INFINITY and NAN; NVRTC has the functions in the global
-namespace."""
+"""Macros of C99, 7.12, and of POSIX. libcu++ defines INFINITY and NAN; NVRTC has the functions in the global namespace.
+"""
 
 _FLOAT = """\
 #ifndef FLT_MAX
@@ -72,19 +71,19 @@ _FLOAT = """\
 #define DBL_EPSILON 2.2204460492503131e-16
 #endif
 """
-"""C99, 5.2.4.2.2: binary32 and binary64."""
+"""Macros of C99, 5.2.4.2.2, for binary32 and binary64."""
 
 _TEXTS = {
     "math": _MATH,
     "float": _FLOAT,
-    # NVRTC has assert, printf, memcpy, memset, malloc and free built in.
+    # assert, printf, memcpy, memset, malloc and free are built into NVRTC.
     "assert": "",
     "inttypes": "#include <cuda/std/cstdint>\n",
     "stdio": "",
     "string": "",
     "stdlib": "",
 }
-"""What a C header has beside, or instead of, the one of libcu++ that it is otherwise."""
+"""Text in addition to, or in place of, the libcu++ header of a C header."""
 
 _CPP_HEADERS = {
     "algorithm": "cuda/std/__algorithm_",
@@ -107,11 +106,11 @@ _CUB = "".join(
     )
     for name in names.split()
 )
-"""The part of CUB for device code; the rest of ``cub/cub.cuh`` is for the host."""
+"""CUB headers for device code; the rest of ``cub/cub.cuh`` is for the host."""
 
 
 def standard_header(name: str) -> str | None:
-    """The text for NVRTC of a standard header such as ``cstdint`` or ``math.h``, or of CUB; None for any other."""
+    """NVRTC's text of a standard header such as ``cstdint`` or ``math.h``, or of CUB; None for any other header."""
     in_c = name.endswith(".h")
     stem = name.removesuffix(".h") if in_c else name.removeprefix("c")
     if stem in _C_HEADERS and (in_c or name.startswith("c")) and name != "complex":

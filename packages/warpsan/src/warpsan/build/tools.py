@@ -1,4 +1,4 @@
-"""NVIDIA's binary tools from pip, run on a cubin."""
+"""NVIDIA's binary tools from pip, for cubins."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["run_tool", "tool_path", "tool_version"]
 
 @cache
 def tool_path(tool: str) -> str:
-    """Where a tool is: in the wheel from pip, on the path, or in CUDA's usual folder.
+    """Path of a tool: in the wheel from pip, on the path, or in CUDA's usual folder.
 
     Raises
     ------
     MachineError
-        If it is not installed (names the pip package).
+        If it is not installed; the message names the pip package.
     """
     wheels = importlib.util.find_spec("nvidia")
     roots = wheels.submodule_search_locations if wheels else None
@@ -35,7 +35,7 @@ def tool_path(tool: str) -> str:
 
 @cache
 def tool_version(tool: str) -> str:
-    """The tool's version, on one line."""
+    """Version of the tool, on one line."""
     return " ".join(_run([tool_path(tool), "--version"]).split())
 
 
@@ -45,7 +45,7 @@ def run_tool(tool: str, options: tuple[str, ...], cubin: bytes) -> str:
     Raises
     ------
     MachineError
-        If the tool is not installed (names the pip package), there is no room for the cubin, or the tool fails.
+        If the tool is not installed (the message names the pip package), the disk is full, or the tool fails.
     """
     path = tool_path(tool)
     try:

@@ -1,6 +1,6 @@
-"""Triton ahead of time: a function with its types and constants to PTX and cubin, for any architecture, with no GPU.
+"""Ahead-of-time Triton: a function with types and constants to PTX and cubin, for any architecture, without a GPU.
 
-Triton is an extra; it is imported here only, and only when a Triton kernel is built.
+Triton is an optional dependency; only this module imports it, and only for builds of Triton kernels.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from warpsan.errors import MachineError
 __all__ = ["TESTED", "TritonCompiled", "TritonProgram", "assemble", "assemblers_version", "ptxas_version"]
 
 TESTED = ((3, 6), (3, 9))
-"""The oldest and the newest release of Triton that the lab is tested with: it calls functions of the compiler that are
-not public, and each release has moved some."""
+"""Oldest and newest tested release of Triton. The module uses compiler functions that are not public and move between
+releases.
+"""
 
 _FIXED_OPTIONS = {"enable_fp_fusion": True}
-"""Options whose default is another one from Triton 3.10 on, or another by an environment variable."""
+"""Options with a different default from Triton 3.10 on, or with a default from an environment variable."""
 
 _DIVISIBLE = [["tt.divisibility", 16]]
-"""What Triton's own launcher says of a pointer to a buffer from any allocator."""
+"""Attribute of Triton's launcher for a pointer to an allocated buffer."""
 
 
 @dataclass(frozen=True)
 class TritonCompiled:
-    """What one run of the compiler gives.
+    """Output of one compiler run.
 
     Attributes
     ----------
     ptx, cubin : bytes
-        The cubin is made from this PTX, which holds no path of this machine.
+        Cubin of this PTX; the PTX contains no path of this machine.
     entry : str
         Name in the PTX.
     log : str
-        The output of ptxas: registers and spills.
+        Output of ptxas: registers and spills.
     dynamic_smem : int
-        Bytes of dynamic shared memory of a block.
+        Dynamic shared memory per block, in bytes.
     threads : int
-        Threads of a block; more than 32 for each requested warp where Triton specialises warps.
+        Threads per block; more than 32 per requested warp with warp specialization.
     scratch_params : int
-        Pointers that Triton appends to the parameters; null where no scratch memory is needed.
+        Pointers that Triton appends to the parameters; null without scratch memory.
     """
 
     ptx: bytes
@@ -63,20 +64,20 @@ class TritonCompiled:
 
 
 class TritonProgram:
-    """A module on the way to its PTX for one architecture.
+    """Compilation of a module to PTX for one architecture.
 
     Parameters
     ----------
     module : TritonModule
     arch : str
-        Such as ``sm_89``. From ``sm_90`` on Triton itself takes the architecture's own features (``sm_90a``).
+        Architecture, such as ``sm_89``. From ``sm_90`` on, Triton uses architecture-specific features (``sm_90a``).
 
     Raises
     ------
     BuildError
-        If the module sets an option that a kernel may not set (:mod:`warpsan.build.options`).
+        If the module sets a disallowed option (:mod:`warpsan.build.options`).
     MachineError
-        If Triton is not installed, or has no ptxas.
+        If Triton or its ptxas is not installed.
     """
 
     def __init__(self, module: TritonModule, arch: str) -> None:
@@ -99,20 +100,20 @@ class TritonProgram:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Target, types, constants and options as a reader of the record needs them."""
+        """Target, types, constants and options, as text for records."""
         module = self.module
         values = {**module.signature, **module.constants, **module.options}
         return (f"cuda:{self.target.arch}", *(f"{name}={value}" for name, value in values.items()))
 
     def key_parts(self) -> tuple[str, ...]:
-        """All that the result depends on, beside the compiler and the file's name.
+        """All inputs of the result, except the compiler and the file name.
 
-        Triton's own digest of a function covers what it calls and the globals that it reads.
+        Triton's digest of a function covers its callees and the globals that it reads.
 
         Raises
         ------
         BuildError
-            If the function names something, or an option has a value, that Triton cannot use.
+            If the function uses a name, or an option has a value, that Triton does not support.
         """
         from triton._C.libtriton import get_cache_invalidating_env_vars
 
@@ -124,14 +125,14 @@ class TritonProgram:
         return (*self.command, digest, options, str(sorted(get_cache_invalidating_env_vars().items())))
 
     def compile(self) -> TritonCompiled:
-        """Compile, past Triton's own cache.
+        """Compile without Triton's own cache.
 
         Raises
         ------
         BuildError
             If the function does not compile (one sentence with the line), or needs scratch memory.
         MachineError
-            If there is no room for intermediate files.
+            If the disk has no space for intermediate files.
         """
         import triton
         from triton import knobs
@@ -150,7 +151,7 @@ class TritonProgram:
 
 
 def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
-    """Read Triton's metadata of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
+    """Read Triton's metadata of the kernel, and reassemble the PTX without paths and with ptxas's report."""
     name, runtime = str(compiled.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
     scratch = sum(getattr(compiled.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
     if scratch:
@@ -176,7 +177,7 @@ def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
 
 
 def _described(error: BaseException, module: TritonModule) -> str:
-    """``, line 12: what is wrong``, from the innermost of Triton's errors."""
+    """``, line 12: message``, from the innermost of Triton's errors."""
     while isinstance(error.__cause__, type(error)):
         error = error.__cause__
     text = str(getattr(error, "error_message", None) or error.__cause__ or error)
@@ -192,21 +193,22 @@ def _described(error: BaseException, module: TritonModule) -> str:
 
 
 def _without_paths(ptx: str) -> str:
-    """Triton's PTX as it would be on any machine: file names without folders, and no DWARF, which spells them out.
+    """Machine-independent PTX of Triton: file names without folders, and no DWARF, which contains them.
 
-    Line information needs neither: it is in the ``.loc`` and ``.file`` directives.
+    Line information is in the ``.loc`` and ``.file`` directives.
     """
     ptx = re.sub(r"^\s*\.section\s+\.debug_(?!str)\w+\s*\{.*?\}\n", "", ptx, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r'^(\s*\.file\s+\d+\s+")[^"]*?([^"/]+")', r"\1/\2", ptx, flags=re.MULTILINE)
 
 
 _NEWEST = "sm_100"
-"""An architecture for which every release of Triton takes the newer of its assemblers."""
+"""An architecture for which every release of Triton uses the newer of its assemblers."""
 
 
 def _ptxas(arch: str) -> str:
-    """The assembler that Triton itself chooses for ``arch``: of the two that it brings, the newer one is for Blackwell
-    up to 3.8, and from sm_90 on in 3.9."""
+    """Triton's assembler for ``arch``. Triton includes two; the newer one is for Blackwell up to release 3.8, and from
+    sm_90 on in 3.9.
+    """
     from triton.backends.nvidia.compiler import get_ptxas
 
     try:
@@ -216,7 +218,7 @@ def _ptxas(arch: str) -> str:
 
 
 def ptxas_version(arch: str) -> str:
-    """The release of the assembler for ``arch``; raises MachineError if there is none."""
+    """Release of the assembler for ``arch``; raises MachineError without one."""
     return _version(_ptxas(arch))
 
 
@@ -230,22 +232,21 @@ def _version(path: str) -> str:
 
 
 def assemblers_version(arch: str) -> str:
-    """The releases of both assemblers that :func:`assemble` may take; raises MachineError if there is none."""
+    """Releases of both assemblers that :func:`assemble` may use; raises MachineError without one."""
     return f"{ptxas_version(arch)} {ptxas_version(_NEWEST)}"
 
 
 def assemble(ptx: bytes, name: str) -> tuple[bytes, str]:
-    """The cubin of PTX, for the target that it names, and the output of ptxas.
+    """Assemble PTX for its target; returns the cubin and the output of ptxas.
 
-    It is the assembler that Triton chooses for the target; where the PTX has a later version than that one reads, the
-    newer of Triton's two.
+    The assembler is Triton's choice for the target, or the newer of Triton's two if the PTX version is too new for it.
 
     Raises
     ------
     BuildError
-        If ptxas refuses it; ``name`` is that of the source.
+        If ptxas rejects the PTX; ``name`` is the name of the source.
     MachineError
-        If the PTX names no target, or there is no ptxas.
+        If the PTX has no target, or ptxas is missing.
     """
     named = re.search(rb"^\.target\s+(\w+)", ptx, re.MULTILINE)
     if named is None:

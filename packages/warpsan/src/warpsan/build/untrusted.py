@@ -1,4 +1,4 @@
-"""Untrusted sources: a confined process compiles, disassembles and simulates them for this one."""
+"""Untrusted sources: a confined process compiles, disassembles and simulates them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ForeignModule", "ForeignPtx", "Workshop", "foreign", "workshop_of"]
 
 
 class Workshop(Protocol):
-    """A confined process that compiles, disassembles and simulates for this one."""
+    """A confined process that compiles, disassembles and simulates."""
 
     @property
     def cache(self) -> Cache:
-        """Where this process keeps the results, apart from those of other sources."""
+        """Cache of the results in this process, separate for each source."""
         ...
 
     def compile_program(
@@ -40,27 +40,28 @@ class Workshop(Protocol):
     def simulate(
         self, plan: Any, builds: Sequence[Any], inputs: Mapping[str, Any], arch: str, poison: int, options: Any
     ) -> tuple[Any, Callable[[], Any]]:
-        """Run a launch plan with its builds: reports of its launches, and what gives its result or raises what stopped
-        it."""
+        """Run a launch plan with its builds: reports of its launches, and a function that returns the result or raises
+        the error.
+        """
         ...
 
     def simulate_case(
         self, source: Path, description: Path, options: Mapping[str, Any]
     ) -> tuple[Any, Callable[[], tuple[list[str], Mapping[str, int]]]]:
-        """Run the launches of a launch file as :meth:`warpsan.sanitize.case.PtxCase.run_all` does."""
+        """Run the launches of a launch file like :meth:`warpsan.sanitize.case.PtxCase.run_all`."""
         ...
 
 
 @dataclass(frozen=True)
 class ForeignModule(Module):
-    """A module that its ``workshop`` compiles."""
+    """A module compiled by its ``workshop``."""
 
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class ForeignPtx(PtxSource):
-    """PTX that its ``workshop`` assembles."""
+    """PTX assembled by its ``workshop``."""
 
     workshop: Workshop | None = field(default=None, compare=False, repr=False)
 
@@ -70,12 +71,12 @@ def foreign(module: Module, workshop: Workshop) -> ForeignModule: ...
 @overload
 def foreign(module: PtxSource, workshop: Workshop) -> ForeignPtx: ...
 def foreign(module: Module | PtxSource, workshop: Workshop) -> ForeignModule | ForeignPtx:
-    """``module``, to be compiled by ``workshop``."""
+    """``module`` with ``workshop`` as its compiler."""
     kind, names = (ForeignModule, fields(Module)) if isinstance(module, Module) else (ForeignPtx, fields(PtxSource))
     return kind(**{each.name: getattr(module, each.name) for each in names}, workshop=workshop)
 
 
 def workshop_of(source: object) -> Workshop | None:
-    """Whose workshop compiles a source, or has compiled a build; None for this process."""
+    """The workshop of a source or a build; None for this process."""
     workshop: Workshop | None = getattr(source, "workshop", None)
     return workshop

@@ -2,12 +2,13 @@
 "mbarrier.test_wait, mbarrier.try_wait").
 
 An arrival releases and a wait acquires by default. The two synchronise if the scope of each includes the other thread:
-``.cta`` is enough in the CTA that has the mbarrier, an arrival from another CTA and the wait for it need ``.cluster``.
-So each mbarrier has two vectors, of arrivals of its own CTA and of those of others. A relaxed arrival passes on what a
-fence before it releases, and a relaxed wait acquires at a fence behind it ("Release and Acquire Patterns").
+``.cta`` is enough within the CTA that has the mbarrier; an arrival from another CTA and the wait for it need
+``.cluster``. Each mbarrier therefore has two vectors: one for arrivals of its own CTA, one for arrivals of other CTAs.
+A relaxed arrival passes on the vector of the last releasing fence before it, and a relaxed wait acquires at the next
+fence ("Release and Acquire Patterns").
 
-An instruction without a scope has ``.cta``, by the letter. Pipelines of a cluster write none (CUTLASS's
-``ClusterBarrier`` is one), and so only the ``strict`` check holds that against them.
+PTX defines ``.cta`` as the scope of an instruction without one. Pipelines of a cluster write no scope (CUTLASS's
+``ClusterBarrier`` is one), so only the ``strict`` check applies the default to them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _NARROW_WAIT = (
 
 
 class Arrivals:
-    """What arrivals at mbarriers pass on to those who wait.
+    """Passes the order of arrivals at mbarriers on to the threads that wait.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class Arrivals:
     sync : Synchronisation
     lanes : LaneOrder
     letter : bool
-        Whether an instruction without a scope has that of the CTA.
+        Whether an instruction without a scope has the scope ``.cta``, as PTX defines.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Arrivals:
     ) -> None:
         self.machine, self.clocks, self.sync, self.lanes, self.letter = machine, clocks, sync, lanes, letter
         self._read: dict[int, list[tuple[int, Array, Hashable, int]]] = {}
-        """For each warp what its relaxed waits have observed: the relation, what was released, and where."""
+        """The observations of each warp's relaxed waits: relation, released vector and place."""
         self._lacking: dict[tuple[int, int, str], int] = {}
-        """By the block that arrived, the CTA of the mbarrier, and what its arrival lacked: when it last did so."""
+        """Time of the last such arrival, by arriving block, CTA of the mbarrier and missing qualifier."""
         self._waits: dict[int, str] = {}
-        """What the last wait of each warp lacked."""
+        """The qualifier that the last wait of each warp was missing."""
         self._released: dict[tuple[int, int], int] = {}
-        """By the block that arrived and the CTA of the mbarrier, when it last released; kept if waits may lack."""
+        """Time of the last release, by arriving block and CTA of the mbarrier; kept if waits may miss a qualifier."""
         self._any_waits = any(map(self._may_lack, machine.entry.instructions))
 
     def reset(self) -> None:
@@ -73,7 +74,7 @@ class Arrivals:
             table.clear()
 
     def _may_lack(self, instruction: Instruction) -> bool:
-        """Whether it is a wait that does not acquire from all threads of a cluster."""
+        """Whether a wait does not acquire from all threads of a cluster."""
         if instruction.opcode != "mbarrier" or not {"test_wait", "try_wait"} & set(instruction.mods):
             return False
         order = arrival_order(instruction)
@@ -105,13 +106,14 @@ class Arrivals:
                 self._released |= dict.fromkeys(self._blocks(lanes, home), self.clocks.now)
 
     def arrive_in_cluster(self, sel: Selection) -> None:
-        """Lanes arrive at the barrier of their cluster, relaxed: each CTA may lack what came behind their fences."""
+        """Lanes arrive, relaxed, at the barrier of their cluster: accesses of each CTA after its last fence are not
+        released."""
         first = self.machine.cta[sel] // self.machine.cluster_size * self.machine.cluster_size
         for rank in range(self.machine.cluster_size):
             self._lack(sel, first + rank, _RELAXED_IN_CLUSTER)
 
     def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
-        """The phase is over that lanes have waited for."""
+        """The phase that lanes have waited for is complete."""
         keys = [barrier.key, far(barrier.key)] if self.machine.cluster_size > 1 else [barrier.key]
         level = self._level(order)
         if len(keys) > level + 1 or not order.acquire:
@@ -127,20 +129,20 @@ class Arrivals:
                 self._observe(relation, target, sel, barrier.home)
 
     def _observe(self, relation: int, target: Hashable, sel: Selection, home: Indices) -> None:
-        """Relaxed waits: what was released is kept for a fence."""
+        """Relaxed waits keep the released vector for the next fence."""
         for seat, cta in set(zip(self.clocks.seat[sel].tolist(), home.tolist(), strict=True)):
             rows = self.clocks.passed_on(target, cta)
             if rows is not None:
                 self._read.setdefault(seat, []).append((relation, rows, target, cta))
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """A phase is over."""
+        """A phase is complete."""
         for one, other in ((source, target), (far(source), (far(source), "complete"))):
             self.sync.publish(one, other, ctas)
             self.clocks.publish(one, other, ctas)
 
     def fence(self, sel: Selection, order: MemoryOrder) -> None:
-        """Lanes execute a fence: it acquires what relaxed waits have observed."""
+        """Lanes execute a fence, which acquires the observations of their relaxed waits."""
         if not self._read or not order.acquire:
             return
         for seat in self.clocks.seats(sel).tolist():
@@ -159,8 +161,8 @@ class Arrivals:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     def advice(self, seat: int, block: int, time: int) -> str:
-        """What an arrival of ``block`` lacked, or the wait of this warp or of another of its CTA, so that the warp does
-        not come after what the block did at a time; empty if there was none."""
+        """The qualifier that an arrival of ``block``, or a wait of this warp or another of its CTA, was missing, so
+        that the warp does not come after the accesses of ``block`` at a time; empty if none was missing."""
         cta = seat // self.machine.warps
         lacks = [text for (*pair, text), last in self._lacking.items() if pair == [block, cta] and last >= time]
         for text in lacks:
@@ -170,7 +172,7 @@ class Arrivals:
         return (self.wait_advice(seat) if released else "") or next(iter(lacks), "")
 
     def wait_advice(self, seat: int) -> str:
-        """What the last wait lacked, of this warp or of another of its CTA."""
+        """The qualifier that the last wait of this warp, or of another of its CTA, was missing."""
         first = seat // self.machine.warps * self.machine.warps
         return next(
             (self._waits[each] for each in (seat, *range(first, first + self.machine.warps)) if each in self._waits), ""
@@ -179,7 +181,7 @@ class Arrivals:
     # ---- who --------------------------------------------------------------------------------------------------------
 
     def _by_relation(self, barrier: CompletionBarrier, sel: Selection) -> Iterator[tuple[int, Selection, Indices]]:
-        """(relation to the CTA of the mbarrier, lanes, their mbarriers' CTAs)."""
+        """(relation to the CTA of the mbarrier, lanes, CTAs of their mbarriers)."""
         if self.machine.cluster_size == 1:
             yield SAME_CTA, sel, barrier.home
             return

@@ -1,8 +1,7 @@
 """The ``async`` check: accesses to memory that an asynchronous operation still uses.
 
-A ``cp.async`` without a wait is not a hazard as long as no access touches the memory that it writes: it is counted,
-for a note (:attr:`warpsan.Report.notes`). A bulk store without one is: it reads shared memory that another block
-may have by then.
+A ``cp.async`` without a wait is counted for a note (:attr:`warpsan.Report.notes`), and is a hazard only if an access
+touches its destination. A bulk store without a wait is a hazard: it may read shared memory after another block has it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NUMBER = int(_READING) - 1
 
 @dataclass
 class _PendingAccesses:
-    """Accesses of one instruction in flight: their numbers begin with ``first``, one for each of the lanes ``sel``."""
+    """Accesses of one instruction in flight: numbers from ``first`` on, one for each of the lanes ``sel``."""
 
     first: int
     instruction: Instruction
@@ -46,9 +45,9 @@ class _PendingAccesses:
 
 
 class AsyncCheck(Observer):
-    """Marks what operations in flight read or write in shared memory, until the lanes that issued them have waited.
+    """Marks shared memory that operations in flight read or write, until the issuing lanes have waited for them.
 
-    The mark holds the access's number: of two that read the same bytes, each takes away only its own.
+    A mark holds the number of an access: two accesses that read the same bytes remove only their own marks.
     """
 
     def __init__(self, machine: Machine, log: HazardLog, tally: Tally) -> None:
@@ -59,7 +58,7 @@ class AsyncCheck(Observer):
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
-        """A new chunk of CTAs: nothing is in flight."""
+        """A new chunk of CTAs: no operation is in flight."""
         self.flight.clear()
         self.flying.clear()
 
@@ -69,7 +68,7 @@ class AsyncCheck(Observer):
         Raises
         ------
         StepLimit
-            If there are more of them in flight, or begun since one of those was, than a mark has room for.
+            If a mark cannot hold the number of accesses in flight, or issued since the oldest of them.
         """
         if access.space.name != "shared":
             return None
@@ -88,7 +87,7 @@ class AsyncCheck(Observer):
         return np.stack([access.index, np.full(many, access.width), marks], axis=1)
 
     def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
-        """The lanes have waited for what one call of :meth:`issue` began, or for part of it."""
+        """The lanes have waited for the operations that one call of :meth:`issue` began, or for part of them."""
         if not len(ticket):
             return
         place = self._place(int(ticket[0, 2]))
@@ -106,14 +105,14 @@ class AsyncCheck(Observer):
                 self.flight.scatter(words, _GRANULE, np.zeros(len(words), dtype=np.uint32))
 
     def load(self, access: Access) -> None:
-        """A read must not touch memory that is being written."""
+        """A read must not touch memory that an operation in flight writes."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
                 self._check(access, False)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """A write must not touch memory that is being written or read."""
+        """A write must not touch memory that an operation in flight writes or reads."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
@@ -154,7 +153,7 @@ class AsyncCheck(Observer):
         self.tally.unwaited[instruction.pc] += count(sel)
 
     def _place(self, mark: int) -> int:
-        """Which of the flights a mark belongs to."""
+        """The flight that a mark belongs to."""
         return bisect_right(self.flying, mark & _NUMBER, key=lambda flight: flight.first) - 1
 
     def _check(self, access: Access, writes: bool) -> None:

@@ -1,8 +1,8 @@
-"""What comes before each warp in causality order (PTX ISA, "Memory Consistency Model"), beyond the vectors of its
-cluster: what it has acquired of other clusters, what its last fences cover, and which ``fence.sc`` precede it.
+"""Causality order of each warp (PTX ISA, "Memory Consistency Model") beyond the vectors of its cluster: acquired
+moments of other clusters, the coverage of its last fences, and the ``fence.sc`` that precede it.
 
-The unit is a warp. Inside a cluster the vectors of :mod:`~warpsan.checks.clocks` hold what comes before; what a
-warp has of other clusters is a set of :class:`Moment`. Barriers pass both on.
+The unit is a warp. The vectors of :mod:`~warpsan.checks.clocks` hold the order within a cluster; a set of
+:class:`Moment` holds the order of a warp after other clusters. Barriers pass both on.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from warpsan.engine.selection import WARP, Array, Indices, Mask, Selection, indi
 __all__ = ["RELATIONS", "Causality", "Fence", "Moment", "ObservedWrites"]
 
 RELATIONS = (SAME_CTA, SAME_CLUSTER, SAME_GPU)
-"""How two threads may be related."""
+"""The possible relations of two threads."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """What comes before a release: in its cluster up to which time of each actor, and moments of other clusters."""
+    """The past of a release: the time of each actor of its cluster, and moments of other clusters."""
 
     cluster: int
     rows: Array
     before: frozenset[Moment]
     fences: frozenset[Fence] = frozenset()
-    """The ``fence.sc`` that come before it."""
+    """The ``fence.sc`` before the release."""
     observed: Observed = frozenset()
-    """Those that come before what threads before it have observed."""
+    """The ``fence.sc`` before the values that earlier threads have observed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fence:
-    """A ``fence.sc``, with what comes before it."""
+    """A ``fence.sc``, with its past."""
 
     moment: Moment
     block: int
@@ -50,32 +50,32 @@ class Fence:
 
 @dataclass(frozen=True, eq=False)
 class ObservedWrites:
-    """Strong writes of one place that have been observed, all with scopes that include the thread that observed them:
-    the ``fence.sc`` before them, which are asked for only if that thread, or one behind it, executes another."""
+    """Strong writes of one place that have been observed, all with scopes that include the observing thread. The
+    ``fence.sc`` before them matter only if that thread, or a later one, executes another ``fence.sc``."""
 
     links: Sequence[Fenced]
-    """Those of the place, to which more may be added."""
+    """The writes of the place; more may be added."""
     first: int
     last: int
 
     def fences(self) -> frozenset[Fence]:
-        """Those that come before the writes from ``first`` up to before ``last``."""
+        """The ``fence.sc`` before the writes from ``first`` up to before ``last``."""
         return frozenset[Fence]().union(*(link.fences for link in self.links[self.first : self.last]))
 
 
 class Fenced(Protocol):
-    """A strong write with the ``fence.sc`` that come before it."""
+    """A strong write, with the ``fence.sc`` before it."""
 
     @property
     def fences(self) -> frozenset[Fence]:
-        """These."""
+        """The fences of this write."""
 
 
 Observed = frozenset[Fence | ObservedWrites]
 
 
 class Causality:
-    """What comes before the warps of a machine.
+    """The past of each warp of a machine.
 
     Parameters
     ----------
@@ -83,32 +83,32 @@ class Causality:
     clocks : Clocks
     lanes : LaneOrder
     active : bool
-        Whether the kernel has anything that passes accesses on through memory.
+        Whether the kernel has any instruction that passes accesses on through memory.
     """
 
     def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, *, active: bool) -> None:
         self.machine, self.clocks, self.lanes, self.active = machine, clocks, lanes, active
         self._fenced: Array = clocks.blank(len(RELATIONS)) if active else np.empty(0)
-        """For each relation [relations, planes, warps, actors], what came before the last fence that reaches so far."""
+        """For each relation, the past of the last fence with that reach [relations, planes, warps, actors]."""
         seats = machine.n_cta * machine.warps
         self._known: list[frozenset[Moment]] = [frozenset()] * seats
         self._passed: list[list[frozenset[Moment]]] = [[frozenset()] * seats for _ in RELATIONS]
         self._fence_level: list[int] = [-1] * seats
         self._flat: list[dict[int, Array] | None] = [None] * seats
         self._taken: list[set[Moment]] = [set() for _ in range(seats)]
-        """For each warp the moments of its cluster that it comes after."""
+        """For each warp, the moments of its cluster in its past."""
         self._posted: dict[Hashable, frozenset[Moment]] = {}
         self._fences: list[frozenset[Fence]] = [frozenset()] * seats
-        """For each warp the ``fence.sc`` that come before it."""
+        """For each warp, the ``fence.sc`` in its past."""
         self._fences_passed: list[tuple[frozenset[Fence], Observed]] = [(frozenset(), frozenset())] * seats
-        """This and the next at its last fence that releases."""
+        """The values of this and the next attribute at the warp's last releasing fence."""
         self._observed: list[Observed] = [frozenset()] * seats
-        """Those that come before what the warp, or others before it, have observed."""
+        """The ``fence.sc`` before the values that the warp, or others before it, have observed."""
         self._posted_fences: dict[Hashable, tuple[frozenset[Fence], Observed]] = {}
         self.foreign = False
-        """Whether any warp comes after anything of another cluster."""
+        """Whether any warp comes after an access of another cluster."""
         self._sequential = False
-        """Whether any warp has executed a ``fence.sc``, or has observed one."""
+        """Whether any warp has executed or observed a ``fence.sc``."""
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
@@ -143,7 +143,7 @@ class Causality:
     # ---- fences -----------------------------------------------------------------------------------------------------
 
     def _release_by_fence(self, seats: Indices, level: int) -> None:
-        """These warps execute a fence that releases, and reaches ``level``."""
+        """These warps execute a releasing fence of scope ``level``."""
         present = self.clocks.present(seats)
         for relation in range(level + 1):
             self._fenced[relation][:, seats] = present
@@ -154,7 +154,7 @@ class Causality:
                 self._passed[relation][seat] = self._known[seat]
 
     def _come_after_fences(self, seat: int, level: int) -> None:
-        """The warp executes a ``fence.sc``: those that must precede it in Fence-SC order come before it."""
+        """The warp executes a ``fence.sc``: its predecessors in Fence-SC order enter its past."""
         self._sequential = True
         observed = {
             fence
@@ -190,7 +190,7 @@ class Causality:
             self.foreign = True
 
     def _come_back(self, seat: int, cluster: int, moments: AbstractSet[Moment]) -> None:
-        """What moments of other clusters have of the warp's own cluster comes before the warp, too."""
+        """Moments of other clusters also order accesses of the warp's own cluster: these enter its past."""
         done, taken = self._known[seat], self._taken[seat]
         left, seen = list(moments), set(moments)
         while left:
@@ -204,8 +204,8 @@ class Causality:
             left += fresh
 
     def _take_rows(self, seat: int, moment: Moment) -> None:
-        """A warp comes after a moment of its cluster, and its lanes after what others of the warp have released before
-        that."""
+        """A warp comes after a moment of its cluster; its lanes come after earlier releases of the warp's other
+        lanes."""
         if moment in self._taken[seat]:
             return
         self._taken[seat].add(moment)
@@ -222,9 +222,9 @@ class Causality:
     # ---- barriers ---------------------------------------------------------------------------------------------------
 
     def post(self, key: Hashable, sel: Selection, home: Indices | None, *, fenced: int | None = None) -> None:
-        """What the lanes know of other clusters is passed on with their arrival at a barrier.
+        """Lanes pass the moments of other clusters on with their arrival at a barrier.
 
-        With ``fenced`` that is what they knew at their last fence that reaches threads in this relation.
+        With ``fenced``, they pass on the moments of their last fence with a scope for this relation.
         """
         if not (self.foreign or self._sequential):
             return
@@ -238,11 +238,11 @@ class Causality:
                 self._posted_fences[key, cta] = fences | mine[0], observed | mine[1]
 
     def fence_levels(self, seats: Indices) -> Array:
-        """The levels of the widest fences that these warps have executed so far; -1 of none."""
+        """The widest scope of the fences that each warp has executed so far; -1 without a fence."""
         return np.array([self._fence_level[seat] for seat in seats.tolist()])
 
     def fenced(self, relation: int) -> Array:
-        """What came before each warp's last fence that reaches threads in this relation [planes, warps, actors]."""
+        """The past of each warp's last fence with a scope for this relation [planes, warps, actors]."""
         before: Array = self._fenced[relation]
         return before
 
@@ -253,7 +253,7 @@ class Causality:
                 self.take(seat, key, cta)
 
     def take(self, seat: int, key: Hashable, cta: int) -> None:
-        """A warp comes after what was passed on to a barrier of a CTA."""
+        """A warp comes after the moments released to a barrier of a CTA."""
         fences, observed = self._posted_fences.get((key, cta), (frozenset(), frozenset()))
         self._fences[seat] |= fences
         self._observed[seat] |= observed
@@ -263,7 +263,7 @@ class Causality:
             self._flat[seat] = None
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """What was released to ``source`` can be acquired from ``target``."""
+        """Moments released to ``source`` can be acquired from ``target``."""
         for cta in np.flatnonzero(ctas).tolist() if self._posted or self._posted_fences else ():
             more = self._posted.pop((source, cta), None)
             if more:
@@ -288,7 +288,7 @@ class Causality:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     def comes_after(self, seat: int, cluster: int, actor: int, time: int) -> bool:
-        """Whether what an actor of another cluster did at a time comes before what this warp does now."""
+        """Whether the access of an actor of another cluster at a time comes before the next access of this warp."""
         if not self._known[seat]:
             return False
         flat = self._flat[seat]
@@ -298,12 +298,12 @@ class Causality:
         return row is not None and time <= int(row[actor])
 
     def comes_after_any(self, seat: int) -> bool:
-        """Whether this warp comes after anything of another cluster."""
+        """Whether this warp comes after any access of another cluster."""
         return bool(self._known[seat])
 
 
 def _flatten(moments: frozenset[Moment]) -> dict[int, Array]:
-    """For each cluster, up to which time of each actor all these moments and those before them reach."""
+    """For each cluster, the latest time of each actor that these moments and their predecessors cover."""
     flat: dict[int, Array] = {}
     left, done = list(moments), set(moments)
     while left:

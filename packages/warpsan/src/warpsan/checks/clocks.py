@@ -1,14 +1,14 @@
 """Happens-before: the order of the accesses of a cluster's warps, as vector clocks (FastTrack, Flanagan and Freund
 2009).
 
-Each warp is an actor, and has a twin: the asynchronous operations that it issued. Each mbarrier that copies signal is
-an actor too: those copies, independent of their issuer. Time is one counter of observed steps for all. A warp's vector
-holds, for every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A
-release merges the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into
-those who leave. A twin's operations are ordered before its warp when it has waited for them, an mbarrier's before the
-lanes that wait for the phase in which they complete, and before others by later synchronisation.
+Each warp is an actor, and its asynchronous operations are a second actor, its twin. The copies that signal an mbarrier
+are an actor too, independent of their issuer. Time is one counter of observed steps. A warp's vector holds, for every
+actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A release merges the
+vectors of arriving warps into the barrier's vector; an acquire merges the barrier's vector into those of the leaving
+warps. Operations of a twin come before its warp's accesses after a wait. Copies of an mbarrier come before accesses of
+lanes that wait for the phase in which they complete. Later synchronisation orders them before other warps.
 
-Where there are instructions of the async proxy (bulk copies, wgmma), two more vectors say up to which time an actor's
+With instructions of the async proxy (bulk copies, wgmma), two more vectors hold the time up to which an actor's
 accesses have also passed a fence.proxy.async, to shared and to global memory (PTX ISA, "Async proxy").
 """
 
@@ -29,16 +29,17 @@ __all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "far"]
 
 ACTOR_SHIFT = np.uint32(22)
 TIME_MASK = np.uint32((1 << 22) - 1)
-"""A tag packs an actor (a warp, as many further on its twin, then mbarriers) and a time into a word; 0 is no actor."""
+"""Bits of the time in a tag, which packs an actor (a warp; its twin; an mbarrier) and a time into a word; 0: no
+actor."""
 _MOST_ACTORS = 1 << 10
 _PROXIED = {"shared": 1, "global": 2}
-"""The plane of a warp's state that has what passed a proxy fence for a space."""
+"""The plane of a warp's state with the accesses that have passed a proxy fence for a space."""
 _SIGNALLED = 64
-"""mbarriers with copies that a CTA may have."""
+"""Most mbarriers with copies in a CTA."""
 
 
 def far(key: Hashable) -> Hashable:
-    """Where arrivals at an mbarrier from other CTAs than its own are released to."""
+    """The key to which arrivals at an mbarrier from other CTAs release."""
     return "far", key
 
 
@@ -66,7 +67,7 @@ class Clocks:
         self.actors = 2 * self.warps
         lane = np.arange(machine.lanes)
         self.seat: Indices = machine.cta * machine.warps + lane // (WARP * machine.n_cta)
-        """Each lane's warp in the chunk: those of a CTA are next to each other."""
+        """The warp of each lane in the chunk: warps of a CTA are next to each other."""
         self.warp: Indices = self.seat % self.warps
         self._actor_bits = self.warp.astype(np.uint32) << ACTOR_SHIFT
         self._twin_bits = (self.warp + self.warps).astype(np.uint32) << ACTOR_SHIFT
@@ -76,19 +77,19 @@ class Clocks:
         seats = machine.n_cta * machine.warps
         planes = 1 + len(_PROXIED) if any(map(in_async_proxy, code)) else 1
         self._state = np.zeros((planes, seats, min(columns, _MOST_ACTORS)), dtype=np.uint32)
-        """The vector of each warp; in the planes behind that, of accesses that have passed a proxy fence."""
+        """The vector of each warp; further planes hold the accesses that have passed a proxy fence."""
         self.fenced_at = np.zeros_like(self._state)
-        """The vector of each warp at its last fence: a relaxed arrival at the barrier of a cluster releases that."""
+        """The vector of each warp at its last fence, which a relaxed arrival at the barrier of a cluster releases."""
         self._vectors = self._state[0]
         self._landed = np.zeros((machine.n_cta // machine.cluster_size, columns), dtype=np.uint32)
-        """For each cluster, the latest copy of each actor that has landed and signalled an mbarrier."""
+        """For each cluster, the latest copy of each actor that has landed and has signalled an mbarrier."""
         self._own = np.arange(seats) % self.warps
         self._objects: dict[Hashable, Array] = {}
         self._slots: dict[int, int] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Reset. Each actor's own accesses are ordered, and those of twins without operations."""
+        """Reset. Each actor's own accesses are ordered, and so are twins without operations."""
         self.now, self.floor = 0, 0
         self.instructions: list[Instruction | None] = [None]
         self._state.fill(0)
@@ -105,7 +106,7 @@ class Clocks:
         Raises
         ------
         StepLimit
-            If there are more steps than a tag has room for.
+            If there are more steps than a tag can hold.
         """
         self.now += 1
         if self.now >= int(TIME_MASK):
@@ -113,12 +114,12 @@ class Clocks:
         self.instructions.append(instruction)
 
     def tags(self, sel: Selection) -> Array:
-        """What the lanes' warps leave on what they access now."""
+        """The tags of the lanes' warps for their current accesses."""
         tags: Array = self._actor_bits[sel] | np.uint32(self.now)
         return tags
 
     def unordered(self, sel: Selection, tags: Array) -> Mask | None:
-        """Which tags [lanes of sel, ...] are not ordered before the lanes' current accesses; None if all are."""
+        """The tags [lanes of sel, ...] that are not ordered before the lanes' current accesses; None if all are."""
         times = tags & TIME_MASK
         if int(times.max()) <= self.floor:
             return None
@@ -126,17 +127,18 @@ class Clocks:
         return late if late.any() else None
 
     def comes_before(self, tag: int, seat: int) -> bool:
-        """Whether what left a tag in a warp's cluster comes before the warp's current access."""
+        """Whether the access with a tag in a warp's cluster comes before the warp's current access."""
         return tag & int(TIME_MASK) <= int(self._vectors[seat, tag >> int(ACTOR_SHIFT)])
 
     def comes_after_any(self, seats: Indices, times: Array) -> Mask:
-        """Which of these warps come after what a warp of their cluster did at its time in ``times``; 0: nothing."""
+        """The warps that come after the access of a warp of their cluster at its time in ``times``; time 0: no
+        access."""
         theirs = times.reshape(-1, self.warps)[seats // self.warps]
         after: Mask = ((theirs > 0) & (theirs <= self._vectors[seats, : self.warps])).any(axis=1)
         return after
 
     def unfenced(self, sel: Selection, tags: Array, space: str) -> Mask:
-        """Which tags are of accesses to a space in the generic proxy that no fence.proxy.async has passed on to these
+        """The tags of accesses to a space in the generic proxy that no fence.proxy.async has passed on to these
         lanes."""
         unknown: Mask = (tags & TIME_MASK) > self._known(_PROXIED[space], sel, tags)
         unknown &= tags >> ACTOR_SHIFT < self.actors
@@ -150,7 +152,7 @@ class Clocks:
         return known
 
     def in_flight(self, sel: Selection, tags: Array) -> Mask:
-        """Which tags are of asynchronous operations (of the lane's cluster) that have not completed."""
+        """The tags of asynchronous operations of the lane's cluster that have not completed."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
         times = tags & TIME_MASK
         first = (self.seat[sel] - self.warp[sel])[:, None]
@@ -176,8 +178,8 @@ class Clocks:
     # ---- asynchronous operations ------------------------------------------------------------------------------------
 
     def issue(self, sel: Selection, barrier: CompletionBarrier | None = None) -> Array:
-        """The lanes issue an asynchronous operation now: its tag (of their twins, or of the mbarriers that it signals),
-        which is ordered before no access yet."""
+        """The lanes issue an asynchronous operation now. Returns its tag (of their twins, or of the mbarriers that
+        it signals), which is not ordered before any access yet."""
         if barrier is None:
             actors = self.warps + np.flatnonzero(np.bincount(self.warp[sel], minlength=self.warps))
             bits = self._twin_bits[sel]
@@ -192,7 +194,7 @@ class Clocks:
         return tags
 
     def _actors_of(self, barrier: CompletionBarrier) -> Indices:
-        """The actor of each mbarrier of ``barrier``; the same address in the CTAs of a cluster is several."""
+        """The actor of each mbarrier of ``barrier``; an address in several CTAs of a cluster has an actor for each."""
         slot = self._slots.setdefault(barrier.offset, len(self._slots))
         actors: Indices = self.actors + slot * self._ctas + barrier.home % self._ctas
         if int(actors.max()) >= self._state.shape[2]:
@@ -201,8 +203,8 @@ class Clocks:
         return actors
 
     def complete(self, tags: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
-        """The lanes have waited for what they issued under ``tags``; or it has landed, and is released to the
-        mbarriers."""
+        """The lanes have waited for the operations with these ``tags``; or the operations have landed, and are
+        released to the mbarriers."""
         actors, times = (tags >> ACTOR_SHIFT).astype(np.int64), tags & TIME_MASK
         if barrier is None:
             np.maximum.at(self._vectors, (self.seat[sel], actors), times)
@@ -227,11 +229,11 @@ class Clocks:
         return known
 
     def blank(self, many: int) -> Array:
-        """Room for ``many`` vectors of each warp [many, planes, warps, actors], all zero."""
+        """Allocate ``many`` vectors of each warp [many, planes, warps, actors], all zero."""
         return np.zeros((many, *self._state.shape), dtype=np.uint32)
 
     def join(self, seat: int, rows: Array) -> None:
-        """A warp comes after what ``rows`` [planes, actors] of its cluster hold."""
+        """A warp comes after ``rows`` [planes, actors] of its cluster."""
         mine = self._state[:, seat]
         grown = np.maximum(mine, rows)
         grown[0, self._own[seat]] = mine[0, self._own[seat]]
@@ -240,7 +242,7 @@ class Clocks:
             self._set_floor()
 
     def _pairs(self, sel: Selection, home: Indices | None) -> tuple[Indices, Indices]:
-        """(warp, CTA that has the object) of these lanes, each pair once."""
+        """(warp, CTA that has the object) of these lanes, without duplicates."""
         if home is None:
             seats = self.seats(sel)
             return seats, seats // self._warps_of_cta
@@ -250,7 +252,7 @@ class Clocks:
     def release(
         self, key: Hashable, sel: Selection, home: Indices | None = None, *, fenced: Array | None = None
     ) -> None:
-        """The lanes' warps arrive at ``key``: what they did until now is passed on, or what each had ``fenced``."""
+        """The lanes' warps arrive at ``key``, and release their accesses so far, or their vectors in ``fenced``."""
         seats, homes = self._pairs(sel, home)
         passed = self.present(seats) if fenced is None else fenced[:, seats]
         vector = self._object(key)
@@ -270,28 +272,28 @@ class Clocks:
             self._set_floor()
 
     def passed_on(self, key: Hashable, cta: int) -> Array | None:
-        """What those who acquire from ``key`` of a CTA come after now [planes, actors]; None if there is nothing."""
+        """The vector that an acquire from ``key`` of a CTA merges now [planes, actors]; None if it is empty."""
         return self._objects[key][:, cta].copy() if key in self._objects else None
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """What was released to ``source`` of these CTAs can be acquired from ``target``, and ``source`` begins anew."""
+        """Vectors released to ``source`` of these CTAs can be acquired from ``target``; ``source`` is reset."""
         if source in self._objects:
             vector, public = self._object(source), self._object(target)
             public[:, ctas] = np.maximum(public[:, ctas], vector[:, ctas])
             vector[:, ctas] = 0
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
-        """``key`` begins anew for these CTAs."""
+        """Reset ``key`` for these CTAs."""
         if key in self._objects:
             self._objects[key][:, ctas] = 0
 
     def fence(self, sel: Selection) -> None:
-        """A fence of the lanes' warps, for their relaxed arrivals after it."""
+        """A fence of the lanes' warps; their later relaxed arrivals release its vector."""
         seats = self.seats(sel)
         self.fenced_at[:, seats] = self.present(seats)
 
     def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
-        """The accesses to these spaces that come before the lanes' warps now have passed a fence.proxy.async."""
+        """The accesses to these spaces in the past of the lanes' warps have passed a fence.proxy.async."""
         if len(self._state) > 1:
             seats = self.seats(sel)
             for plane in (_PROXIED[space] for space in spaces):

@@ -1,10 +1,10 @@
-"""What the ``race`` check keeps of accesses to global memory: for each granule the last one of each kind, and those
-before it that do not come before it.
+"""History of accesses to global memory for the ``race`` check: for each granule the last access of each kind, and
+earlier accesses that are not ordered before it.
 
-One access a granule is enough as long as each comes after the one before: a later access that comes after the last
-comes after all. Accesses of one cluster's warps that are not ordered among themselves are kept as a group, so that an
-access which comes after each of them is clean (FastTrack, Flanagan and Freund 2009, keeps a vector of reads for the
-same reason). Of unordered accesses of several clusters no more is kept than that there were some.
+One access a granule is enough as long as each comes after the one before: a later access that comes after the last one
+comes after all. Unordered accesses of warps of one cluster are kept as a group, so that an access which comes after
+each of them is clean (FastTrack, Flanagan and Freund 2009, keeps a vector of reads for the same reason). For unordered
+accesses of several clusters, only a flag is kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from warpsan.ptx.ir import Entry
 __all__ = ["FIRST_GROUP", "SEVERAL", "GlobalHistory", "GlobalOrder", "Marks", "Member", "distinct"]
 
 SEVERAL = 0xFFFFFFFF
-"""In place of a block: blocks of several clusters."""
+"""Block number that stands for blocks of several clusters."""
 FIRST_GROUP = 0x80000000
-"""In place of a block, from here on: several warps of one cluster, the group of this number."""
+"""First of the block numbers that stand for groups: several warps of one cluster."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Marks:
 
     @staticmethod
     def of(size: int, granule: int) -> Marks:
-        """No access yet."""
+        """Reset: no access yet."""
         return Marks(*(Shadow(size, granule) for _ in range(3)))
 
 
@@ -68,9 +68,9 @@ class GlobalHistory:
     strong, watched : Marks
         Strong writes and atomic operations; strong reads.
     earlier : Marks
-        Of strong writes those before the last that do not come before that.
+        Strong writes before the last one that are not ordered before it.
     chains : dict
-        What strong writes release, by place.
+        The releases of strong writes, by place.
     """
 
     def __init__(self, entry: Entry, size: int, ctas: int) -> None:
@@ -84,13 +84,13 @@ class GlobalHistory:
         self._numbers: dict[tuple[Member, ...], int] = {}
 
     def members(self, owner: int, tag: int, pc: int) -> tuple[Member, ...]:
-        """The accesses behind a mark that is not of several clusters."""
+        """The accesses of a mark that is not of several clusters."""
         if owner >= FIRST_GROUP:
             return self._groups[owner - FIRST_GROUP]
         return (Member(owner, tag, pc),) if owner else ()
 
     def owner_of(self, members: tuple[Member, ...]) -> int:
-        """What to mark for accesses that are not ordered among themselves."""
+        """The mark for accesses that are not ordered among themselves."""
         if len(members) == 1:
             return members[0].owner
         if len({int(self.cluster_of[each.owner - 1]) for each in members}) > 1:
@@ -103,7 +103,7 @@ class GlobalHistory:
 
 
 class GlobalOrder:
-    """Which marks of a history come before the accesses of a machine's warps, and what new accesses make of them.
+    """Orders the marks of a history with accesses of a machine's warps, and updates them.
 
     Parameters
     ----------
@@ -116,10 +116,10 @@ class GlobalOrder:
     def __init__(self, history: GlobalHistory, clocks: Clocks, sync: Synchronisation, size: int) -> None:
         self.history, self.clocks, self.sync = history, clocks, sync
         self.last: Array = np.empty(size, np.int32)
-        """By place, which of the step's accesses was the last."""
+        """The last of the step's accesses, by place."""
 
     def comes_before(self, member: Member, seat: int, cluster: int) -> bool:
-        """Whether an access comes before what a warp of a cluster does now."""
+        """Whether an access comes before the next access of a warp of a cluster."""
         there = int(self.history.cluster_of[member.owner - 1])
         if there == cluster:
             return self.clocks.comes_before(member.tag, seat)
@@ -127,8 +127,8 @@ class GlobalOrder:
         return self.sync.foreign and self.sync.comes_after(seat, there, actor, time)
 
     def unordered_members(self, owners: Array, tags: Array, seats: Array, own: Array) -> tuple[Mask, Array, Array]:
-        """Of marks of groups [accesses], those with a member that does not come before the access of the warp
-        ``seats``, of block + 1 ``own``; and the owner and the tag of that member."""
+        """For marks of groups [accesses], whether a member is not ordered before the access of the warp ``seats``,
+        of block + 1 ``own``; and the owner and tag of that member."""
         firsts, inverse = distinct(owners, seats)
         bad, owner, tag = np.zeros(len(firsts), np.bool_), owners[firsts], tags[firsts]
         for k, row in enumerate(firsts.tolist()):
@@ -140,14 +140,14 @@ class GlobalOrder:
         return bad[inverse], owner[inverse], tag[inverse]
 
     def add(self, marks: Marks, index: Indices, width: int, accesses: Array, seats: Array) -> None:
-        """Mark accesses of ``width`` bytes at ``index``, besides those marked before that do not come before them.
+        """Mark accesses of ``width`` bytes at ``index``, and keep earlier marks that are not ordered before them.
 
         Parameters
         ----------
         accesses : ndarray of uint32 [3, accesses]
             Block + 1, tag and instruction.
         seats : ndarray [accesses]
-            Warps of the same clusters: what comes before these need no longer be kept.
+            Warps of the same clusters: accesses before theirs need no longer be kept.
         """
         planes = marks.owner, marks.tag, marks.pc
         marked = (each.gather(index, width) for each in planes)
@@ -170,11 +170,11 @@ class GlobalOrder:
             for each, words in zip(planes, after, strict=True):
                 each.scatter(index[now], width, words)
             left: Mask = (seats != seats[last]) | (accesses[:2] != accesses[:2, last]).any(axis=0)
-            left &= planes[0].gather(index, width)[:, 0] != SEVERAL  # nothing changes that
+            left &= planes[0].gather(index, width)[:, 0] != SEVERAL  # already the final state
             index, accesses, seats = index[left], accesses[:, left], seats[left]
 
     def _joined(self, marked: Array, accesses: Array, seats: Array) -> Array:
-        """Owner, tag and instruction [3, accesses] of marks after each has got one more access."""
+        """Owner, tag and instruction [3, accesses] of marks, each with one more access."""
         history = self.history
         after: Array = accesses.copy()
         owners, cluster_of = marked[0], history.cluster_of
@@ -199,8 +199,8 @@ class GlobalOrder:
 
 
 def distinct(*keys: Array) -> tuple[Indices, Indices]:
-    """The first row of each distinct combination of ``keys`` [rows, at least one], and for each row which combination
-    it has."""
+    """The first row of each distinct combination of ``keys`` [rows, at least one], and the number of each row's
+    combination."""
     if all((key == key[0]).all() for key in keys):  # as in most steps
         return np.zeros(1, np.int64), np.zeros(len(keys[0]), np.int64)
     order = np.lexsort(keys)

@@ -1,4 +1,4 @@
-"""The ``race`` check for global memory: conflicting accesses that nothing orders and that are not morally strong.
+"""The ``race`` check for global memory: conflicting accesses that are neither ordered nor morally strong.
 
 Warps of one cluster are ordered by its vector clocks, those of different clusters by releases and acquires through
 memory (:mod:`~warpsan.checks.scopes`), lanes of one warp by :mod:`~warpsan.checks.lanes`. Strong operations
@@ -43,7 +43,7 @@ class GlobalRaceCheck(Observer):
     ----------
     machine, log : as for every check
     race : RaceCheck
-        Whose clocks, lanes and synchronisation these are, too.
+        The race check with the clocks, lanes and synchronisation to use.
     history : GlobalHistory
     """
 
@@ -77,7 +77,7 @@ class GlobalRaceCheck(Observer):
         self.maps.reset()
 
     def load(self, access: Access) -> None:
-        """A weak read must come after the writes of others, a strong one after their weak writes."""
+        """A weak read must come after other threads' writes, a strong read after their weak writes."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
@@ -101,7 +101,7 @@ class GlobalRaceCheck(Observer):
             self.sync.read(access, order)
 
     def copy_reads(self, access: Access, barrier: CompletionBarrier) -> Array | None:
-        """A copy's reads are over for those who have waited for its mbarrier, and for no others: not for its issuer."""
+        """A copy's reads are complete for threads that have waited for its mbarrier, and not for its issuer."""
         if access.space.name != "global":
             return None
         self.clocks.tick(access.instruction)
@@ -122,8 +122,8 @@ class GlobalRaceCheck(Observer):
         self.clocks.complete(ticket, sel, barrier)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """A weak write must come after all accesses of others, unless it changes nothing; a strong one after their weak
-        accesses."""
+        """A weak write must come after all accesses of other threads, unless it changes no value; a strong one after
+        their weak accesses."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
@@ -164,7 +164,7 @@ class GlobalRaceCheck(Observer):
         self.maps.fence(sel, instruction, maps)
 
     def tensor_map_use(self, maps: Access) -> None:
-        """A map that this launch has written is used behind the write, and behind a fence between the proxies."""
+        """A map that this launch has written must be used after the write, and after a fence between the proxies."""
         if maps.space.name != "global":
             return
         self.clocks.tick(maps.instruction)
@@ -183,7 +183,7 @@ class GlobalRaceCheck(Observer):
     # ---- rules ------------------------------------------------------------------------------------------------------
 
     def _unordered(self, access: Access, marks: Marks) -> tuple[Mask, Array, Array]:
-        """Which of the last accesses do not come before these, by granule; their owners and tags."""
+        """The last accesses that are not ordered before these, by granule; their owners and tags."""
         owners = marks.owner.gather(access.index, access.width)
         own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
@@ -199,7 +199,7 @@ class GlobalRaceCheck(Observer):
             clusters = self.history.cluster_of
             for lane, column in zip(*np.nonzero(bad & ~near & ~_of_group(owners)), strict=True):
                 owner, tag = int(owners[lane, column]), int(tags[lane, column])
-                if owner == SEVERAL:  # which of them it comes after is not kept
+                if owner == SEVERAL:  # the order of each one is not kept
                     bad[lane, column] = not self.sync.comes_after_any(int(seats[lane]))
                     continue
                 cluster, actor = int(clusters[owner - 1]), tag >> int(ACTOR_SHIFT)
@@ -225,7 +225,7 @@ class GlobalRaceCheck(Observer):
         return same
 
     def _check(self, access: Access, marks: Marks, what: str, matters: Callable[[], Mask] | None) -> None:
-        """Report the first access that does not come after the last one of ``marks``."""
+        """Report the first access that does not come after the last access in ``marks``."""
         if self.log.seen("race", access.instruction):
             return
         bad, owners, tags = self._unordered(access, marks)
@@ -235,8 +235,8 @@ class GlobalRaceCheck(Observer):
             self._report(access, bad, owners, tags, marks, what)
 
     def _check_constant(self, access: Access, marks: Marks) -> None:
-        """``ld.global.nc`` reads through a cache that is not coherent: whatever this launch has written may be missing
-        there, in whichever order (PTX ISA, "ld.global.nc")."""
+        """Report ``ld.global.nc`` of data that this launch has written: its cache is not coherent, and may miss the
+        data in any order (PTX ISA, "ld.global.nc")."""
         owners = marks.owner.gather(access.index, access.width)
         bad = (owners != 0) & (owners < FIRST_GROUP)
         if bad.any() and not self.log.seen("race", access.instruction):
@@ -245,8 +245,8 @@ class GlobalRaceCheck(Observer):
             self._report(access, bad, owners, tags, marks, what, _USUALLY_CONSTANT)
 
     def _check_proxy(self, access: Access, marks: Marks) -> None:
-        """A copy in the async proxy of what this launch has written in the generic one needs a fence between the
-        proxies, of a warp of the same cluster (of others, which fences come before is not kept)."""
+        """A copy in the async proxy of data that this launch has written in the generic proxy needs a fence between
+        the proxies, of a warp of the same cluster (fences of other clusters are not kept)."""
         if self.log.seen("proxy", access.instruction):
             return
         unordered, owners, tags = self._unordered(access, marks)
@@ -262,7 +262,7 @@ class GlobalRaceCheck(Observer):
             self._report(access, bad, owners, tags, marks, what, USUALLY_PROXY, "proxy")
 
     def _check_strong(self, access: Access, what: str, matters: Callable[[], Mask] | None, *, reads: bool) -> None:
-        """A weak access must come after the strong ones of others; reads do not conflict with reads."""
+        """A weak access must come after strong accesses of other threads; reads do not conflict with reads."""
         if self._strong:
             self._check(access, self.history.strong, what, matters)
             self._check(access, self.history.earlier, what, lambda: self._behind_update(access, matters))
@@ -270,11 +270,12 @@ class GlobalRaceCheck(Observer):
                 self._check(access, self.history.watched, "overwrites what {other} reads", matters)
 
     def _behind_update(self, access: Access, matters: Callable[[], Mask] | None) -> Mask:
-        """Which accesses, of those that matter, may meet atomic operations of others.
+        """Which relevant accesses may conflict with atomic operations of other threads.
 
-        Not those of a warp whose own atomic operation was the last on the place: that comes after all before it in the
-        place's coherence order, and what the warp does next to the place comes after that (PTX ISA, "Coherence"; the
-        count that the last block resets in the CUDA C++ Programming Guide, "Memory Fence Functions").
+        Accesses of a warp whose own atomic operation was the last on the place are excluded: the operation comes after
+        all earlier ones in the place's coherence order, and the warp's next access to the place comes after the
+        operation (PTX ISA, "Coherence"; the counter that the last block resets in the CUDA C++ Programming Guide,
+        "Memory Fence Functions").
         """
         last = self.history.strong
         owners, tags, pcs = (each.gather(access.index, access.width) for each in (last.owner, last.tag, last.pc))
@@ -284,7 +285,7 @@ class GlobalRaceCheck(Observer):
         return others if matters is None else others & matters()
 
     def _check_scopes(self, access: Access, order: MemoryOrder, what: str, marks: Marks) -> None:
-        """Two strong operations that nothing orders must include each other in their scopes."""
+        """The scopes of two unordered strong operations must include each other's thread."""
         if not self._narrow or self.log.seen("race", access.instruction):
             return
         bad, owners, tags = self._unordered(access, marks)
@@ -302,7 +303,7 @@ class GlobalRaceCheck(Observer):
             self._report(access, bad, owners, tags, marks, what, _USUALLY_SCOPE)
 
     def _check_scopes_together(self, access: Access, order: MemoryOrder) -> None:
-        """The same of atomic operations of different blocks in this step."""
+        """The same check for atomic operations of different blocks in this step."""
         if order.level >= SAME_GPU or len(access.index) < 2:
             return
         place = access.index // access.width
@@ -326,7 +327,7 @@ class GlobalRaceCheck(Observer):
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))
 
     def _mark_strong(self, access: Access) -> None:
-        """The last strong write of each place; of those before it, one that does not come before this."""
+        """Mark the last strong write of each place; of earlier ones, keep one that is not ordered before this."""
         last = self.history.strong
         bad, owners, tags = self._unordered(access, last)
         moved: Mask = np.asarray(bad.any(axis=1))
@@ -337,7 +338,7 @@ class GlobalRaceCheck(Observer):
         mine, own = self.clocks.tags(access.sel), self.owner[access.sel]
         owners, tags = (each.gather(access.index, access.width).max(axis=1) for each in (last.owner, last.tag))
         left: Mask = np.logical_or(owners != own, tags != mine, out=np.empty(len(own), np.bool_))
-        if left.any():  # others did the same in this step
+        if left.any():  # other threads did the same in this step
             pcs = np.full(int(left.sum()), access.instruction.pc, np.uint32)
             self._mark_earlier(access, left, own[left], mine[left], pcs)
 
@@ -346,7 +347,7 @@ class GlobalRaceCheck(Observer):
         self.order.add(self.history.earlier, access.index[where], access.width, accesses, seats)
 
     def _mark_read(self, access: Access, marks: Marks, tags: Array | None = None) -> None:
-        """A read joins those of the place that do not come before it. ``tags`` are the lanes' own, or a copy's."""
+        """Add a read to the unordered reads of the place. ``tags`` are those of the lanes, or of a copy."""
         own, seats = self.owner[access.sel], self.clocks.seat[access.sel]
         tags = self.clocks.tags(access.sel) if tags is None else tags
         owners, before = (each.gather(access.index, access.width) for each in (marks.owner, marks.tag))
@@ -396,7 +397,7 @@ class GlobalRaceCheck(Observer):
             warp=None if several else (tag >> int(ACTOR_SHIFT)) % machine.warps,
             note="in several blocks" if several else "",
         )
-        if near and tag >> int(ACTOR_SHIFT) >= self.clocks.actors:  # a copy's
+        if near and tag >> int(ACTOR_SHIFT) >= self.clocks.actors:  # an access of a copy
             other = self.race.access_behind(lane, tag)
             usually = usually or self.race.wait_advice(int(self.clocks.seat[lane])) or USUALLY_IN_FLIGHT
         if not usually:

@@ -1,4 +1,4 @@
-"""An illegal access to global memory in words: which element of which buffer, and where its address is computed."""
+"""Messages for illegal accesses to global memory: the element of a buffer, and the place that computes its address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["address_of", "buffer_of", "element"]
 def element(extent: Extent, offset: int, width: int) -> str:
     """``k[0, 3, 512, 0], one row past the end of k [1, 4, 512, 64]``: an access of ``width`` bytes at byte ``offset``.
 
-    Rows are counted on from the last one, and back from the first: the axis before the last takes what is outside.
+    Rows count up from the last one and down from the first; the axis before the last absorbs the excess.
     """
     first = (offset - extent.begin) // extent.itemsize
     row = extent.shape[-1] if len(extent.shape) > 1 else 1
@@ -35,9 +35,9 @@ def element(extent: Extent, offset: int, width: int) -> str:
 
 
 def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
-    """The buffer of the only pointer parameter from which an access's address is computed; None if there are several.
+    """The buffer of the only pointer parameter that an access's address is computed from; None if there are several.
 
-    A wrong index may lead into the neighbourhood of another buffer: the code says which one was meant.
+    A wrong index may reach the neighbourhood of another buffer; the code shows the intended one.
     """
     writers: dict[Register, list[Instruction]] = {}
     for each in machine.entry.instructions:
@@ -72,9 +72,9 @@ def _pointed_to(machine: Machine, load: Instruction) -> set[Extent]:
 
 
 def address_of(entry: Entry, instruction: Instruction) -> Instruction | None:
-    """The last instruction before an access that computes its address, if that belongs to another source line.
+    """The last instruction before an access that computes its address, if it has another source line.
 
-    A compiler moves a load to where its value is stored, and gives it the store's line: this one is then the load's.
+    A compiler moves a load to the store of its value, and gives it the store's line: this line is then the load's.
     """
     base = next((operand.base for operand in instruction.operands if isinstance(operand, Address)), None)
     if not isinstance(base, Register) or instruction.loc is None:

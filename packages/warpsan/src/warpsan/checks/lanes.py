@@ -1,10 +1,10 @@
 """Races between the lanes of one warp (PTX ISA, "Axioms"; CUDA C++ Programming Guide, "Independent Thread Scheduling").
 
-Lanes of a warp need not run together (sm_70 and later). Each lane of a warp that executed an instruction together with
-another comes after that in its own program; a lane that was not there, because the warp had diverged, does not:
-``__syncwarp()`` orders the lanes of its mask, a barrier those that come to it. So an access matters here only if lanes
-of its warp were missing, and only such accesses are kept. (The ``strict`` check does not take it for granted that
-lanes which run together stay together.)
+Lanes of a warp need not run together (sm_70 and later). A lane that executed an instruction together with another comes
+after it in its own program; a lane that was absent, because the warp had diverged, does not. ``__syncwarp()`` orders
+the lanes of its mask, and a barrier orders the lanes that arrive. An access matters here only if lanes of its warp were
+absent, and only such accesses are kept. (The ``strict`` check does not assume that lanes which run together stay
+together.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Changes", "LaneOrder", "LaneRaces", "SameStep", "place_of"]
 
 _DID = {"wrote": "wrote", "reads": "reads", "updates": "updates", "watches": "reads"}
 _SEVERAL = np.uint32(WARP)
-"""In place of a lane: more than one."""
+"""Lane number that stands for several lanes."""
 _EVERY = np.uint32(0xFFFFFFFF)
 _USUALLY = "usually a missing __syncwarp() between them"
 _DIVERGED = _USUALLY + ": the warp had diverged"
@@ -35,9 +35,9 @@ _USUALLY_VALUES = "one of them wins, and which is undefined: let one thread writ
 
 
 class Changes:
-    """Which writes of a step change what is there, computed only if the other conditions of a race hold.
+    """Which writes of a step change the stored value; computed only if the other conditions of a race hold.
 
-    With ``always``, all of them."""
+    With ``always``, all writes."""
 
     def __init__(self, access: Access, words: Array, *, always: bool) -> None:
         self._access, self._words = access, words
@@ -51,7 +51,7 @@ class Changes:
 
 
 class LaneOrder:
-    """For each lane of a warp, up to which time the accesses of every other lane of it come before its own."""
+    """For each lane of a warp, the time up to which the accesses of every other lane of it come before its own."""
 
     def __init__(self, machine: Machine, clocks: Clocks, *, strict: bool) -> None:
         self.machine, self.clocks, self.strict = machine, clocks, strict
@@ -73,8 +73,8 @@ class LaneOrder:
         self.numbers = (machine.cta_ids[machine.cta] * machine.warps + slot + 1).astype(np.uint32)
 
     def meet(self, sel: Selection, groups: Array | None) -> None:
-        """The lanes of each warp in ``sel`` have met, or those of each group (for each lane the bits of its own): what
-        each did before comes before what the others do."""
+        """The lanes of each warp in ``sel``, or of each group (for each lane the bits of its own), have converged:
+        the earlier accesses of each come before the next accesses of the others."""
         now = np.uint32(self.clocks.now)
         if groups is None and isinstance(sel, slice) and sel.start % WARP == 0 and sel.stop % WARP == 0:
             self._before[sel.start // WARP : sel.stop // WARP] = now
@@ -88,11 +88,11 @@ class LaneOrder:
             self._before[warp, mine] = known
 
     def arrive(self, sel: Selection) -> None:
-        """The lanes release what they did, to a barrier or by an atomic operation."""
+        """The lanes release their accesses, to a barrier or by an atomic operation."""
         self._arrived[self.warp[sel], self.lane[sel]] = self.clocks.now
 
     def leave(self, sel: Selection, until: int = int(TIME_MASK)) -> None:
-        """The lanes come after what other lanes of their warps have released, for the last time at ``until``."""
+        """The lanes come after releases of other lanes of their warps, the last one at ``until``."""
         warp, lane = self.warp[sel], self.lane[sel]
         arrived = self._arrived[warp]
         self._before[warp, lane] = np.maximum(self._before[warp, lane], np.where(arrived <= until, arrived, 0))
@@ -114,9 +114,9 @@ class LaneOrder:
         return ordered
 
     def missing(self, sel: Selection, instruction: Instruction) -> Array | None:
-        """For each lane, those of its warp that execute this, if others are alive that do not; None if none is.
+        """For each lane, the lanes of its warp that execute this, if live lanes are absent; None if none is.
 
-        In ``strict`` no lane counts as being there with another."""
+        With ``strict``, no lane counts as executing together with another."""
         if self.strict:
             alone: Array = np.uint32(1) << self.lane[sel].astype(np.uint32)
             return alone
@@ -134,7 +134,7 @@ class LaneOrder:
 
 @dataclass(frozen=True)
 class _LaneMarks:
-    """The last access of each granule that lanes of its warp were missing at."""
+    """The last access of each granule for which lanes of its warp were absent."""
 
     warp: Shadow
     time: Shadow
@@ -167,7 +167,7 @@ class LaneRaces:
         self.machine, self.log, self.order, self.space = machine, log, order, space
         self._size, self._granule = len(machine.spaces[space].data), granule
         self._marks: dict[str, _LaneMarks] = {}
-        """By what was done."""
+        """The accesses, by kind."""
 
     def reset(self) -> None:
         """A new chunk of CTAs: their warps have made no access yet."""
@@ -178,18 +178,18 @@ class LaneRaces:
     def access(
         self, access: Access, does: str, verb: str, against: tuple[str, ...], matters: Callable[[], Mask] | None
     ) -> None:
-        """Lanes access memory: compare them with what those did that they may have diverged from.
+        """Compare accesses of lanes with accesses of lanes that they may have diverged from.
 
         Parameters
         ----------
         does : str
-            What is kept of it: ``wrote``, ``reads``, ``updates`` or ``watches`` (strong reads).
+            The kind under which it is kept: ``wrote``, ``reads``, ``updates`` or ``watches`` (strong reads).
         verb : str
-            For the message.
+            The verb in the message.
         against : tuple of str
-            What it conflicts with.
+            The kinds that it conflicts with.
         matters : function, optional
-            Which accesses count; the others are benign.
+            Selects the accesses that count; the others are benign.
         """
         self.compare(access, verb, against, matters)
         mask = self.order.missing(access.sel, access.instruction)
@@ -199,7 +199,7 @@ class LaneRaces:
     def compare(
         self, access: Access, verb: str, against: tuple[str, ...], matters: Callable[[], Mask] | None = None
     ) -> None:
-        """The first half of :meth:`access`: nothing is kept."""
+        """The first half of :meth:`access`: compares, and keeps no access."""
         for other in against:
             if other in self._marks:
                 self._check(access, self._marks[other], f"{verb} what {{other}} {_DID[other]}", matters)
@@ -209,7 +209,7 @@ class LaneRaces:
         if does not in self._marks:
             self._marks[does] = _LaneMarks.of(self._size, self._granule)
         marks = self._marks[does]
-        if does in ("reads", "watches"):  # a write must come after all of them: keep the lanes that were there at each
+        if does in ("reads", "watches"):  # a write must come after all of them: keep the lanes present at each
             before = marks.warp.gather(index, width).max(axis=1) == order.numbers[sel]
             if before.any():
                 lanes, times = marks.lane.gather(index, width)[:, 0], marks.time.gather(index, width)[:, 0]
@@ -257,18 +257,18 @@ class LaneRaces:
 
 
 class SameStep:
-    """Lanes that write different values to one place in one step: of a warp, of several, or of several blocks.
+    """Reports lanes that write different values to one place in one step: of a warp, of several, or of several blocks.
 
-    With ``values``, equal ones, too.
+    With ``values``, equal values are reported too.
     """
 
     def __init__(self, machine: Machine, log: HazardLog, space: str, *, values: bool) -> None:
         self.machine, self.log, self._values = machine, log, values
         self._last = np.empty(len(machine.spaces[space].data), dtype=np.int32)
-        """By place, which of the step's accesses was the last."""
+        """The last of the step's accesses, by place."""
 
     def check(self, access: Access, words: Array, note: str = "") -> None:
-        """Report the first of the writes ``words`` that another one in the same step overwrites with something else.
+        """Report the first of the writes ``words`` that another one in the same step overwrites with another value.
 
         ``note`` is appended to the message.
         """
@@ -294,7 +294,7 @@ class SameStep:
 
 
 def place_of(machine: Machine, access: Access, row: int) -> str:
-    """Where one of the accesses of a step goes, for messages."""
+    """The target of one of the accesses of a step, for messages."""
     if access.space.name == "shared":
         return f"{access.width} bytes of shared memory at offset {int(access.offset[row])}"
     extent = machine.spaces["global"].extent_near(int(access.index[row]))

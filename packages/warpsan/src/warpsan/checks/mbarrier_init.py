@@ -1,9 +1,9 @@
 """Part of the ``strict`` check: an mbarrier that a bulk copy completes on must be initialised for the async proxy.
 
-``mbarrier.init`` writes in the generic proxy. Between it and the barrier behind which copies are issued its thread
-needs a ``fence.mbarrier_init``, or what is stronger: ``fence.proxy.async``, or a fence of the cluster's scope at least
-(PTX ISA, "membar, fence", "mbarrier.init"). Much code has only ``__syncthreads()`` there, and works: so this is not
-reported by default.
+``mbarrier.init`` writes in the generic proxy. Between it and the barrier before the copies, its thread needs a
+``fence.mbarrier_init`` or a stronger fence: ``fence.proxy.async``, or a fence of at least cluster scope (PTX ISA,
+"membar, fence", "mbarrier.init"). Much working code has only ``__syncthreads()`` there, so the default checks do not
+report this.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _USUALLY = "usually a missing fence.mbarrier_init.release.cluster behind mbarrie
 
 
 class MbarrierInitCheck(Observer):
-    """The mbarriers whose initialisation no fence of their threads has followed yet."""
+    """The mbarriers without a fence of their thread since their initialisation."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self._open: dict[int, tuple[int, Instruction]] = {}
-        """By byte index in shared memory: the lane that initialised it, and how."""
+        """The initialising lane and its instruction, by byte index in shared memory."""
         machine.on_reset.append(self._open.clear)
 
     def store(self, access: Access, words: Array | None) -> None:
@@ -47,7 +47,7 @@ class MbarrierInitCheck(Observer):
             self.proxy_fence(sel, ("shared",))
 
     def proxy_fence(self, sel: Selection, spaces: Sequence[str]) -> None:
-        """What these lanes have initialised is visible."""
+        """The mbarriers that these lanes have initialised are visible."""
         if self._open and "shared" in spaces:
             lanes = set(indices(sel).tolist())
             self._open = {place: each for place, each in self._open.items() if each[0] not in lanes}

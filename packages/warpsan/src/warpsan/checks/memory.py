@@ -17,12 +17,12 @@ _USUALLY_NULL = "usually an allocation that failed, or an optional argument that
 _USUALLY_WILD = "usually a pointer that was never set, or one of the host"
 _NOWHERE = "far from all memory of the launch"
 _NULL_PAGE = 1 << 16
-"""Bytes from address 0 that count as reached through a null pointer."""
+"""Bytes from address 0 whose accesses count as null pointer accesses."""
 
 
 class MemoryCheck(Observer):
-    """Reports illegal accesses, which the machine suppresses. Native code notes them (:mod:`..native.suspects`); reads
-    of what nobody has written are :mod:`.undefined_reads`'s."""
+    """Reports illegal accesses, which the machine suppresses. Native code notes them (:mod:`..native.suspects`);
+    :mod:`.undefined_reads` reports reads of unwritten memory."""
 
     records_faults = True
 

@@ -33,18 +33,18 @@ __all__ = [
 ]
 
 SAME_CTA, SAME_CLUSTER, SAME_GPU = range(3)
-"""How two threads are related: by the smallest group that has both."""
+"""The relation of two threads: the smallest group that contains both."""
 LEVELS = {"cta": SAME_CTA, "cluster": SAME_CLUSTER, "gpu": SAME_GPU, "gl": SAME_GPU, "sys": 3}
-"""Scopes by their modifier; ``gl`` is that of ``membar``."""
+"""Scopes by their modifier; ``gl`` is the modifier of ``membar``."""
 VOLATILE_MODES = ("sync", "data")
-"""``sync``: ``.volatile`` is ``.relaxed.sys``, the letter of PTX. ``data``: it is a weak access, as a data race on a
-volatile object is one in CUDA C++."""
+"""Meaning of ``.volatile``. ``sync``: the same as ``.relaxed.sys``, as PTX defines. ``data``: a weak access, as a
+data race on a volatile object is a race in CUDA C++."""
 _NAMES = ("cta", "cluster", "gpu", "sys")
 
 
 @dataclass(frozen=True)
 class MemoryOrder:
-    """What an access or a fence does to the order of a thread's accesses.
+    """The effect of an access or a fence on the order of a thread's accesses.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class MemoryOrder:
         Its scope, as one of :data:`LEVELS`.
     volatile : bool
     sequential : bool
-        A ``fence.sc``: those are in one order ("Fence-SC Order").
+        Whether it is a ``fence.sc``; these are in one order ("Fence-SC Order").
     implied : bool
-        Whether the scope is not written, but the default.
+        Whether the scope is the default, and not written.
     """
 
     strong: bool
@@ -76,13 +76,13 @@ class MemoryOrder:
 
 WEAK = MemoryOrder(False)
 BARRIER = MemoryOrder(True, acquire=True, release=True, level=SAME_CLUSTER)
-"""That of barriers of a CTA or a cluster, which pass everything on."""
+"""The order of barriers of a CTA or a cluster, which pass all accesses on."""
 _VOLATILE = MemoryOrder(True, level=LEVELS["sys"], volatile=True)
 
 
 @lru_cache(maxsize=4096)
 def memory_order(instruction: Instruction) -> MemoryOrder:
-    """The order of a load, a store or an atomic operation by the letter of PTX ("ld", "st", "atom", "red").
+    """The order of a load, a store or an atomic operation, as PTX defines it ("ld", "st", "atom", "red").
 
     Bulk reductions are relaxed operations with the scope of the GPU ("cp.reduce.async.bulk").
     """
@@ -121,13 +121,13 @@ def arrival_order(instruction: Instruction) -> MemoryOrder:
 
 
 def is_memory_fence(instruction: Instruction) -> bool:
-    """Whether it is a fence that is part of release and acquire patterns."""
+    """Whether it is a fence of release and acquire patterns."""
     fence = instruction.opcode in ("fence", "membar")
     return fence and not {"proxy", "mbarrier_init"} & set(instruction.mods)
 
 
 def is_communication(instruction: Instruction) -> bool:
-    """Whether it is a strong access that may be to global memory: blocks may pass something on by it."""
+    """Whether it is a strong access that may be to global memory, by which blocks may synchronise."""
     if not (opcode_of(instruction).memory or updates_memory(instruction)) or not memory_order(instruction).strong:
         return False
     spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "shared", "local", "param", "const"}
@@ -136,5 +136,5 @@ def is_communication(instruction: Instruction) -> bool:
 
 @derived
 def communications(entry: Entry) -> tuple[Instruction, ...]:
-    """Its instructions that are strong accesses to global memory (:func:`is_communication`)."""
+    """The instructions that are strong accesses to global memory (:func:`is_communication`)."""
     return tuple(filter(is_communication, entry.instructions))

@@ -1,10 +1,10 @@
-"""The ``race`` check of programmatic dependent launches: accesses that the kernel before may still conflict with.
+"""The ``race`` check of programmatic dependent launches: accesses that may conflict with the kernel before.
 
-A launch with programmatic stream serialization may begin while the kernel before it in the stream runs: what conflicts
-with that kernel's accesses has to come after a ``griddepcontrol.wait``, by the same thread or by one that it has
+A launch with programmatic stream serialization may begin while the kernel before it in the stream runs. Accesses that
+conflict with that kernel must come after a ``griddepcontrol.wait`` of the same thread, or of one that it has
 synchronised with (PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol"; CUDA C++
-Programming Guide, "Programmatic Dependent Launch and Synchronization"). Orders are those of the warps of a cluster
-(:mod:`~warpsan.checks.clocks`): a wait orders its whole warp, and none through memory between clusters counts.
+Programming Guide, "Programmatic Dependent Launch and Synchronization"). The order is that of the warps of a cluster
+(:mod:`~warpsan.checks.clocks`): a wait orders its whole warp; order through memory between clusters does not count.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _USUALLY = (
 
 
 class PrerequisiteCheck(Observer):
-    """Accesses to global memory that come after no ``griddepcontrol.wait``.
+    """Reports conflicting accesses to global memory that come after no ``griddepcontrol.wait``.
 
     Parameters
     ----------
     machine, log : as for every check
     clocks : Clocks
-        Of the race check.
+        The clocks of the race check.
     prerequisites : ndarray of int64 [n, 3]
-        What the kernel before accesses: bytes of global memory from and to, and whether it writes there.
+        The accesses of the kernel before: bytes of global memory from and to, and whether it writes them.
     """
 
     def __init__(self, machine: Machine, log: HazardLog, clocks: Clocks, prerequisites: Indices) -> None:
         self.machine, self.log, self.clocks, self.prerequisites = machine, log, clocks, prerequisites
         self.waited: Array = np.zeros(machine.n_cta * machine.warps, np.uint32)
-        """The time at which each warp has waited; 0: not yet."""
+        """The time at which each warp has waited; 0: no wait yet."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
@@ -50,7 +50,7 @@ class PrerequisiteCheck(Observer):
         self.waited.fill(0)
 
     def grid_wait(self, sel: Selection, instruction: Instruction) -> None:
-        """From now on what these warps do comes after the wait."""
+        """Later accesses of these warps come after the wait."""
         self.clocks.tick(instruction)
         seats = self.clocks.seats(sel)
         self.waited[seats] = np.where(self.waited[seats] > 0, self.waited[seats], self.clocks.now)
@@ -60,11 +60,11 @@ class PrerequisiteCheck(Observer):
         self._check(access, "reads what the kernel before it may still write", self.prerequisites[:, 2] > 0)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """A write conflicts with all of its accesses."""
+        """A write conflicts with all accesses of the kernel before."""
         self._check(access, "writes what the kernel before it may still access", None)
 
     def atomic(self, access: Access) -> None:
-        """An update does, too."""
+        """An update conflicts with all accesses of the kernel before."""
         self._check(access, "updates what the kernel before it may still access", None)
 
     def _check(self, access: Access, what: str, which: Mask | None) -> None:

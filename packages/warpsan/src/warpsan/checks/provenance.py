@@ -1,9 +1,8 @@
-"""The ``provenance`` check: the buffer that the address of each access is computed from, as far as the code shows it.
+"""The ``provenance`` check: the buffer from which the code computes the address of each access.
 
-An address belongs to a buffer if all that it may be computed from is pointer parameters into that buffer, and integers.
-What comes from memory, from a call, or from an operation that does not pass pointers on may be any pointer: then the
-access may go to every buffer. An allocation that holds several tensors is one buffer
-(:class:`~warpsan.host.arena.Arena`).
+An address belongs to a buffer if its only possible sources are pointer parameters into that buffer, and integers. A
+value from memory, from a call, or from an operation that does not preserve pointers may be any pointer: the access may
+then go to every buffer. An allocation that holds several tensors is one buffer (:class:`~warpsan.host.arena.Arena`).
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ __all__ = ["Origins", "home_buffers", "pointer_origins"]
 _PASSES_ON = frozenset({"add", "sub", "mov", "cvta", "selp"})
 """Opcodes whose result may be any of their operands, moved by the others."""
 _INTEGERS = frozenset({"mul", "shl", "shr", "cvt", "bfe", "popc", "clz", "rem", "div", "setp", "set", "mul24", "slct"})
-"""Opcodes whose result is no pointer."""
+"""Opcodes whose result is not a pointer."""
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
 
 Origins = dict[int, frozenset[int]]
-"""For accesses by their pc, where in the parameter block the pointers are that their addresses are computed from."""
+"""For each access, by its pc, the offsets in the parameter block of the pointers that its address is computed from."""
 
 
 def pointer_origins(entry: Entry) -> Origins:
-    """The origins of the accesses to global memory whose code shows them all."""
+    """The origins of the accesses to global memory whose sources are all in the code."""
     writers: dict[str, list[Instruction]] = {}
     unknown: set[str] = set()
     for each in entry.instructions:
@@ -61,7 +60,7 @@ def home_buffers(origins: Origins, params: bytes, extents: Sequence[Extent]) -> 
 def _origins(
     entry: Entry, base: object, writers: dict[str, list[Instruction]], unknown: set[str]
 ) -> frozenset[int] | None:
-    """The places of the pointers that an address may be computed from; None if it may be any pointer."""
+    """The places of the pointers that an address may be computed from; None for any pointer."""
     pending, seen, places = [base], set[str](), set[int]()
     while pending:
         register = pending.pop()
@@ -77,7 +76,7 @@ def _origins(
         for writer in writers[register.name]:
             if writer.opcode in _PASSES_ON:
                 pending += [operand for operand in writer.operands[1:] if not _is_predicate(entry, operand)]
-            elif writer.opcode in ("mad", "fma"):  # the product is no pointer
+            elif writer.opcode in ("mad", "fma"):  # the product is not a pointer
                 pending.append(writer.operands[3])
             elif writer.opcode == "ld" and "param" in writer.mods:
                 place = _parameter(entry, writer)
@@ -98,7 +97,7 @@ def _is_predicate(entry: Entry, operand: Operand) -> bool:
 
 
 def _parameter(entry: Entry, load: Instruction) -> int | None:
-    """Where in the parameter block a load reads; None for what is no parameter of the kernel."""
+    """The offset in the parameter block that a load reads; None if it reads no kernel parameter."""
     source = load.operands[1]
     if not isinstance(source, Address):
         return None

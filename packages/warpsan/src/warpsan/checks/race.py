@@ -1,10 +1,10 @@
 """The ``race`` check for shared memory: two unordered accesses to the same bytes, at least one a write.
 
-For every granule of shared memory it keeps the last writer, and when each actor last read it or updated it atomically,
-as tags of :mod:`~warpsan.checks.clocks`. An access is compared with its warp's vector clock, and with those of
-lanes of its warp that had diverged (:mod:`~warpsan.checks.lanes`). Lanes that execute one instruction together are
-compared by what they write. Writing the value that is there already is benign. What strong accesses and fences order is
-in :mod:`~warpsan.checks.scopes`.
+For every granule of shared memory, the check keeps the last writer and the time of each actor's last read and last
+atomic update, as tags of :mod:`~warpsan.checks.clocks`. An access is compared with its warp's vector clock, and with
+the clocks of diverged lanes of its warp (:mod:`~warpsan.checks.lanes`). Lanes that execute one instruction together are
+compared by the values they write. A write of the stored value is benign. :mod:`~warpsan.checks.scopes` has the order of
+strong accesses and fences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Matters = Callable[[], Mask]
 
 
 class RaceCheck(Observer):
-    """Races between the warps of a cluster, and with the asynchronous operations they issued, in shared memory."""
+    """Reports races in shared memory between the warps of a cluster and their asynchronous operations."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class RaceCheck(Observer):
     ) -> None:
         self.machine, self.log = machine, log
         self.values = values
-        """Whether writing the value that is there already is a write like others."""
+        """Whether a write of the stored value counts as a write."""
         self.volatile_is_data = volatile_is_data
-        """Whether volatile accesses race like weak ones."""
+        """Whether volatile accesses race like weak accesses."""
         self.in_flight = in_flight
-        """Whether conflicts with operations in flight are reported here; the ``async`` check does it otherwise."""
+        """Whether conflicts with operations in flight are reported here; otherwise the ``async`` check reports them."""
         self.clocks = Clocks(machine)
         self.lane_order = LaneOrder(machine, self.clocks, strict=strict)
         self.sync = Synchronisation(machine, self.clocks, self.lane_order, {} if chains is None else chains)
@@ -68,7 +68,7 @@ class RaceCheck(Observer):
         self.writer = Shadow(size, granule)
         self.readers = Planes(size, granule, self.clocks.actors)
         self.planes = self.clocks.warp * self.readers.plane_bytes
-        """Where each lane's warp's plane begins."""
+        """The start of the plane of each lane's warp."""
         self.plain: Shadow | None = None
         """The last plain write, which all atomic operations must follow."""
         self.updaters: Planes | None = None
@@ -89,15 +89,15 @@ class RaceCheck(Observer):
             self.watchers = Planes(size, granule, self.clocks.warps)
         shape = self.clocks.known_to_cta().shape if machine.cluster_size > 1 else (0, 0)
         self.remote = np.zeros(shape, dtype=np.uint32)
-        """When each actor last accessed the shared memory of each CTA that is not its own; a copy is its mbarrier's."""
+        """Time of each actor's last access to the shared memory of each other CTA; a copy counts for its mbarrier."""
         self.copier = np.empty(size // 4, dtype=np.int64)
-        """For a step's copies, which of them is the last to write each place; they are of 4 bytes at least."""
+        """For the copies of a step, the last one to write each place; copies have at least 4 bytes."""
         self.issuers: dict[int, Indices] = {}
-        """For a time, the lanes that then issued copies which signal an mbarrier."""
+        """By time, the lanes that issued copies which signal an mbarrier."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
-        """A new chunk of CTAs: there are no accesses yet."""
+        """A new chunk of CTAs: no accesses yet."""
         self.remote.fill(0)
         self.clocks.reset()
         self.lane_order.reset()
@@ -133,7 +133,7 @@ class RaceCheck(Observer):
             self.sync.read(access, order)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """A weak write must come after the last write and after all reads, a strong one after weak accesses."""
+        """A weak write must come after the last write and all reads, a strong write after weak accesses."""
         if access.space.name != "shared":
             return
         self._begin(access)
@@ -158,7 +158,7 @@ class RaceCheck(Observer):
             self.sync.write(access, order)
 
     def atomic(self, access: Access) -> None:
-        """Atomic operations do not race with each other, but with everything else."""
+        """Atomic operations race with all other accesses, but not with each other."""
         if access.space.name != "shared" or self.plain is None:
             return
         self._begin(access)
@@ -171,8 +171,8 @@ class RaceCheck(Observer):
             self.sync.update(access, order, returns=access.instruction.opcode == "atom")
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """An asynchronous access is its issuer's twin's: others are ordered after it once they are ordered after its
-        completion."""
+        """An asynchronous access belongs to its issuer's twin: other accesses are ordered after it once they are
+        ordered after its completion."""
         if access.space.name != "shared":
             return None
         self.clocks.tick(access.instruction)
@@ -194,7 +194,7 @@ class RaceCheck(Observer):
             twins = self.clocks.warp[access.sel] + self.clocks.warps
             self.readers.mark(access.index, access.width, twins * self.readers.plane_bytes, twins, self.clocks.now)
         if writes and barrier is not None:
-            lanes = indices(access.sel)  # those of a lane are next to each other
+            lanes = indices(access.sel)  # the accesses of a lane are next to each other
             self.issuers[self.clocks.now] = lanes[np.flatnonzero(np.diff(lanes, prepend=-1))]
             if not access.instruction.opcode.startswith("red"):
                 self._check_copies(access, tags)
@@ -239,8 +239,8 @@ class RaceCheck(Observer):
         self.lane_order.meet(sel, groups)
 
     def fence(self, sel: Selection, instruction: Instruction) -> None:
-        """See :meth:`Synchronisation.fence`; a relaxed arrival of a cluster passes on what came before one of its
-        scope. ``fence.mbarrier_init`` is for that alone."""
+        """See :meth:`Synchronisation.fence`; a relaxed arrival of a cluster releases the vector of the last fence of
+        its scope. ``fence.mbarrier_init`` affects only this."""
         order = fence_order(instruction)
         if "mbarrier_init" not in instruction.mods:
             self.arrivals.fence(sel, order)
@@ -258,8 +258,8 @@ class RaceCheck(Observer):
         self.clocks.forget(key, ctas)
 
     def finish(self) -> None:
-        """A CTA's shared memory lasts until its last thread exits: accesses of others must be ordered before one of its
-        warps."""
+        """A CTA's shared memory lasts until its last thread exits: accesses of other CTAs must be ordered before one
+        of its warps."""
         if not self.remote.any():
             return
         machine = self.machine
@@ -270,7 +270,7 @@ class RaceCheck(Observer):
             first = cta - cta % machine.cluster_size
             if actor < self.clocks.actors:
                 lane = int((actor % machine.warps * machine.n_cta + first + actor // machine.warps) * WARP)
-            else:  # a copy, by its issuer
+            else:  # a copy: its issuer
                 lanes = self.issuers[time]
                 lanes = lanes[machine.cta[lanes] // machine.cluster_size == cta // machine.cluster_size]
                 lane = int(lanes[machine.cta[lanes] != cta][0])
@@ -287,12 +287,12 @@ class RaceCheck(Observer):
     # ---- rules ------------------------------------------------------------------------------------------------------
 
     def _begin(self, access: Access) -> None:
-        """A step of accesses by warps, noted if they are to another CTA's shared memory."""
+        """Begin a step of accesses by warps; note accesses to another CTA's shared memory."""
         self.clocks.tick(access.instruction)
         self._note_remote(access, self.clocks.warp[access.sel])
 
     def _check_copies(self, access: Access, tags: Array) -> None:
-        """Copies of several lanes to one place in this very step: the result is undefined."""
+        """Report copies of several lanes to one place in one step: the result is undefined."""
         place, lanes = access.index // access.width, indices(access.sel)
         self.copier[place] = np.arange(len(place))
         last = self.copier[place]
@@ -319,7 +319,7 @@ class RaceCheck(Observer):
             self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, what, matters)
 
     def _check_updaters(self, access: Access, what: str, matters: _Matters | None = None) -> None:
-        """A plain access must come after all atomic operations since the last plain write, not the last alone."""
+        """A plain access must come after all atomic operations since the last plain write, not only the last one."""
         if self.updaters is None or self.plain is None or not self.updaters.actors:
             return
         updated = self.writer.gather(access.index, access.width) != self.plain.gather(access.index, access.width)
@@ -329,13 +329,12 @@ class RaceCheck(Observer):
                 self._check(access, np.where(updated, tags, np.uint32(0)), what, matters)
 
     def _check_proxy(self, access: Access, does: str) -> None:
-        """An access in the async proxy to data that was written in the generic one needs a fence between the
-        proxies."""
+        """An access in the async proxy to data written in the generic proxy needs a fence between the proxies."""
         tags = self.writer.gather(access.index, access.width)
         bad = self.clocks.unfenced(access.sel, tags, "shared")
         unordered = self.clocks.unordered(access.sel, tags)
         if unordered is not None:
-            bad &= ~unordered  # that is a race
+            bad &= ~unordered  # the race is reported instead
         if not bad.any():
             return
         lane, column = (int(place[0]) for place in np.nonzero(bad))
@@ -343,7 +342,7 @@ class RaceCheck(Observer):
         self._report(access, lane, what, int(tags[lane, column]), "proxy")
 
     def _check(self, access: Access, tags: Array, what: str, matters: _Matters | None = None) -> None:
-        """Report the first access that is not ordered after those that left ``tags``."""
+        """Report the first access that is not ordered after the accesses with these ``tags``."""
         unordered = self.clocks.unordered(access.sel, tags)
         if unordered is None or self.log.seen("race", access.instruction):
             return
@@ -368,7 +367,7 @@ class RaceCheck(Observer):
             self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
 
     def _strong(self, instruction: Instruction) -> MemoryOrder | None:
-        """The order of an access that is strong here; None of a weak one."""
+        """The order of a strong access; None for a weak one."""
         order = memory_order(instruction)
         return order if order.strong and not (order.volatile and self.volatile_is_data) else None
 
@@ -391,11 +390,11 @@ class RaceCheck(Observer):
         return self.arrivals.wait_advice(seat)
 
     def advice(self, seat: int, block: int, time: int) -> str:
-        """What keeps a warp from coming after what ``block`` did at a time; empty if that is not known."""
+        """The missing synchronisation between the accesses of ``block`` at a time and a warp; empty if unknown."""
         return self.arrivals.advice(seat, block, time) or self.sync.advice(seat, block, time)
 
     def access_behind(self, lane: int, tag: int) -> ConflictingAccess:
-        """The access behind a tag, by a lane of the same cluster."""
+        """The access of a tag, as a lane of the same cluster."""
         machine, clocks = self.machine, self.clocks
         actor, time = tag >> int(ACTOR_SHIFT), tag & int(TIME_MASK)
         instruction = clocks.instructions[time]
@@ -415,5 +414,5 @@ class RaceCheck(Observer):
 
 
 def _updates_shared(instruction: Instruction) -> bool:
-    """Whether an instruction may update shared memory atomically, other than an mbarrier."""
+    """Whether an instruction may update shared memory atomically, without being an mbarrier instruction."""
     return opcode_of(instruction).memory == "update" and "global" not in instruction.mods

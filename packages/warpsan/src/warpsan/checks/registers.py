@@ -1,9 +1,9 @@
-"""The ``memory`` check for registers: the report of a use of one that was never set.
+"""The ``memory`` check for registers: reports a use of a register that was never set.
 
-What an instruction computes from undefined bits is undefined; only addresses, stored values, branches and what other
-lanes or units see are reported (:mod:`warpsan.engine.undefined`). So a value that is set and used under the same
-condition is never reported, whatever the compiler computes in between. The idea is that of MemorySanitizer (Stepanov
-and Serebryany, CGO 2015). What is stored in local memory, or passed to a function, counts as set.
+A value that an instruction computes from undefined bits is undefined; a report needs a use as an address, stored value
+or branch condition, or by other lanes or units (:mod:`warpsan.engine.undefined`). A value that is set and used under
+the same condition is therefore never reported, whatever the compiler computes in between. The idea is that of
+MemorySanitizer (Stepanov and Serebryany, CGO 2015). Values in local memory and function arguments count as set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ UNSET_USUALLY = "usually a variable that is set in one branch only, or an accumu
 
 
 def report_unset(machine: Machine, log: HazardLog, instruction: Instruction, lane: int, name: str, role: str) -> None:
-    """Record that a lane uses a register in a role, such as ``as an address``, which was never set."""
+    """Record that a lane uses a register that was never set, in a role such as ``as an address``."""
     what = f"register {name.split('@')[0]} is used {role}, and was never set"
     log.add(machine, "uninitialised", instruction, lane, what, UNSET_USUALLY)

@@ -1,20 +1,20 @@
-"""What orders threads besides barriers: releases and acquires through memory (PTX ISA, "Memory Consistency Model").
+"""Order of threads through memory: releases and acquires (PTX ISA, "Memory Consistency Model").
 
-A release pattern on a place is a release operation, or a fence and a strong write after it; an acquire pattern is an
-acquire operation, or a strong read and a fence after it. If the read observes the write, directly or through
-read-modify-writes after it (a release sequence), and writes, read and fences are morally strong, everything that came
-before the release comes before everything after the acquire ("Release and Acquire Patterns", "Synchronizes-With",
-"Causality Order"). Causality does not ask for scopes beyond that: what a barrier has ordered before a fence is passed
-on by it. An operation on the place stands for a fence in both patterns: a release before the strong write, an acquire
-after the strong read.
+A release pattern on a place is a release operation, or a fence and a later strong write; an acquire pattern is an
+acquire operation, or a strong read and a later fence. If the read observes the write, directly or through later
+read-modify-writes (a release sequence), and the writes, read and fences are morally strong, all accesses before the
+release come before all accesses after the acquire ("Release and Acquire Patterns", "Synchronizes-With", "Causality
+Order"). Causality needs no further scopes: a fence passes on accesses that a barrier has ordered before it. An
+operation on the place stands for a fence in both patterns: a release before the strong write, an acquire after the
+strong read.
 
-A ``fence.sc`` (``__threadfence()`` is one) need not be of the thread that writes, nor of the one that reads: if the
-write comes after one, and the read before another, in base causality order, the first must precede the second in
-Fence-SC order, or the write would come after its own reader; and so the first synchronises with the second. So a count
-that one thread makes behind a barrier covers what all threads have fenced before the barrier, if those that read have a
-``fence.sc``, too.
+A ``fence.sc`` (``__threadfence()`` is one) need not be of the writing or the reading thread. If the write comes after
+one ``fence.sc``, and the read before another, in base causality order, the first must precede the second in Fence-SC
+order, because otherwise the write would come after its own reader. The first therefore synchronises with the second. A
+counter that one thread increments after a barrier thus covers the fences of all threads before the barrier, if the
+readers have a ``fence.sc`` too.
 
-The unit is a warp; what comes before it is in :mod:`~warpsan.checks.causality`.
+The unit is a warp; :mod:`~warpsan.checks.causality` has its past.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from warpsan.ptx.opcodes import opcode_of
 __all__ = ["MOST_SYNCHRONISING", "ReleaseChain", "Synchronisation", "synchronises"]
 
 MOST_SYNCHRONISING = 1024
-"""Lanes of a step of atomic operations that orders anything: histograms and sums order nothing."""
+"""Most lanes of a step of atomic operations that orders accesses; histograms and sums have more, and order nothing."""
 _WITHIN = ("", "of another block of the cluster", "in another block")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = {SAME_CTA: "__threadfence_block()", SAME_CLUSTER: "fence.acq_rel.cluster", SAME_GPU: "__threadfence()"}
@@ -49,43 +49,43 @@ _NOT_COVERED = (
 )
 
 _Moments = tuple[Moment | None, Moment | None, Moment | None]
-"""By relation, what is released to threads in that relation."""
+"""The released vector, by relation of the acquiring thread."""
 _Place = tuple[int, str, int]
 """A warp, and a place of a memory space."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Link:
-    """A strong write in a chain, and what it releases to threads of its CTA, its cluster and the GPU."""
+    """A strong write in a chain, and its releases to threads of its CTA, its cluster and the GPU."""
 
     seat: int
-    """The warp, in its chunk."""
+    """The writing warp, in its chunk."""
     block: int
     cluster: int
     lane: int
     time: int
     level: int
     fence: int
-    """The level of the widest fence before it, or of its own release; -1 if there was none."""
+    """The scope of the widest fence before it, or of its own release; -1 for neither."""
     moments: _Moments
     fences: frozenset[Fence]
-    """The ``fence.sc`` that come before it."""
+    """The ``fence.sc`` before it."""
 
 
 @dataclass(eq=False)
 class ReleaseChain:
-    """The strong write of a place whose value is there, and those before it in its release sequence."""
+    """The strong write whose value a place has, and the earlier writes of its release sequence."""
 
     links: list[_Link] = field(default_factory=list)
     narrowest: int = 3
-    """The least level of any of them."""
+    """The narrowest scope among them."""
     fenced: int = 0
-    """How many there are up to the last with a ``fence.sc`` before it."""
+    """The number of writes up to the last with a ``fence.sc`` before it."""
 
 
 @derived
 def synchronises(entry: Entry) -> bool:
-    """Whether a kernel has what an acquire or a release needs."""
+    """Whether a kernel has the instructions of acquire or release patterns."""
     for instruction in entry.instructions:
         if instruction.opcode in ("fence", "membar") and "proxy" not in instruction.mods:
             return True
@@ -105,7 +105,7 @@ class Synchronisation(Causality):
     clocks : Clocks
     lanes : LaneOrder
     chains : dict
-        For places of global memory, what all chunks of the launch left there.
+        The chains of places of global memory, from all chunks of the launch.
     """
 
     def __init__(self, machine: Machine, clocks: Clocks, lanes: LaneOrder, chains: dict[int, ReleaseChain]) -> None:
@@ -113,19 +113,19 @@ class Synchronisation(Causality):
         seats = machine.n_cta * machine.warps
         self._chains: dict[str, dict[int, ReleaseChain]] = {"global": chains, "shared": {}}
         self._seen: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
-        """For each warp the chains that it has read, how much of each, and with which scope."""
+        """For each warp, the chains that it has read: the number of links, and the scope of the read."""
         self._seen_at: dict[_Place, dict[ReleaseChain, tuple[int, int]]] = {}
-        """The same by place."""
+        """The same chains, by place."""
         self._looked: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
-        """For each warp, of how many links of a chain it has observed the fences, and with which scope."""
+        """For each warp, the number of links of a chain whose fences it has observed, and the scope."""
         self._joined: list[dict[ReleaseChain, tuple[int, int]]] = [{} for _ in range(seats)]
-        """The same of what the links release."""
+        """The same for the releases of the links."""
         self._own: list[set[ReleaseChain]] = [set() for _ in range(seats)]
-        """For each warp the chains of which it has acquired what it had released itself."""
+        """For each warp, the chains whose own releases it has acquired."""
         self._released_at: dict[_Place, _Moments] = {}
-        """What the last release operation of a warp on a place releases."""
+        """The vector of a warp's last release operation on a place."""
         self._acquired: list[int] = [-1] * seats
-        """For each warp the level of the widest fence since it last read a chain."""
+        """For each warp, the scope of the widest fence since its last read of a chain."""
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
@@ -161,7 +161,7 @@ class Synchronisation(Causality):
         return self._relation_to(link.block, link.cluster, seat)
 
     def _acquire(self, seat: int, level: int) -> None:
-        """What the warp has read of chains is acquired by what reaches ``level``."""
+        """The warp acquires the links that it has read, through a fence or operation of scope ``level``."""
         self._acquired[seat] = max(self._acquired[seat], level)
         self._join_all(seat, self._seen[seat], level)
 
@@ -189,7 +189,7 @@ class Synchronisation(Causality):
     # ---- strong operations ------------------------------------------------------------------------------------------
 
     def read(self, access: Access, order: MemoryOrder) -> None:
-        """Lanes read strongly: each warp reads each place once."""
+        """Lanes read strongly; each warp reads each place once."""
         chains = self._chains[access.space.name]
         if self.active and chains:
             for seat, place in np.unique(np.stack([self.clocks.seat[access.sel], access.index]), axis=1).T.tolist():
@@ -202,7 +202,7 @@ class Synchronisation(Causality):
             self._extend(lane, seat, ReleaseChain(), order, access, place)
 
     def update(self, access: Access, order: MemoryOrder, *, returns: bool) -> None:
-        """Lanes read and write in one operation, in the order of the lanes: the chain of each place goes on."""
+        """Lanes read and write in one operation, in lane order: the chain of each place continues."""
         for lane, seat, place in self._lanes_of(access):
             chain = self._chains[access.space.name].get(place) or ReleaseChain()
             if returns and chain.links:
@@ -210,14 +210,14 @@ class Synchronisation(Causality):
             if min(chain.narrowest, order.level) < SAME_GPU:
                 strong = [
                     each for each in chain.links if self._relation(each, seat) <= min(each.level, order.level)
-                ]  # only observation through morally strong operations goes on
+                ]  # only observation through morally strong operations continues the chain
                 if len(strong) < len(chain.links):
                     fenced = max((k + 1 for k, each in enumerate(strong) if each.fences), default=0)
                     chain = ReleaseChain(strong, min((each.level for each in strong), default=3), fenced)
             self._extend(lane, seat, chain, order, access, place)
 
     def overwritten(self, access: Access) -> None:
-        """Lanes write weakly: nobody observes what was released there."""
+        """Lanes write weakly: earlier releases on the place can no longer be observed."""
         chains = self._chains[access.space.name]
         if chains and self.active:
             for place in access.index.tolist():
@@ -235,7 +235,7 @@ class Synchronisation(Causality):
         here[chain] = self._seen[seat][chain] = len(chain.links), order.level
         self._acquired[seat] = -1
         first = _fresh(self._looked[seat], chain, len(chain.links), order.level)
-        if min(order.level, chain.narrowest) >= SAME_GPU:  # each includes the other's thread
+        if min(order.level, chain.narrowest) >= SAME_GPU:  # the scope of each includes the other thread
             if first < chain.fenced:
                 self._observed[seat] |= {ObservedWrites(chain.links, first, chain.fenced)}
                 self._sequential = True
@@ -283,8 +283,8 @@ class Synchronisation(Causality):
         self._chains[access.space.name][place] = chain
 
     def excuse(self, sel: Selection) -> None:
-        """Lanes read data by volatile loads, which no cache holds: after a release that they have seen, these need no
-        fence of their own (CUDA C++ Programming Guide, "Memory Fence Functions", the example of the last block)."""
+        """Lanes read data by volatile loads, which no cache holds: after an observed release, these need no fence of
+        their own (CUDA C++ Programming Guide, "Memory Fence Functions", the example of the last block)."""
         if self.active:
             for seat in self.clocks.seats(sel).tolist():
                 if self._seen[seat] and self._acquired[seat] < SAME_GPU:
@@ -293,8 +293,8 @@ class Synchronisation(Causality):
     # ---- questions --------------------------------------------------------------------------------------------------
 
     def advice(self, seat: int, block: int, time: int) -> str:
-        """What keeps this warp from coming after what ``block`` did at a time; empty if neither it nor another warp of
-        its CTA has read what that block wrote strongly since."""
+        """The missing synchronisation between the accesses of ``block`` at a time and this warp; empty if neither
+        this warp nor another of its CTA has read a later strong write of that block."""
         first = seat // self.machine.warps * self.machine.warps
         other = block != self._block(seat)
         for reader in (seat, *range(first, first + self.machine.warps)):
@@ -323,8 +323,8 @@ class Synchronisation(Causality):
 
 
 def _fresh(done: dict[ReleaseChain, tuple[int, int]], chain: ReleaseChain, many: int, level: int) -> int:
-    """How many links of a chain are done with already, at this level or a wider one; the others up to ``many`` are from
-    now on."""
+    """The number of links of a chain that are already acquired at this level or a wider one; records the others, up
+    to ``many``, as acquired."""
     before, widest = done.get(chain, (0, -1))
     if level >= widest:
         done[chain] = many, level

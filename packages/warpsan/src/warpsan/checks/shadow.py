@@ -1,4 +1,4 @@
-"""Shadow memory: bookkeeping for every granule of a space, gathered and scattered as fast as the data."""
+"""Shadow memory: a word for every granule of a space, gathered and scattered as fast as the data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from warpsan.ptx.types import TYPES
 __all__ = ["Planes", "Shadow", "granule_of"]
 
 _LARGE = 1 << 25
-"""Bytes from which on most of a shadow is never touched."""
+"""Size in bytes from which most of a shadow is usually untouched."""
 _VIEWS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint32), 2: np.dtype(np.uint64), 4: np.dtype(np.complex128)}
 
 
 def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:
     """Bytes of the narrowest access that the entry makes to one of ``spaces`` (or a generic address), at most 4.
 
-    Bookkeeping for less than that would never differ within it.
+    Granules need not be smaller than this access.
     """
     key = granule_of, spaces
     if key not in entry.derived:
@@ -47,7 +47,7 @@ def _narrowest(entry: Entry, spaces: tuple[str, ...]) -> int:
 class Shadow:
     """One uint32 for every granule of a space of ``size`` bytes, in ``planes`` independent planes.
 
-    Where there are planes, an access names its own as a byte offset: the plane's number times :attr:`plane_bytes`.
+    With several planes, an access selects its own by a byte offset: the plane's number times :attr:`plane_bytes`.
     """
 
     def __init__(self, size: int, granule: int, planes: int = 1) -> None:
@@ -60,7 +60,7 @@ class Shadow:
 
     def clear(self) -> None:
         """All zero."""
-        if self._touched and self._data.nbytes > _LARGE:  # fresh zeros cost nothing until they are used
+        if self._touched and self._data.nbytes > _LARGE:  # fresh zeros take no time until they are used
             self._data = np.zeros_like(self._data)
             self._views.clear()
         elif self._touched:
@@ -77,12 +77,12 @@ class Shadow:
         return self._views[many]
 
     def _many(self, width: int) -> tuple[int, int]:
-        """Granules of an access, and by how much its byte index is shifted to count in accesses."""
+        """Granules of an access, and the shift from its byte index to an index in accesses."""
         shift = max(self._shift, width.bit_length() - 1)
         return 1 << shift - self._shift, shift
 
     def gather(self, index: Indices, width: int) -> Array:
-        """The words of accesses of ``width`` bytes at byte indices: uint32 [accesses, granules]."""
+        """The words of accesses of ``width`` bytes at byte indices, uint32 [accesses, granules]."""
         many, shift = self._many(width)
         return self._view(many).take(index >> shift).view(np.uint32).reshape(-1, many)
 
@@ -95,7 +95,7 @@ class Shadow:
 
 
 class Planes:
-    """When each actor last did something with each granule: a plane for each of ``actors``."""
+    """Time of each actor's last access to each granule: a plane for each of ``actors``."""
 
     def __init__(self, size: int, granule: int, actors: int) -> None:
         self._shadow = Shadow(size, granule, actors)
@@ -114,6 +114,6 @@ class Planes:
         self._shadow.scatter(index + planes, width, np.full(len(index), now, dtype=np.uint32))
 
     def times(self, index: Indices, width: int) -> Iterator[tuple[int, Array]]:
-        """For each actor that has done anything, when it last did so at these places [accesses, granules]."""
+        """For each actor with an access, the time of its last one at these places [accesses, granules]."""
         for actor in self.actors:
             yield actor, self._shadow.gather(index + actor * self.plane_bytes, width)

@@ -1,11 +1,11 @@
-"""Part of the ``race`` check: a tensor map that this launch has written is used behind a fence between the proxies.
+"""Part of the ``race`` check: a tensor map that this launch has written needs a fence between the proxies before use.
 
-Copies of boxes read their tensor map in the tensor map proxy. What was written to it in the generic proxy
-(``tensormap.replace``, a store, ``tensormap.cp_fenceproxy``) is ordered before that by a pair of fences: a
-``fence.proxy.tensormap::generic.release`` that comes after the write, or the copy of ``tensormap.cp_fenceproxy``, which
-is one; and, behind whatever synchronises with that, a ``fence.proxy.tensormap::generic.acquire`` on the 128 bytes of
-the map, which comes before the use. The scope of each includes the thread of the other (PTX ISA, "Memory Consistency
-Model: Proxies", "membar, fence", "tensormap.cp_fenceproxy").
+Copies of boxes read their tensor map in the tensor map proxy. A pair of fences orders a write in the generic proxy
+(``tensormap.replace``, a store, ``tensormap.cp_fenceproxy``) before that read. The first is a
+``fence.proxy.tensormap::generic.release`` after the write; the copy of ``tensormap.cp_fenceproxy`` is one. The second
+is a ``fence.proxy.tensormap::generic.acquire`` on the 128 bytes of the map, after synchronisation with the first, and
+before the use. The scope of each includes the thread of the other (PTX ISA, "Memory Consistency Model: Proxies",
+"membar, fence", "tensormap.cp_fenceproxy").
 
 Fences count for all lanes of their warp. Maps among a kernel's parameters are constant, and need none.
 """
@@ -31,7 +31,7 @@ from warpsan.report.hazard_log import HazardLog, conflicting_access_of
 __all__ = ["MAP_CHUNK", "TensorMapFences"]
 
 MAP_CHUNK = 16
-"""Bytes of a map whose last accesses are looked up at a time."""
+"""Bytes of a map in one lookup of last accesses."""
 _SCOPES = {SAME_CTA: ".cta", SAME_CLUSTER: ".cluster", SAME_GPU: ".gpu"}
 _ACQUIRE = (
     "usually a missing fence.proxy.tensormap::generic.acquire{scope} [map], 128 in the thread that issues the copy, "
@@ -45,8 +45,8 @@ _RELEASE = (
 
 @dataclass(frozen=True)
 class _MapFence:
-    """A fence of a warp: its block + 1, seat, tag and scope; what it knew of its cluster; for an acquire, the bytes
-    of the map and the releases that come before it."""
+    """A fence of a warp: its block + 1, warp index, tag, scope and vector of its cluster; for an acquire, also the
+    bytes of the map and the releases before it."""
 
     block: int
     seat: int
@@ -58,13 +58,13 @@ class _MapFence:
 
 
 class TensorMapFences:
-    """The fences of the tensor map proxy, and the maps that are used without.
+    """Keeps the fences of the tensor map proxy, and reports maps that are used without them.
 
     Parameters
     ----------
     machine, log : as for every check
     clocks, sync, history
-        Of the race check whose part it is.
+        Parts of the race check that this belongs to.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class TensorMapFences:
     ) -> None:
         self.machine, self.log, self.clocks, self.sync, self.history = machine, log, clocks, sync, history
         self._releases: list[_MapFence] = []
-        """Of this launch: those of earlier chunks, too."""
+        """The releases of this launch, including those of earlier chunks."""
         self._acquires: list[_MapFence] = []
 
     def reset(self) -> None:
-        """A new chunk of blocks: fences on their side begin anew."""
+        """Reset the acquires for a new chunk of blocks."""
         self._acquires.clear()
 
     def fence(self, sel: Selection, instruction: Instruction, access: Access | None) -> None:
-        """Warps release what comes before, or acquire the map at the addresses of ``access``."""
+        """Warps release earlier accesses, or acquire the map at the addresses of ``access``."""
         self.clocks.tick(instruction)
         level = min(next(LEVELS[name] for name in reversed(instruction.mods) if name in LEVELS), SAME_GPU)
         if access is None:
@@ -92,7 +92,7 @@ class TensorMapFences:
             self._acquires.append(self._fence(seat, level, begin, before))
 
     def use(self, access: Access, marks: Marks) -> None:
-        """Copies of these lanes read the maps at these addresses, which ``marks`` say who wrote."""
+        """Copies of these lanes read the maps at these addresses; ``marks`` has their last writers."""
         if self.log.seen("proxy", access.instruction):
             return
         for row in range(len(access.index)):
@@ -112,7 +112,7 @@ class TensorMapFences:
         return [each for each in writes if 0 < each[0] < FIRST_GROUP and not in_async_proxy(code[each[2]])]
 
     def _lack(self, lane: int, begin: int, owner: int, tag: int) -> tuple[str, str]:
-        """What is missing between a write and the use by a lane, and what to do; empty if nothing is."""
+        """The missing fence between a write and the use by a lane, and the remedy; empty if none is missing."""
         seat = int(self.clocks.seat[lane])
         relation = self._relation(owner, seat)
         scope = _SCOPES[relation]
@@ -145,14 +145,15 @@ class TensorMapFences:
         return _MapFence(self._block(seat), seat, tag, level, knows, begin, releases)
 
     def _before(self, fence: _MapFence, seat: int) -> bool:
-        """Whether a fence comes before what a warp does now."""
+        """Whether a fence comes before the next access of a warp."""
         if self._cluster(fence.block) == self._cluster(self._block(seat)):
             return self.clocks.comes_before(fence.tag, seat)
         actor, time = fence.tag >> int(ACTOR_SHIFT), fence.tag & int(TIME_MASK)
         return self.sync.comes_after(seat, self._cluster(fence.block), actor, time)
 
     def _covers(self, release: _MapFence, owner: int, tag: int, seat: int) -> bool:
-        """Whether a write comes before a release; of another cluster's write only whether its own cluster released."""
+        """Whether a write comes before a release; for another cluster's write, only whether its own cluster
+        released."""
         if self._cluster(release.block) != self._cluster(owner):
             return False
         return tag & int(TIME_MASK) <= int(release.knows[tag >> int(ACTOR_SHIFT)])

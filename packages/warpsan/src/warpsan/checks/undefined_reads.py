@@ -1,4 +1,4 @@
-"""Reads of memory that nobody wrote, and what undefined bits come to matter for: the report."""
+"""Reports of reads of unwritten memory, and of the uses of undefined bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USUALLY_GLOBAL = "usually a buffer that the host did not clear or copy to, or a
 
 @dataclass(frozen=True)
 class UnwrittenBytes:
-    """Bytes that are read and that nobody wrote, in words: what is said of them, and what is usually wrong."""
+    """The message for unwritten bytes that are read, and the usual cause."""
 
     what: str
     usually: str
@@ -51,22 +51,22 @@ def unwritten_global(space: Space, width: int, offset: int) -> UnwrittenBytes:
 def report_unwritten(
     machine: Machine, log: HazardLog, instruction: Instruction, lane: int, unwritten: UnwrittenBytes
 ) -> None:
-    """Record a read of bytes that nobody wrote as a hazard by itself."""
+    """Record a read of unwritten bytes as a hazard."""
     log.add(machine, "uninitialised", instruction, lane, unwritten.what, unwritten.usually)
 
 
 class UndefinedReads:
-    """Where undefined bits first came from: for each load, and each copy from global memory, the first read of bytes
-    that nobody wrote, for each store the first register that was never set; and what they have come to matter for."""
+    """Origins of undefined bits and their uses: for each load, and each copy from global memory, the first read of
+    unwritten bytes; for each store, the first register that was never set."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self._first: dict[int, tuple[int, str, str]] = {}
-        """For the pc of a load, a copy or a store, the first lane, what it does, and what is usually wrong."""
+        """For the pc of a load, a copy or a store: the first lane, its access, and the usual cause."""
         self._reported: set[tuple[object, object]] = set()
 
     def read(self, pc: int, lane: int, unwritten: UnwrittenBytes) -> None:
-        """The load or copy at ``pc`` reads bytes that nobody wrote."""
+        """The load or copy at ``pc`` reads unwritten bytes."""
         self._first.setdefault(pc, (lane, f"{unwritten.what}, and used", unwritten.usually))
 
     def stored(self, pc: int, lane: int, name: str) -> None:
@@ -75,7 +75,7 @@ class UndefinedReads:
         self._first.setdefault(pc, (lane, what, UNSET_USUALLY))
 
     def matter(self, pc: int, instruction: Instruction, lane: int, role: str) -> None:
-        """What came from the load, copy or store at ``pc`` reaches an instruction: each pair of source lines is
+        """A value from the load, copy or store at ``pc`` reaches an instruction; each pair of source lines is
         reported once."""
         cause = self.machine.entry.instructions[pc]
         group = cause.loc or cause.pc, instruction.loc or instruction.pc

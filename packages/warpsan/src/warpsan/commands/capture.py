@@ -18,16 +18,16 @@ __all__ = ["capture"]
 
 
 def capture(
-    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="Linked with nvcc -cudart shared.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="The program's own.")] = None,
+    program: Annotated[str, typer.Argument(metavar="PROGRAM", help="Program linked with nvcc -cudart shared.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="Arguments of the program.")] = None,
     out: Annotated[
-        str, typer.Option("-o", "--out", metavar="DIR", help="Where PTX, buffers and launch file are written.")
+        str, typer.Option("-o", "--out", metavar="DIR", help="Folder for PTX, buffers and launch file.")
     ] = "case",
     kernel: Annotated[
         list[str] | None,
         typer.Option(metavar="WORD", help="Only kernels with this word in their name; may be repeated."),
     ] = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Launches that are captured at most.")] = 100,
+    most: Annotated[int, typer.Option(metavar="N", help="Maximum number of captured launches.")] = 100,
     gpu: GpuOption = None,
     max_steps: MaxStepsOption = None,
     memory: MemoryOption = 16,
@@ -35,7 +35,7 @@ def capture(
     timeout: TimeoutOption = None,
     json: JsonOption = None,
 ) -> int:
-    """Run a CUDA program as ``run`` does, and leave a launch file with which ``sanitize`` runs its kernels again.
+    """Run a CUDA program like ``run``, and write a launch file that ``sanitize`` can repeat.
 
     The program runs with your rights: it is not confined.
     """

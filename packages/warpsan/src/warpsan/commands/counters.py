@@ -1,4 +1,4 @@
-"""``warpsan counters``: what a profiler would count, from the simulation."""
+"""``warpsan counters``: profiler counters from the simulation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counters(
     ] = None,
     json: JsonOption = None,
 ) -> int:
-    """Count instructions by unit, sectors, wavefronts and bank conflicts of each launch; these are no times."""
+    """Count instructions by unit, sectors, wavefronts and bank conflicts of each launch; no times are measured."""
     from warpsan.profile import AccessRecorder, access_pictures
     from warpsan.sanitize.case import PtxRun, case_of
 
@@ -73,7 +73,7 @@ def _place(line: str, own: str) -> str:
 
 
 def _print(console: Console, entry: str, counts: Counters) -> None:
-    """The mix by unit, the totals, and the lines that issue most."""
+    """Print the mix by unit, the totals, and the lines with the most issued instructions."""
     console.print()
     console.print(entry, style="bold", soft_wrap=True)
     mix = ", ".join(f"{unit} {number:,}" for unit, number in counts.mix().items() if number)

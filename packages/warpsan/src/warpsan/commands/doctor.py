@@ -10,7 +10,7 @@ __all__ = ["doctor"]
 
 
 def doctor(json: JsonOption = None) -> int:
-    """Check what warpsan needs from this machine, and say what to do where something is missing."""
+    """Check the requirements of warpsan on this machine, with a fix for each missing one."""
     from warpsan.doctor import examine
 
     console = console_and_subject(json)

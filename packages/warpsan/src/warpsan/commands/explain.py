@@ -1,4 +1,4 @@
-"""``warpsan explain``: what a kind of hazard means."""
+"""``warpsan explain``: explanation of a hazard kind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["explain"]
 
 def explain(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[KIND]", help="A kind of hazard, such as race. Default: a list.")
+        str | None, typer.Argument(metavar="[KIND]", help="Hazard kind, such as race. Default: a list.")
     ] = None,
     json: JsonOption = None,
 ) -> int:
-    """Explain a kind of hazard: its meaning, an example, and the mend."""
+    """Explain a hazard kind: meaning, example, and fix."""
     console = console_and_subject(json, kind or "")
     if kind is None:
         shown = table("", ("kind", "meaning", "compute-sanitizer"), prose=("meaning",))

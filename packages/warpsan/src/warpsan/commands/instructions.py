@@ -20,7 +20,7 @@ def instructions(
     ] = None,
     json: JsonOption = None,
 ) -> int:
-    """List the opcodes that the simulator executes, or say what it does with one."""
+    """List the supported opcodes, or describe the support of one."""
     from warpsan import semantics as semantics  # registers every handler
     from warpsan.engine.assembler import HANDLERS
     from warpsan.engine.ends import ENDS
@@ -48,7 +48,7 @@ def instructions(
 
 
 def _has(form: str, opcode: str | None, name: str) -> bool:
-    """Whether a handler's form is one of the opcode that is asked for."""
+    """Whether a handler's form belongs to the requested opcode."""
     if opcode is None:
         return True
     return form == opcode or form.startswith(f"{opcode}.") or (form == name and "." in opcode)

@@ -1,4 +1,4 @@
-"""``warpsan launch``: the launches of a file once, with its buffers kept."""
+"""``warpsan launch``: one run of the launches of a file, with its buffers kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def launch(
     numerics: NumericsOption = None,
     json: JsonOption = None,
 ) -> int:
-    """Run the launches of a file once, in one order of the warps, with all checks that are on by default."""
+    """Run the launches of a file once, in one order of the warps, with all default checks."""
     from warpsan.host.options import SCHEDULES
     from warpsan.sanitize.case import PtxRun, case_of
 
@@ -88,7 +88,7 @@ def _count(hazards: Sequence[str]) -> str:
 
 
 def _keep(folder: Path, buffers: dict[str, Any]) -> None:
-    """Write the buffers; a type that NumPy lacks is written as its bytes."""
+    """Write the buffers; elements of a type that NumPy lacks are written as bytes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in buffers.items():

@@ -1,4 +1,4 @@
-"""``warpsan run``: a CUDA program, or a Python program with Triton's kernels, with the simulator in place of a GPU."""
+"""``warpsan run``: a CUDA program, or a Python program with Triton kernels, with the simulator in place of a GPU."""
 
 from __future__ import annotations
 
@@ -23,38 +23,40 @@ GpuOption = Annotated[
     str | None,
     typer.Option(
         metavar="GPU",
-        help="What the program finds, such as L4 or H200. Default: by the newest PTX that it carries; H200 for Python.",
+        help="Simulated GPU, such as L4 or H200. Default: by the newest PTX in the program; H200 for Python.",
     ),
 ]
 ScheduleOption = Annotated[
     str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse or random.")
 ]
-AsyncOption = Annotated[str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early or late.")]
+AsyncOption = Annotated[str, typer.Option(metavar="WHEN", help="Completion of asynchronous copies: early or late.")]
 StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Also accesses that leave the buffer of their pointer for another, and mbarriers for copies without "
+        help="Also report accesses outside the buffer of their pointer, and mbarriers for copies without "
         "fence.mbarrier_init.",
     ),
 ]
 RandomSeedOption = Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")]
-MemoryOption = Annotated[int, typer.Option(metavar="GIB", help="Device memory; what is not used takes none here.")]
+MemoryOption = Annotated[
+    int, typer.Option(metavar="GIB", help="Size of device memory; unused pages take no host memory.")
+]
 FillOption = Annotated[
     str,
     typer.Option(
         metavar="poison|zeros",
-        help="What device memory holds that nobody has written: NaN, or zeros, as often on a GPU.",
+        help="Content of unwritten device memory: NaN, or zeros, which GPUs often have.",
     ),
 ]
-TimeoutOption = Annotated[float | None, typer.Option(metavar="S", help="End the program after so many seconds.")]
+TimeoutOption = Annotated[float | None, typer.Option(metavar="S", help="Time limit of the program in seconds.")]
 
 
 def run(
     program: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="Linked with nvcc -cudart shared, or a Python file (.py).")
+        str, typer.Argument(metavar="PROGRAM", help="Program linked with nvcc -cudart shared, or a Python file (.py).")
     ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="The program's own.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG]...", help="Arguments of the program.")] = None,
     gpu: GpuOption = None,
     schedule: ScheduleOption = "lockstep",
     async_mode: AsyncOption = "late",
@@ -66,12 +68,12 @@ def run(
     timeout: TimeoutOption = None,
     json: JsonOption = None,
 ) -> int:
-    """Run a CUDA program with no GPU: its kernels on the simulator, with hazards of device and host by source line.
+    """Run a CUDA program without a GPU: its kernels run on the simulator, and hazards are reported by source line.
 
-    A Python file (.py) is run by Python, with the simulator as the GPU of Triton.
+    A Python file (.py) runs with the simulator as Triton's GPU.
 
-    The program runs as it does on a GPU, with your rights: it is not confined. Its output stays as it is, and
-    the report is on standard error.
+    The program runs with your rights, like on a GPU: it is not confined. Its output is unchanged; the report is on
+    standard error.
     """
     from warpsan.program import run_program
 
@@ -92,12 +94,12 @@ def program_options(
     fill: str,
     timeout: float | None,
 ) -> RunOptions:
-    """The options of a run from those of the command line.
+    """Options of a run from the command line.
 
     Raises
     ------
     UserError
-        If one of them is not valid.
+        If an option is invalid.
     """
     from warpsan.host.device import FILLS
     from warpsan.host.options import SCHEDULES
@@ -134,9 +136,9 @@ def print_outcome(outcome: ProgramOutcome, json: str | None) -> int:
     Raises
     ------
     UserError
-        If the simulator could not run all of it.
+        If the simulator could not run the whole program.
     """
-    console = console_for("-")  # standard error: standard output is the program's
+    console = console_for("-")  # standard error: standard output belongs to the program
     print_hazards(console, outcome.hazards, outcome.operations, unit="operation")
     for note in outcome.notes:
         console.print(f"note: {note}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``warpsan sanitize``: races and memory errors of a file, found on the simulator."""
+"""``warpsan sanitize``: races and memory errors of a file on the simulator."""
 
 from __future__ import annotations
 

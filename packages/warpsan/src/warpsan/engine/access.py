@@ -1,8 +1,7 @@
-"""How operations reach memory: the addresses of all lanes, checked before any of them is used.
+"""Memory access of operations: the addresses of all lanes, checked before use.
 
-A lane whose address is misaligned or out of bounds is left out, and noted (:func:`..suspects.note_fault`); where
-nothing is noted, it ends the run. Lanes that are not active get an address that may be read and written, and whose
-bytes mean nothing.
+A lane whose address is misaligned or out of bounds is left out, and noted (:func:`..suspects.note_fault`); a run
+without notes ends there. Inactive lanes get a valid address whose bytes mean nothing.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ def addresses(
     reads: bool = False,
     reports: bool = True,
 ) -> Lanes:
-    """Where the lanes' accesses are in this process, s64. Lanes whose access is illegal are not active any more.
+    """The places of the lanes' accesses in this process, s64. Lanes with an illegal access become inactive.
 
     Parameters
     ----------
     address : Lanes
-        s64, as PTX has it.
+        s64, in PTX's address space.
     space : str
         ``global``, ``shared``, ``shared::cluster``, ``local`` or ``generic``.
     width : int
         Bytes that each lane accesses.
     align : int, optional
-        What the address must be a multiple of; by default, the width.
+        Required alignment; by default, the width.
     lengths : Lanes, optional
         In global memory, the bytes that each lane accesses, s64, if they are not the width.
     reads : bool
-        Whether lanes that are not active get a place with poison in it.
+        Whether inactive lanes get a place with poison in it.
     reports : bool
-        Whether illegal accesses are noted, or end the run; else another record of the instruction does that.
+        Whether illegal accesses are noted or end the run here; otherwise another record of the instruction does that.
     """
     bounds = _Bounds(code, width, width if align is None else align, lengths, reports)
     place = bounds.of_space(space, address)
@@ -66,7 +65,7 @@ def addresses(
 
 @dataclass(frozen=True)
 class _Bounds:
-    """What makes an access legal."""
+    """The conditions for a legal access."""
 
     code: OperationCode
     width: int
@@ -85,7 +84,7 @@ class _Bounds:
         return self.in_local(address) if space == "local" else _generic(self, address)
 
     def leave_out(self, bad: Lanes, offsets: Lanes, kind: int, space: int) -> None:
-        """Lanes make an illegal access of a kind, and are active no more."""
+        """Lanes make an illegal access of a kind, and become inactive."""
         code = self.code
         if self.reports:
             widths = offsets.like(self.align if kind == layout.MISALIGNED else self.width)
@@ -95,7 +94,7 @@ class _Bounds:
         code.mask = code.those(~bad)
 
     def aligned(self, offset: Lanes, space: int) -> None:
-        """Leave out lanes whose offset is not a multiple of what it must be."""
+        """Leave out lanes whose offset is not a multiple of the alignment."""
         if self.align > 1:
             self.leave_out((offset & (self.align - 1)) != 0, offset, layout.MISALIGNED, space)
 
@@ -108,14 +107,14 @@ class _Bounds:
         return offset + code.spread(code.context(base), "s64")
 
     def in_cluster(self, address: Lanes) -> Lanes:
-        """Shared memory of the CTA whose rank an address has, plus one; or else of the own."""
+        """Shared memory of the CTA whose rank plus one an address has; without a rank, of the own CTA."""
         code, rank = self.code, address >> RANK_SHIFT
         last = code.spread(code.context(layout.RANKS), "s64")
         cta = code.builder.load(code.state(layout.WARP_CTA), typ=WORD64)
         first = code.builder.sub(cta, code.builder.srem(cta, code.context(layout.RANKS)))
         own, first = code.spread(cta, "s64"), code.spread(first, "s64")
         begin = where(rank == 0, own, first + rank - 1) * code.spread(code.context(layout.SHARED_STRIDE), "s64")
-        # Of a rank that no CTA has it is left in the offset, which is out of bounds so.
+        # A rank without a CTA stays in the offset, which is therefore out of bounds.
         offset = where((rank < 0) | (rank > last), address, address & (1 << RANK_SHIFT) - 1)
         return begin + self.in_window(offset, layout.IN_SHARED, layout.SHARED_LIMIT, layout.SHARED)
 
@@ -126,7 +125,7 @@ class _Bounds:
         return place + lane * self.code.spread(self.code.context(layout.LOCAL_STRIDE), "s64")
 
     def in_global(self, index: Lanes) -> Lanes:
-        """Every lane within one extent or another: a loop over the extents, until all lanes are covered."""
+        """Limit every lane to one of several extents: a loop over the extents, until all lanes are covered."""
         code, b = self.code, self.code.builder
         self.aligned(index, layout.IN_GLOBAL)
         outside = b.not_(code.mask)
@@ -160,7 +159,7 @@ class _Bounds:
 
 
 def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
-    """Generic addresses. Where lanes name several spaces, those of each space do all by themselves."""
+    """Generic addresses. If lanes use several spaces, the lanes of each space go separately."""
     code, b = bounds.code, bounds.code.builder
     window, before = address >> WINDOW_BITS, code.mask
     own = (window == SHARED_BASE >> WINDOW_BITS, window == LOCAL_BASE >> WINDOW_BITS)
@@ -188,7 +187,7 @@ def _generic(bounds: _Bounds, address: Lanes) -> Lanes:
 
 
 def note_lanes(code: OperationCode, lanes: Any, first: Lanes, second: Lanes, kind: int, space: int) -> None:
-    """Where any of these lanes, an ``i32``, is bad, note that with two values of each lane, s64, or end the run."""
+    """If any lane of an ``i32`` is bad, note it with two values of each lane, s64, or end the run."""
     b = code.builder
     with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
         for place, values in ((layout.SCRATCH_FAULTS, first), (layout.SCRATCH_WIDTHS, second)):
@@ -201,7 +200,7 @@ def _pointers(place: Lanes) -> Any:
 
 
 def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
-    """A value for every lane, from addresses that may all be read."""
+    """A value for every lane, from addresses that are all readable."""
     vector = llvm_type(type_)
     pointers = _pointers(place)
     everyone = ir.Constant(llvm_type("pred"), [1] * WARP)
@@ -213,7 +212,7 @@ def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
 
 
 def gather_all(code: OperationCode, place: Lanes, type_: str, many: int, align: int) -> list[Lanes]:
-    """``many`` consecutive values for every lane, from addresses that may all be read."""
+    """``many`` consecutive values for every lane, from addresses that are all readable."""
     size = place.constant(type_, 0).bits // 8
     if size != 4 or many == 1 or align != 4:
         return [gather(code, place + size * k, type_, align) for k in range(many)]

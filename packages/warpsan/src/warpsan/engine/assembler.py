@@ -1,8 +1,9 @@
-"""From instructions to records: operands bound to rows of a warp's registers, constants to rows that are filled once.
+"""Translation of instructions to records: operands become rows of a warp's registers, constants become rows that are
+filled once.
 
-A handler for an opcode takes every modifier that it honours (:mod:`warpsan.ptx.modifiers`), and appends records. What
-has no handler, or a modifier or operand that none takes, raises UnsupportedInstruction; its record ends a launch where
-a lane reaches it.
+A handler for an opcode takes every modifier that it honours (:mod:`warpsan.ptx.modifiers`), and appends records. An
+opcode without a handler, or a modifier or operand that its handler does not take, raises UnsupportedInstruction; its
+record ends a launch when a lane reaches it.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ SPECIAL_REGISTERS = frozenset(
         *("%dynamic_smem_size", "%total_smem_size"),
     }
 )
-"""Those that have rows (:mod:`~warpsan.engine.values`)."""
+"""Special registers that have rows (:mod:`~warpsan.engine.values`)."""
 
 HANDLERS: dict[str, Handler] = {}
-"""The table of opcodes: what is not in it is not modelled. The longest beginning of an instruction's text counts."""
+"""Handlers by the beginning of an instruction's text; the longest match counts. Other opcodes are not modelled."""
 
 
 class NotNative(Exception):
-    """The native engine does not have what a kernel uses."""
+    """A kernel needs a feature that the native engine does not have."""
 
 
 native = registering(HANDLERS)
@@ -56,9 +57,9 @@ native = registering(HANDLERS)
 
 @dataclass(frozen=True)
 class Constant:
-    """A row that holds one value at first: a literal's bits, a parameter's bytes, the address of a variable, the
-    zeros of a register that instructions share and PTX does not name, a bound of the buffer that an access must stay
-    in, or whether the launch names a cluster.
+    """A row with one initial value: a literal's bits, a parameter's bytes, the address of a variable, the zeros of a
+    hidden register that instructions share, a bound of the buffer that an access must stay in, or whether the launch
+    has a cluster.
 
     Attributes
     ----------
@@ -66,7 +67,7 @@ class Constant:
     value : int or str
         The bits; the offset in the parameter block; the name; the pc of the access.
     bits : int
-        Of an element; 1 for a predicate.
+        Bits of an element; 1 for a predicate.
     """
 
     kind: str
@@ -95,11 +96,11 @@ class Assembler:
     product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
     refused: dict[int, UnsupportedInstruction] = field(default_factory=dict)
-    """By the number of a record, the exception for lanes that reach it."""
+    """Exceptions for lanes that reach a record, by its number."""
     places: dict[int, int] = field(default_factory=dict)
-    """By the number of a record, the pc of its instruction."""
+    """The pc of a record's instruction, by the number of the record."""
     uses: dict[int, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    """By the number of a record, the registers that may be undefined, and as what each is used there."""
+    """The registers of a record that may be undefined, with the role of each, by the number of the record."""
     host_calls: list[HostCall | WatchedAccess] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
@@ -110,32 +111,32 @@ class Assembler:
     tracking: bool = False
     """Whether undefined bytes of memory are followed."""
     looks: bool = False
-    """Whether reads of global memory that nobody has written are looked for."""
+    """Whether reads of unwritten global memory are detected."""
     regions: dict[int, Region] = field(default_factory=dict)
-    """Then, by the pc of a branch that only decides what is computed, the registers written before its ways meet."""
+    """Registers written before reconvergence, by the pc of a branch that only selects values; used with tracking."""
     origins: Origins = field(default_factory=dict)
-    """For the ``provenance`` check, where the addresses of accesses come from."""
+    """The origins of access addresses, for the ``provenance`` check."""
     volatile_is_data: bool = False
-    """Whether volatile accesses are weak ones (:mod:`warpsan.checks.orders`)."""
+    """Whether volatile accesses are weak (:mod:`warpsan.checks.orders`)."""
     letter: bool = False
-    """Whether an instruction for an mbarrier without a scope has that of the CTA."""
+    """Whether an mbarrier instruction without a scope has the scope ``.cta``."""
     version: float = 9.0
-    """Of PTX."""
+    """The PTX version."""
     variables: Collection[str] = ()
-    """What has an address: variables, functions, and parameters whose address is taken."""
+    """Names with an address: variables, functions, and parameters whose address is taken."""
     frames: dict[frozenset[str], int] = field(default_factory=dict)
-    """Where in the lists those of functions that call themselves begin, by their circle."""
+    """Start of the lists of recursive functions, by their call cycle."""
     stack_bytes: int = 0
-    """Of a warp, for those functions."""
+    """Stack bytes of a warp, for recursive functions."""
     recorded: frozenset[int] = frozenset()
-    """By their pc, the instructions whose accesses Python gets."""
+    """Instructions whose accesses Python receives, by their pc."""
     late: Mapping[int, int] | None = None
-    """Where reads may be stale, the loads that may read later than their place in the program
+    """With stale reads, the loads that may read later than their place in the program
     (:func:`warpsan.weak.late_loads.late_windows`)."""
     stale_calls: list[StaleAccess | StaleFence | StaleSettling] = field(default_factory=list)
     _used: int = 0
     _instruction: Instruction | None = None
-    """Whose records are appended."""
+    """The instruction whose records are appended."""
 
     def __post_init__(self) -> None:
         self.types.update(self.entry.registers)
@@ -145,7 +146,7 @@ class Assembler:
             self.rows[name] = begins[bits] + row * row_bytes(bits)
 
     def allocate(self, bits: int, many: int = 1) -> int:
-        """Room for rows of elements of ``bits``."""
+        """Allocate rows of elements of ``bits``."""
         size = row_bytes(bits)
         if bits > 1:
             self.top = -(-self.top // 64) * 64
@@ -191,7 +192,7 @@ class Assembler:
         return narrow
 
     def target(self, operand: Operand, type_: str) -> tuple[int, Callable[[], None]]:
-        """The row for a result of a type, and what to do behind the record that writes it."""
+        """The row for a result of a type, and the action after the record that writes it."""
         given = TYPES[type_]
         if isinstance(operand, Symbol) and operand.name == "_":
             return self.temporary(bits_of(given)), _nothing
@@ -229,7 +230,7 @@ class Assembler:
         return self.source(Immediate(value), type_)
 
     def hidden(self, name: str, bits: int) -> int:
-        """The row of a register that PTX does not name, such as the carry flag: zeros at first."""
+        """The row of a register without a PTX name, such as the carry flag: zeros at first."""
         return self.constant(Constant("hidden", name, bits))
 
     def temporary(self, bits: int) -> int:
@@ -247,7 +248,7 @@ class Assembler:
         return self.sums[names]
 
     def number_of(self, operation: NativeOperation) -> int:
-        """The number that records have for an operation."""
+        """The number of an operation in records."""
         self.operations.setdefault(operation.name, operation)
         return self.numbers.setdefault(operation.name, len(self.numbers))
 
@@ -261,7 +262,7 @@ class Assembler:
         return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
 
     def vector(self, operand: Operand) -> tuple[Operand, ...]:
-        """The elements of ``{a, b}``, or the operand alone."""
+        """The elements of ``{a, b}``, or the single operand."""
         return operand.items if isinstance(operand, Vector) else (operand,)
 
     def address(self, operand: Operand) -> tuple[int, int, int]:
@@ -282,11 +283,11 @@ class Assembler:
 
     @property
     def suffix(self) -> str:
-        """What the names of operations end with that depend on a ring."""
+        """The suffix of names of operations that depend on a ring."""
         return ""
 
     def float_sum(self, type_: PtxType) -> tuple[str, Callable[..., Lanes]] | None:
-        """In a ring, the type by which an atomic operation adds and the sum of two words; None for sums of numbers."""
+        """In a ring, the type in which an atomic operation adds, and the sum of two words; None for sums of numbers."""
         return None
 
     # ---- records ----------------------------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ class Assembler:
         targets: Sequence[tuple[Operand, str]],
         sources: Sequence[tuple[Operand, str]],
     ) -> None:
-        """Append what computes an instruction's results lane by lane; ``name`` says all that ``function`` depends on.
+        """Append a lanewise computation of an instruction's results; ``name`` covers every input of ``function``.
 
         Targets and sources are operands with the types that they have in the operation.
         """
@@ -348,23 +349,23 @@ class Assembler:
         return Mods(self._instruction).unsupported(why)
 
     def refuse(self, instruction: Instruction, why: UnsupportedInstruction) -> None:
-        """Append the record of an instruction that is not modelled: the launch ends where a lane reaches it."""
-        with suppress(UnsupportedInstruction):  # nor may its guard be
+        """Append the record of an instruction that is not modelled: the launch ends when a lane reaches it."""
+        with suppress(UnsupportedInstruction):  # its guard may be unsupported too
             self.begin(instruction)
         self.end_with(why)
 
     def end_with(self, why: UnsupportedInstruction) -> None:
-        """Append the record with which the launch ends where a lane gets there."""
+        """Append the record that ends the launch when a lane reaches it."""
         self.refused[len(self.records)] = why
         self.record(NativeOperation("refused", lambda code: code.builder.ret(WORD64(REFUSED))), [])
 
     def begin(self, instruction: Instruction) -> None:
-        """Make the records that follow those of an instruction, under its guard."""
+        """Create the records that follow those of an instruction, under its guard."""
         self._used, self.guard, self._instruction = 0, 0, instruction
         self.guard = self.guard_word(instruction)
 
     def guard_word(self, instruction: Instruction) -> int:
-        """The guard of an instruction as a record has it."""
+        """The guard of an instruction as a word of its records."""
         if instruction.guard is None:
             return 0
         row = self.source(instruction.guard.register, "pred")
@@ -376,7 +377,7 @@ class Assembler:
 
 
 def _nothing() -> None:
-    """Behind a record whose result is in its place."""
+    """Action after a record whose result is in its place."""
 
 
 def bits_of(type_: PtxType) -> int:

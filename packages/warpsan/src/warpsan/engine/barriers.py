@@ -70,7 +70,8 @@ __all__ = ["arrive", "release_all", "threads_left"]
 
 
 def arrive(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
-    """Lanes arrive at barriers (and wait there), those at the same one together: PTX ISA, "bar, barrier"; a status."""
+    """Lanes arrive at barriers (and wait there); lanes at the same barrier arrive together (PTX ISA, "bar,
+    barrier"). Returns a status."""
     names, left = registers + load32(block + 4 * END_A), taken
     while left != 0:
         first, same = first_lane(left), 0
@@ -85,7 +86,7 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
 
 
 def arrive_at_one(context: int, state: int, registers: int, block: int, at: int, taken: int, end: int) -> int:
-    """Lanes arrive at one barrier. Where a rule may be broken, that is a suspicion; a status."""
+    """Lanes arrive at one barrier. A possible broken rule is a suspicion. Returns a status."""
     first, given = first_lane(taken), 0
     name = load32(registers + load32(block + 4 * END_A) + 4 * first) & 0xFFFFFFFF
     if load32(block + 4 * END_B) >= 0:
@@ -107,7 +108,7 @@ def arrive_at_one(context: int, state: int, registers: int, block: int, at: int,
         if load64(barrier + 8 * KIND) != kind:
             wrong = 1
             kind = 2
-        # A warp that waits where it has arrived counts twice: whether that was meant shows if others wait forever.
+        # A warp that arrives and waits counts twice; if that was unintended, other warps wait forever.
         if came != 0 and (end != END_BARRIER or came != taken or given == 0):
             wrong = 1
     if load64(context + 8 * CHECKED) != 0:
@@ -138,7 +139,7 @@ def arrive_at_one(context: int, state: int, registers: int, block: int, at: int,
 
 
 def threads_left(context: int, cta: int) -> int:
-    """Threads of a CTA have exited: barriers that waited only for them are complete; a status."""
+    """Threads of a CTA have exited: barriers that waited only for them complete. Returns a status."""
     if load64(context + 8 * ORDER) == TOGETHER:
         store64(context + 8 * ARRIVALS_PENDING, 1)
         return 0
@@ -146,7 +147,7 @@ def threads_left(context: int, cta: int) -> int:
 
 
 def release_all(context: int) -> int:
-    """A turn in lockstep is over in which warps have arrived at barriers, or exited; a status."""
+    """A lockstep turn ends in which warps have arrived at barriers, or exited. Returns a status."""
     store64(context + 8 * ARRIVALS_PENDING, 0)
     for cta in range(load64(context + 8 * CTA_COUNT)):
         status = release_barriers(context, cta)
@@ -156,7 +157,7 @@ def release_all(context: int) -> int:
 
 
 def release_barriers(context: int, cta: int) -> int:
-    """Let the lanes go that wait at barriers of a CTA which are complete; a status."""
+    """Release the lanes that wait at complete barriers of a CTA. Returns a status."""
     for name in range(BARRIER_COUNT):
         barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)
         if load64(barrier + 8 * ARRIVED) > 0:
@@ -167,7 +168,8 @@ def release_barriers(context: int, cta: int) -> int:
 
 
 def follows(context: int, cta: int, barrier: int) -> int:
-    """Whether the current warp's arrival comes after the phase before: if not, it could have been part of that."""
+    """Whether the current warp's arrival comes after the phase before; if not, it could have been part of that
+    phase."""
     warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
     vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
     for k in range(warps):
@@ -178,7 +180,7 @@ def follows(context: int, cta: int, barrier: int) -> int:
 
 
 def barrier_vector(context: int, cta: int, name: int) -> int:
-    """What was passed on to a barrier of a CTA (:mod:`~warpsan.engine.clocks`)."""
+    """The released vector of a barrier of a CTA (:mod:`~warpsan.engine.clocks`)."""
     return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
 
 
@@ -205,7 +207,7 @@ def alive(context: int, cta: int) -> int:
 
 
 def release(context: int, cta: int, barrier: int, name: int) -> int:
-    """Let the lanes go that wait at a barrier, if it is complete; a status."""
+    """Release the lanes that wait at a barrier, if it is complete. Returns a status."""
     arrived, given = load64(barrier + 8 * ARRIVED), load64(barrier + 8 * GIVEN)
     need = given if given else alive(context, cta)
     if arrived < need:
@@ -247,7 +249,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
 
 
 def reduce(context: int, cta: int, name: int) -> None:
-    """``bar.red``: the predicates of all lanes that wait so, combined, to each of them."""
+    """``bar.red``: combine the predicates of all waiting lanes, and give each lane the result."""
     warps = load64(context + 8 * WARP_COUNT)
     true = 0
     total = 0

@@ -1,11 +1,11 @@
 """The order of the accesses of a cluster's actors: machine code (:mod:`~warpsan.engine.translate`).
 
-Actors are the warps; and where there are asynchronous units also, behind them, the operations of each warp, and each
-mbarrier, whose actor are the copies that signal it. A vector says for each actor up to which time its accesses come
-before; behind that, with asynchronous units, up to which time they have also passed a proxy fence. A release passes a
-warp's vector on, and begins a new time for the warp that makes it; an acquire takes what was passed on. The rules are
-those of :mod:`warpsan.checks.clocks`. A warp's own entry is the time up to which its lanes come after each other,
-even if they had diverged.
+Actors are the warps. With asynchronous units, the operations of each warp and the copies that signal each mbarrier are
+further actors, in this order. A vector has, for each actor, the time up to which its accesses come before; with
+asynchronous units also the time up to which they have passed a proxy fence. A release passes a warp's vector on, and
+begins a new time for the warp; an acquire merges the released vector. The rules are those of
+:mod:`warpsan.checks.clocks`. A warp's own entry is the time up to which its lanes come after each other, even after a
+divergence.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 
 
 def begin_clocks(context: int) -> None:
-    """A cluster begins: everything before it is ordered, and nothing is written."""
+    """A cluster begins: all earlier accesses are ordered, and no memory is written."""
     if load64(context + 8 * CHECKED) == 0:
         return
     if load64(context + 8 * TIME) > load64(context + 8 * TIME_LIMIT) >> 1:
@@ -100,7 +100,7 @@ def begin_clocks(context: int) -> None:
         fill(load64(context + 8 * ORIGINS), 0, load64(context + 8 * SHARED_STRIDE) * ctas)
     for page in range(load64(context + 8 * PAGES) * ctas):
         flying = load64(load64(context + 8 * PAGE_FLYING) + 8 * page)
-        if flying != 0 or load64(load64(context + 8 * PAGE_READING) + 8 * page) != 0:  # nobody waited for these
+        if flying != 0 or load64(load64(context + 8 * PAGE_READING) + 8 * page) != 0:  # without waits for these
             fill(load64(context + 8 * FLYING), 0, 4 * load64(context + 8 * GRANULES) * ctas)
             break
     fill(load64(context + 8 * PAGE_FLYING), 0, 8 * load64(context + 8 * PAGES) * ctas)
@@ -119,9 +119,9 @@ def begin_clocks(context: int) -> None:
 
 
 def restart_clock(context: int) -> None:
-    """Time begins anew, between two clusters.
+    """Restart the time, between two clusters.
 
-    Global memory keeps the times of other clusters: they are compared only with times that the same CTA has passed on.
+    Global memory keeps the times of other clusters: they are compared only with times that the same CTA released.
     """
     for k in range(load64(context + 8 * TIMED_COUNT)):
         row = load64(context + 8 * TIMED) + 16 * k
@@ -130,7 +130,7 @@ def restart_clock(context: int) -> None:
 
 
 def warps_of_cluster(context: int) -> int:
-    """Warps of a cluster: their numbers as actors are the first."""
+    """The number of warps of a cluster; they are the first actors."""
     return load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
 
 
@@ -153,20 +153,20 @@ def comes_before(context: int, warp: int, tag: int) -> int:
 
 
 def lanes_there(context: int, present: int) -> int:
-    """Lanes that execute an instruction, or have exited: all that come after it in their own programs; 0 if each lane
-    comes after itself alone."""
+    """The lanes that come after an instruction of these lanes, or their exit, in program order; 0 if each lane comes
+    after itself alone."""
     if load64(context + 8 * STRICT) != 0:
         return 0
     return present | (EVERY_LANE ^ load64(context + 8 * CURRENT_LIVE))
 
 
 def lanes_with(there: int, lane: int) -> int:
-    """The lanes that come after a lane's access, where those are there (:func:`lanes_there`)."""
+    """The lanes that come after a lane's access with those lanes present (:func:`lanes_there`)."""
     return there if there != 0 else 1 << lane
 
 
 def release_to(context: int, warp: int, vector: int) -> None:
-    """What a warp did, and what came before that, is passed on to a vector."""
+    """A warp's accesses and their past are released to a vector."""
     actors = load64(context + 8 * ACTORS)
     mine = vector_of(context, warp)
     for other in range(actors):
@@ -177,17 +177,17 @@ def release_to(context: int, warp: int, vector: int) -> None:
 
 
 def begin_time(context: int, warp: int) -> None:
-    """A warp's accesses from now on have a time of their own."""
+    """The next accesses of a warp have a time of their own."""
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
     store64(load64(context + 8 * CLOCKS) + 8 * warp, now)
 
 
 def acquire(context: int, warp: int, vector: int) -> None:
-    """A warp comes after what was passed on to a vector, at the present time.
+    """A warp acquires a vector, at the present time.
 
-    Warps that leave a barrier together begin one time together, so that after the next barrier all that was done in it
-    is known to be ordered by a look at one number (the floor).
+    Warps that leave a barrier together begin one time together: after the next barrier, one number (the floor) shows
+    that all their accesses in between are ordered.
     """
     actors = load64(context + 8 * ACTORS)
     mine = vector_of(context, warp)
@@ -200,7 +200,7 @@ def acquire(context: int, warp: int, vector: int) -> None:
 def set_floors(context: int, warp: int) -> None:
     """Set the times up to which the accesses of all actors come before a warp's, and have passed a proxy fence.
 
-    An actor whose last operation comes before may have more: at times that are still to come.
+    An actor whose last operation comes before may have a later time, including future times.
     """
     columns, warps = load64(context + 8 * COLUMNS), warps_of_cluster(context)
     mine, clocks = vector_of(context, warp), load64(context + 8 * CLOCKS)
@@ -218,7 +218,7 @@ def set_floors(context: int, warp: int) -> None:
 
 
 def lanes_meet(context: int) -> int:
-    """All lanes of the current warp have met: a new time begins for it."""
+    """All lanes of the current warp have converged: a new time begins for it."""
     warp = load64(context + 8 * CURRENT)
     store64(vector_of(context, warp) + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
     begin_time(context, warp)
@@ -226,14 +226,14 @@ def lanes_meet(context: int) -> int:
 
 
 def forget(context: int, vector: int) -> None:
-    """A vector begins anew."""
+    """Reset a vector."""
     fill(vector, 0, 8 * load64(context + 8 * ACTORS))
 
 
 def publish(context: int, vectors: int) -> None:
-    """A phase is over: what was passed on in it can be acquired, and the next phase begins.
+    """A phase is complete: its vector can be acquired, and the next phase begins.
 
-    Behind the vector of the phase lies that of all phases before.
+    The vector of all earlier phases lies after the vector of the phase.
     """
     actors = load64(context + 8 * ACTORS)
     public = vectors + 8 * actors
@@ -246,8 +246,8 @@ def publish(context: int, vectors: int) -> None:
 
 
 def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence that releases: what comes before the current warp now is what its relaxed arrivals pass on from now on.
-    The operand is whether its scope has the cluster in it."""
+    """A releasing fence: later relaxed arrivals of the current warp release its present vector. The operand is
+    whether the scope contains the cluster."""
     warp = load64(context + 8 * CURRENT)
     actors = load64(context + 8 * ACTORS)
     for far in range(1 + load32(record + 4 * OPERANDS)):
@@ -259,28 +259,28 @@ def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def fenced_vector(context: int, warp: int, far: int) -> int:
-    """What came before a warp's last fence whose scope has its CTA in it, or its cluster (``far``)."""
+    """The vector at a warp's last fence whose scope contains its CTA, or its cluster (``far``)."""
     return load64(context + 8 * FENCED_AT) + 8 * load64(context + 8 * ACTORS) * (2 * warp + far)
 
 
 def observed_vector(context: int, warp: int, far: int) -> int:
-    """What a warp's relaxed waits have observed since its last fence: of its own CTA, or of others."""
+    """The observations of a warp's relaxed waits since its last fence: of its own CTA, or of others."""
     return load64(context + 8 * OBSERVED_AT) + 8 * load64(context + 8 * ACTORS) * (2 * warp + far)
 
 
 def join_vector(context: int, vector: int, more: int) -> None:
-    """A vector takes over what is later in another."""
+    """Merge a vector into another: the later time of each actor."""
     for other in range(load64(context + 8 * ACTORS)):
         store64(vector + 8 * other, max(load64(vector + 8 * other), load64(more + 8 * other)))
 
 
 def release_fenced(context: int, warp: int, vector: int, far: int) -> None:
-    """A relaxed arrival: what came before the warp's last fence is passed on to a vector."""
+    """A relaxed arrival: the vector of the warp's last fence is released."""
     join_vector(context, vector, fenced_vector(context, warp, far))
 
 
 def fence_proxies(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence.proxy.async: what comes before the current warp now has passed a fence between the proxies."""
+    """A fence.proxy.async: accesses in the current warp's past have passed a fence between the proxies."""
     warp = load64(context + 8 * CURRENT)
     columns = load64(context + 8 * COLUMNS)
     mine = vector_of(context, warp)
@@ -297,7 +297,7 @@ def fence_proxies(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def operation_time(context: int, actor: int) -> int:
-    """An actor that is no warp begins an operation: its time, which comes before nobody's accesses yet."""
+    """An actor other than a warp begins an operation. Returns its time, which is not yet ordered before any access."""
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
     store64(load64(context + 8 * CLOCKS) + 8 * actor, now)

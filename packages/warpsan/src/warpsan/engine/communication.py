@@ -1,4 +1,4 @@
-"""Whether blocks of a launch may pass something on to each other through global memory."""
+"""Detection of blocks of a launch that may communicate through global memory."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ __all__ = [
 ]
 
 _TOGETHER, _SCATTERED = 4, 24
-"""Clusters that take turns, in a random order, in a kernel whose blocks poll what others write; and where reads may be
-stale."""
+"""Clusters that run together, in a random order, in a kernel whose blocks poll the writes of others, and with stale
+reads."""
 
 
 def reaches_all_blocks(instruction: Instruction) -> bool:
-    """Whether the scope of a strong access has all blocks in it: such accesses do not race with each other."""
+    """Whether the scope of a strong access contains all blocks: such accesses do not race with each other."""
     return memory_order(instruction).level >= SAME_GPU
 
 
 def communicates(entry: Entry) -> bool:
-    """Whether there is a strong access to global memory."""
+    """Whether an entry has a strong access to global memory."""
     return bool(communications(entry))
 
 
 @derived
 def changes_maps(entry: Entry) -> bool:
-    """Whether there are instructions for tensor maps that a kernel changes."""
+    """Whether an entry has instructions for tensor maps that a kernel changes."""
     return any(each.opcode == "tensormap" or "tensormap::generic" in each.mods for each in entry.instructions)
 
 
 def orders_blocks(entry: Entry) -> bool:
-    """Whether a block may come after another by what it reads of it."""
+    """Whether a block may be ordered after another by reading its writes."""
     return synchronises(entry) and communicates(entry)
 
 
 def orders_threads(entry: Entry, instruction: Instruction) -> bool:
-    """Whether an access is part of what may order threads through memory."""
+    """Whether an access may order threads through memory."""
     return memory_order(instruction).strong and synchronises(entry)
 
 
 @derived
 def relaxed_arrivals(entry: Entry) -> bool:
-    """Whether there is a relaxed arrival at an mbarrier or the barrier of a cluster: what a fence comes after matters
-    to that."""
+    """Whether an entry has a relaxed arrival at an mbarrier or the barrier of a cluster, which releases the vector
+    of the last fence."""
     return any(
         {"arrive", "arrive_drop"} & set(each.mods) and "relaxed" in each.mods
         for each in entry.instructions
@@ -68,7 +68,7 @@ def relaxed_arrivals(entry: Entry) -> bool:
 
 @derived
 def relaxed_waits(entry: Entry) -> bool:
-    """Whether there is a relaxed wait for an mbarrier: it acquires at a fence behind it."""
+    """Whether an entry has a relaxed wait for an mbarrier, which acquires at a later fence."""
     return any(
         {"test_wait", "try_wait"} & set(each.mods) and "relaxed" in each.mods
         for each in entry.instructions
@@ -77,9 +77,9 @@ def relaxed_waits(entry: Entry) -> bool:
 
 
 def ctas_together(setup: Setup) -> int:
-    """CTAs that run together: those of a cluster, all of a cooperative launch, all of a chunk where blocks are
-    ``resident``, those of some clusters where reads may be stale, or those of a few where they meet at what they poll,
-    and the order is random; else a lock is always free, and who comes has not to wait."""
+    """CTAs that run together: those of a cluster, of a cooperative launch, of a chunk if blocks are ``resident``, of
+    some clusters with stale reads, or of a few clusters in a random order if blocks poll. Otherwise a lock is always
+    free, and no block waits for another."""
     geometry = setup.geometry
     if setup.workspace:
         return geometry.ctas
@@ -93,15 +93,14 @@ def ctas_together(setup: Setup) -> int:
 
 
 def all_resident(setup: Setup) -> Setup | None:
-    """The launch with more blocks at once, which may wait for each other; None if they do not, or no more may be there
-    at once."""
+    """The launch with more resident blocks, which may wait for each other; None if they do not wait, or no more fit."""
     if not _blocks_poll(setup) or ctas_together(setup) >= max(map(len, setup.chunks)):
         return None
     return replace(setup, resident=True)
 
 
 def _blocks_poll(setup: Setup) -> bool:
-    """Whether there is a polling loop on what other blocks may write."""
+    """Whether an entry has a polling loop on memory that other blocks may write."""
     if not communicates(setup.entry):
         return False
     blocks = [setup.program.blocks[number] for number in polling_loops(setup.entry, setup.program).blocks]

@@ -1,7 +1,7 @@
 """Copies of cp.async in flight: machine code (:mod:`~warpsan.engine.translate`).
 
-In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data when the
-issuing lane waits for its group (:mod:`warpsan.replay.async_copy`).
+In the late mode, a copy poisons its destination at issue, and reads its source and writes the data when the issuing
+lane waits for its group (:mod:`warpsan.replay.async_copy`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def count_unwaited(context: int) -> None:
 
 
 def issue_copies(context: int, entry: int) -> int:
-    """An entry has been filled in: put it in flight, or carry it out at once in the early mode; a status."""
+    """Put a complete entry in flight, or execute it at once in the early mode. Returns a status."""
     state = load64(context + 8 * CURRENT_STATE)
     mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
     early, number = load64(context + 8 * EARLY), load64(context + 8 * COPY_COUNT) + 1
@@ -82,9 +82,10 @@ def issue_copies(context: int, entry: int) -> int:
 
 
 def drop_landed(state: int, first: int, many: int) -> int:
-    """Leave entries behind whose copies have all landed, if a warp has more than so many entries; how many it has then.
+    """Drop entries whose copies have all landed, if a warp has more than a given number of entries. Returns the number
+    left.
 
-    To move the others at each wait would take longer than to pass by what has landed.
+    Moving the others at each wait would take longer than skipping landed entries.
     """
     flying = load64(state + 8 * COPIES_FLYING)
     if flying <= many:
@@ -101,7 +102,7 @@ def drop_landed(state: int, first: int, many: int) -> int:
 
 
 def land_copy(entry: int, lane: int, width: int) -> None:
-    """Copy what one lane asked for; bytes beyond the source's become zero."""
+    """Copy the data of one lane; bytes beyond the source's become zero."""
     target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
     size = load64(entry + 8 * (COPY_SIZE + lane))
     if size == 16:
@@ -113,7 +114,7 @@ def land_copy(entry: int, lane: int, width: int) -> None:
 
 
 def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int:
-    """The active lanes wait for all but their last groups, as many as the record says; -1 for all copies."""
+    """The active lanes wait for all but their last groups, whose number the record has; -1: for all copies."""
     state, keep = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
     flying = load64(state + 8 * COPIES_FLYING)
     first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)

@@ -1,4 +1,4 @@
-"""A program as arrays for the native loop: records, blocks, and what a launch has to fill in."""
+"""A program as arrays for the native loop: records, blocks, and the rows that a launch fills in."""
 
 from __future__ import annotations
 
@@ -39,43 +39,44 @@ __all__ = ["Decoded", "decode"]
 
 @dataclass(frozen=True)
 class Decoded:
-    """What the native loop executes, for every launch of an entry with the same checks.
+    """The program of the native loop, for every launch of an entry with the same checks.
 
     Attributes
     ----------
     records, blocks : ndarray of int32
-        By the words of :mod:`~warpsan.engine.layout`.
+        In the words of :mod:`~warpsan.engine.layout`.
     operations : tuple of NativeOperation
-        By the number that records have for them.
+        The operations, by their number in records.
     constants : dict of Constant to int
         Rows to fill with one value before a launch.
     specials : dict of str to int
         Rows of special registers.
     lists : ndarray of int32
-        What instructions refer to whose operands do not fit into a record.
+        Operands that do not fit into a record.
     register_bytes : int
-        Of one warp.
+        Register bytes of one warp.
     predicates : int
-        Bytes at the beginning, which hold predicates: false at first, where all else is poison.
+        Bytes at the beginning, which hold predicates: false at first; all other bytes are poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
     refused : dict of int to UnsupportedInstruction
-        By the number of a record, the exception with which the launch ends when a lane gets there: a path that never
-        runs costs nothing.
+        By the number of a record, the exception that ends the launch when a lane gets there: a path that never runs has
+        no effect.
     places : dict of int to int
-        By the number of a record, the pc of its instruction; behind those, by its number, each instruction's own.
+        The pc of a record's instruction, by the number of the record; after those, each instruction's own pc, by its
+        number.
     uses : dict of int to tuple of (str, str)
-        By the number of a record, the registers that may be undefined, and as what each is used there.
+        The registers of a record that may be undefined, with the role of each, by the number of the record.
     sites : dict of int to Instruction
         In a ring, the instruction of each record that ends the run because it is not algebraic.
     host_calls : tuple of HostCall
-        Calls of Python, by the number that records have for them.
+        Calls of Python, by their number in records.
     stale_calls : tuple
-        Where reads may be stale, accesses, fences and settlings, by the number that records have for them.
+        With stale reads, the accesses, fences and settlings, by their number in records.
     origins : dict
-        For the ``provenance`` check, where the addresses of accesses come from.
+        The origins of access addresses, for the ``provenance`` check.
     stack_bytes : int
-        Of a warp, for functions that call themselves.
+        Stack bytes of a warp, for recursive functions.
     """
 
     records: Array
@@ -117,20 +118,20 @@ def decode(
     letter: bool = False,
     stale: bool = False,
 ) -> Decoded:
-    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
-    that follow undefined bytes of memory, ``looks`` those that look for reads of global memory that nobody has written,
-    ``provenance`` those of that check, ``traced`` those that record events (:mod:`.trace`); with ``volatile_is_data``
-    volatile accesses are weak ones; ``recorded`` are the instructions, by their pc, whose accesses recorders collect;
-    by the ``letter``, instructions for mbarriers without a scope have that of the CTA; with ``stale``, Python decides
-    what reads return.
+    """Decode an entry. ``checked`` and ``counted`` add the records of the checks and the counters, ``tracking`` those
+    that follow undefined bytes of memory, ``looks`` those that detect reads of unwritten global memory, ``provenance``
+    those of that check, and ``traced`` those that record events (:mod:`.trace`). With ``volatile_is_data``, volatile
+    accesses are weak. ``recorded`` has the instructions, by their pc, whose accesses recorders collect. With
+    ``letter``, mbarrier instructions without a scope have the scope ``.cta``. With ``stale``, Python decides the values
+    of reads.
 
-    ``target`` is the module's ``.target``, ``version`` that of its PTX, ``variables`` what has an address, and
+    ``target`` is the module's ``.target``, ``version`` its PTX version, ``variables`` the names with an address, and
     ``numerics`` as in :func:`warpsan.launch`. With a ring, floating-point instructions are the ring's.
 
     Raises
     ------
     NotNative
-        If it needs more than the native engine has room for.
+        If the entry needs more than the native engine can hold.
     """
     asm = Assembler(entry, program, checked, counted, traced, target, numerics)
     if ring is not None:
@@ -178,13 +179,13 @@ def decode(
 
 
 _Refusals = (UnsupportedInstruction, IndexError, ValueError, StopIteration)
-"""What is raised for an instruction that is not modelled, or for one with another number of operands or no type."""
+"""The exception for an instruction that is not modelled, or that has a wrong number of operands or no type."""
 
 
 def _refusal(
     asm: Assembler, why: Exception, instruction: Instruction, decode: Callable[[Instruction], None]
 ) -> UnsupportedInstruction:
-    """The exception for an instruction. What goes before it may ask for operands that it lacks: its handler says so."""
+    """The exception for an instruction. Records before it may need operands that it lacks; its handler reports that."""
     begin = len(asm.records)
     if not isinstance(why, UnsupportedInstruction):
         try:
@@ -199,11 +200,11 @@ def _refusal(
 
 
 def _members(asm: Assembler, instruction: Instruction, mask: Operand) -> tuple[int, int]:
-    """How the lanes of a block come together, and the row that says which: those of a mask."""
+    """The kind of convergence that a block needs, and the row of its member mask."""
     try:
         asm.begin(instruction)
         return 2, asm.source(mask, "u32")
-    except UnsupportedInstruction:  # nor is the instruction, whose record ends the launch
+    except UnsupportedInstruction:  # its instruction fails too, and its record ends the launch
         return 0, 0
 
 
@@ -267,7 +268,7 @@ def _block(
                 settle_loads(asm, [basic.end])
             follow_undefined(asm, basic.end, undefined)
             asm.begin(basic.end)
-            asm.guard = 0  # what an end needs is made ready for all lanes
+            asm.guard = 0  # operands of an end are prepared for all lanes
             guard = asm.guard_word(basic.end)
             end_block(asm, program, basic.end, words)
             trace_instruction(asm, basic.end)
@@ -297,7 +298,7 @@ def _uses(instruction: Instruction, registers: frozenset[str]) -> bool:
 
 
 def _products(asm: Assembler, group: MmaGroup) -> None:
-    """The records of a group of mma, which in a ring have nothing in common."""
+    """The records of a group of mma; in a ring, the instructions are separate."""
     if not isinstance(asm, RingAssembler):
         product_records(asm, group)
         return
@@ -306,8 +307,8 @@ def _products(asm: Assembler, group: MmaGroup) -> None:
 
 
 def _look_at_products(asm: Assembler, basic: BasicBlock, first: int, products: frozenset[str]) -> None:
-    """Append one look at the registers that instructions from the one at ``first`` on share with products, up to the
-    next wgmma.fence: products begin and end only between blocks. Guarded instructions have looks of their own."""
+    """Append one check of the registers that instructions from ``first`` on share with products, up to the next
+    wgmma.fence: products begin and end only between blocks. Guarded instructions have their own checks."""
     sets = 0
     for item in basic.items[first:]:
         if isinstance(item, Instruction) and _is_fence(item):

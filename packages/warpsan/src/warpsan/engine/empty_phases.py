@@ -1,11 +1,11 @@
 """Phases of barriers of a CTA that order nothing new, in a launch whose events are recorded (:mod:`.trace`): machine
 code (:mod:`~warpsan.engine.translate`).
 
-A phase in which whole warps wait that have left one phase together, none of which has had an event since, orders what
-is ordered already. A kernel may have a million of them. So arrivals are put aside until an event of their CTA, an
-arrival unlike them, or the end of their phase; if that shows that the phase is empty, one event takes their place,
-which says how many such phases there were, one behind the other. It keeps the place of the arrivals in the order in
-which clusters go on side by side (:mod:`.event_order`). At the beginning all warps of a CTA have left one phase.
+A phase in which whole warps wait that have left one phase together, without an event since, orders nothing new. A
+kernel may have a million of them. Arrivals are therefore deferred until an event of their CTA, a different arrival, or
+the end of their phase. If the phase is then empty, one event replaces them, with the number of such phases in a row. It
+keeps the place of the arrivals in the order in which clusters run side by side (:mod:`.event_order`). At the beginning,
+all warps of a CTA have left one phase.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def room_for_event(context: int, words: int) -> int:
-    """The address of an event of so many words; 0 without a place for it: then the end is beyond the last word."""
+    """The address of an event of so many words; 0 if there is no space: then the end is beyond the last word."""
     end = load64(context + 8 * TRACE_END)
     if end + words > TRACE_WORDS:
         store64(context + 8 * TRACE_END, TRACE_WORDS + 1)
@@ -76,19 +76,19 @@ def begin_phases(context: int) -> None:
 
 
 def arrivals_aside(context: int, cta: int) -> int:
-    """Where it is how many arrivals of a CTA are put aside, and behind that their events."""
+    """The place of the number of deferred arrivals of a CTA, which are followed by their events."""
     stride = 1 + EVENT_WORDS * load64(context + 8 * WARP_COUNT)
     return load64(context + 8 * ARRIVALS_ASIDE) + 8 * stride * cta
 
 
 def is_whole(context: int, state: int, mask: int) -> int:
-    """Whether these are all lanes that a warp began with."""
+    """Whether these are all initial lanes of a warp."""
     here = min(32, load64(context + 8 * THREADS) - 32 * load64(state + 8 * WARP_NUMBER))
     return mask == (1 << here) - 1 and mask == load64(state + 8 * LIVE)
 
 
 def write_arrivals(context: int, cta: int) -> None:
-    """The arrivals of a CTA that are put aside become events."""
+    """The deferred arrivals of a CTA become events."""
     if load64(context + 8 * ARRIVALS_ASIDE) == 0:
         return
     aside = arrivals_aside(context, cta)
@@ -104,14 +104,14 @@ def write_arrivals(context: int, cta: int) -> None:
 
 
 def write_all_arrivals(context: int) -> None:
-    """Those of all CTAs."""
+    """The deferred arrivals of all CTAs become events."""
     for cta in range(load64(context + 8 * CTA_COUNT) if load64(context + 8 * TRACE) != 0 else 0):
         write_arrivals(context, cta)
 
 
 def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> None:
-    """The phase of a barrier is complete in a CTA, with so many threads counted; ``whole`` is whether none is missing.
-    Its warps have not gone on."""
+    """The phase of a barrier is complete in a CTA, with so many threads counted; ``whole`` is whether no thread is
+    missing. Its warps have not continued yet."""
     if load64(context + 8 * TRACE) == 0 or load64(context + 8 * ARRIVALS_ASIDE) == 0:
         return
     aside = arrivals_aside(context, cta)
@@ -132,7 +132,8 @@ def end_phase(context: int, cta: int, name: int, arrived: int, whole: int) -> No
 
 
 def is_empty(context: int, aside: int, arrived: int) -> int:
-    """Whether all arrivals of a phase, so many threads, are put aside, by warps that have left one phase together."""
+    """Whether all arrivals of a phase, a number of threads, are deferred, by warps that have left one phase
+    together."""
     counted, together = 0, -1
     for k in range(load64(aside)):
         row = aside + 8 * (1 + EVENT_WORDS * k)

@@ -1,5 +1,5 @@
-"""Control flow, and what else ends a basic block: branches, calls, barriers, waits, warpgroup products (PTX ISA,
-"Control Flow Instructions", "bar", "barrier.cluster", "mbarrier.try_wait", "wgmma.mma_async", "setmaxnreg")."""
+"""Ends of basic blocks: branches, calls, barriers, waits, warpgroup products (PTX ISA, "Control Flow Instructions",
+"bar", "barrier.cluster", "mbarrier.try_wait", "wgmma.mma_async", "setmaxnreg")."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["ENDS", "end_block"]
 
 End = Callable[[Assembler, Program, Instruction, list[int]], None]
 ENDS: dict[str, End] = {}
-"""By the beginning of an instruction's text, what it makes of the words of a block that it ends."""
+"""Handlers by the beginning of an instruction's text; each fills the words of the block that the instruction ends."""
 
 
 def end_block(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """What happens at the end of a block."""
+    """The action at the end of a block."""
     end = find_handler(ENDS, instruction)
     if end is None:
         raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
@@ -55,7 +55,7 @@ def _exit(asm: Assembler, program: Program, instruction: Instruction, words: lis
 
 
 def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """Each lane goes to the target of its index; beyond the last the manual promises nothing, and the launch ends."""
+    """Each lane goes to the target of its index; an index beyond the last is undefined in PTX, and the launch ends."""
     mods = Mods(instruction)
     mods.choice(("idx",))
     mods.flag("uni")
@@ -96,7 +96,7 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
         words[layout.TARGET] = ("popc", "and", "or").index(operation)
         words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
     elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
-        words[layout.END_C] = 1  # what __syncthreads() compiles to, if the barrier is the first
+        words[layout.END_C] = 1  # the code of __syncthreads(), if the barrier is the first
     mods.done()
     words[layout.END_A] = asm.source(operands[0], "u32")
     words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
@@ -154,7 +154,7 @@ def _wait_products(asm: Assembler, program: Program, instruction: Instruction, w
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """Values stay, but a warp that requests more registers than its block has left waits until others release some."""
+    """Values stay. A warp that requests more registers than its block has left waits until others release some."""
     mods = Mods(instruction)
     grows = mods.choice(("inc", "dec")) == "inc"
     for name in ("sync", "aligned"):

@@ -1,4 +1,4 @@
-"""Running a launch once with native code, on as many threads as it is worth."""
+"""One native run of a launch, on as many threads as its length justifies."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = ["NativeCode", "accesses_of", "run"]
 
 _MOST_THREADS = 16
 _TURNS = 8
-"""Stretches of clusters for each thread, so that all have something to do to the end."""
+"""Ranges of clusters for each thread, so that all threads are busy to the end."""
 _WORTH = 2e7
-"""Lane instructions for which a second thread pays, about."""
+"""Approximate number of lane instructions that justifies a second thread."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _Key = tuple[int, tuple[bool, ...], frozenset[int], str, str]
@@ -56,25 +56,25 @@ def run(
     ----------
     setup : Setup
     space : Space
-        Global memory. After a launch that did not run to its end its content means nothing.
+        Global memory; its content is undefined after a launch that did not run to its end.
     tally : Tally
-        Counts are added here if the launch ran to its end.
+        Receives the counts, if the launch ran to its end.
     workers : int, optional
-        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+        Most threads that share the clusters. Default: one for each CPU if the launch is long enough.
     touched : list of Touched, optional
-        What the launch has accessed in global memory is appended here, if it ran to its end with checks.
+        Receives the launch's accesses to global memory, if it ran to its end with checks.
     printed : list of str, optional
-        What printf wrote is appended here, if the launch ran to its end.
+        Receives the output of printf, if the launch ran to its end.
 
     Returns
     -------
     str
-        Why it must be run again; empty if it ran to its end, and no check has anything to report.
+        The reason to run it again; empty if it ran to its end without a possible hazard.
 
     Raises
     ------
     UnsupportedInstruction
-        Without checks, where a lane reached what is not modelled.
+        Without checks, if a lane reached an instruction that is not modelled.
     """
     try:
         return _run(setup, space, tally, workers, touched, printed)
@@ -96,7 +96,7 @@ class NativeCode:
     Raises
     ------
     NotNative
-        If there is anything in it that the native engine does not have.
+        If the launch needs a feature that the native engine does not have.
     """
 
     def __init__(self, setup: Setup, space: Space, *, traced: bool = False) -> None:
@@ -112,16 +112,16 @@ class NativeCode:
         self._ctas[: len(ctas)] = ctas
 
     def state(self, words: Mapping[int, int] | None = None) -> State:
-        """What one thread works on; ``words`` as in :class:`~warpsan.engine.state.State`."""
+        """The memory of one thread; ``words`` as in :class:`~warpsan.engine.state.State`."""
         return State(self.setup, self.space, self.decoded, self._table, self._template, self._ctas, words)
 
     def run(self, state: State, begin: int, end: int) -> int:
-        """Run a stretch of clusters; a status. Native code holds no lock of the interpreter.
+        """Run a range of clusters. Returns a status. Native code holds no lock of the interpreter.
 
         Raises
         ------
         StepLimit
-            If the checks' clock is at its end.
+            If the clock of the checks is exhausted.
         """
         status = int(self._loop(state.context.ctypes.data, begin, end))
         if status == layout.LATE:
@@ -143,14 +143,14 @@ def _run(
     first = code.state()
     calls = any(not (isinstance(each, HostCall) and each.ends) for each in decoded.host_calls)
     alone = bool(communicates(setup.entry) or calls or decoded.stale_calls or setup.watchers)
-    alone = alone or changes_maps(setup.entry)  # such uses are not among the accesses compared
+    alone = alone or changes_maps(setup.entry)  # such uses are not compared
     threads = 1 if alone else min(_threads(setup, workers), clusters)
     states = [first, *(code.state() for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))
 
     def work(state: State) -> int:
-        """Take one stretch of clusters after the other."""
+        """Take one range of clusters after the other."""
         return next(filter(None, (code.run(state, begin, end) for begin, end in stretches)), 0)
 
     if threads == 1:
@@ -184,7 +184,7 @@ def _run(
 
 
 def accesses_of(states: Sequence[State]) -> Touched:
-    """What the launch has accessed in global memory."""
+    """The launch's accesses to global memory."""
     granule = 1 << int(states[0].context[layout.GLOBAL_SHIFT])
     return Touched(
         stretches([state.readers for state in states], 1 << layout.READ_SHIFT),
@@ -194,7 +194,7 @@ def accesses_of(states: Sequence[State]) -> Touched:
 
 
 def _threads(setup: Setup, workers: int | None) -> int:
-    """Threads that may share the clusters: as many as ``workers``, or one for each CPU if the launch is worth it."""
+    """Threads that share the clusters: ``workers``, or one for each CPU if the launch is long enough."""
     if workers is not None:
         return min(workers, _MOST_THREADS)
     loops = any(after <= number for number, block in enumerate(setup.program.blocks) for after in block.successors)
@@ -203,7 +203,7 @@ def _threads(setup: Setup, workers: int | None) -> int:
 
 
 def _conflict(states: list[State]) -> bool:
-    """Whether blocks of different threads touched the same place of global memory, one at least writing."""
+    """Whether blocks of different threads accessed the same place of global memory, at least one writing."""
     if len(states) == 1:
         return False
     shift = int(states[0].context[layout.GLOBAL_SHIFT])
@@ -225,7 +225,7 @@ def _conflict(states: list[State]) -> bool:
 
 
 def _key(setup: Setup, *, traced: bool = False) -> _Key:
-    """What a decoded program depends on."""
+    """The inputs of a decoded program."""
     flags = (
         *(bool(setup.checks), setup.counters, setup.tracking, setup.looks, traced),
         *("provenance" in setup.checks, setup.volatile == "data", "strict" in setup.checks, setup.reads == "stale"),
@@ -234,7 +234,7 @@ def _key(setup: Setup, *, traced: bool = False) -> _Key:
 
 
 def _forgotten(setup: Setup, *, traced: bool = False) -> weakref.ref[Program]:
-    """A reference to the launch's program, which takes what was decoded with it when it goes."""
+    """A reference to the launch's program, which drops the decoded program when the launch ends."""
     key = _key(setup, traced=traced)
     return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
 

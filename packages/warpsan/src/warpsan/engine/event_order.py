@@ -1,9 +1,9 @@
-"""The order in which recorded events happen once more (:mod:`.replay`).
+"""The order in which recorded events are replayed (:mod:`.replay`).
 
-In lockstep, the clusters of a chunk go on side by side: always at the lowest instruction of all that have an event
-left. They ran one after the other, and what one of them passed on through memory decided what later ones did. So
-accesses to a place of global memory that is accessed strongly happen in the order in which they were executed: an
-acquire comes after the release that it has observed, an atomic operation after those whose sum it has read.
+In lockstep, the clusters of a chunk run side by side, always at the lowest instruction of all that have an event left.
+The native run executed them one after the other, and later ones depend on the memory of earlier ones. Accesses to a
+place of global memory with strong accesses therefore keep their order of execution: an acquire comes after the release
+that it has observed, an atomic operation after those whose sum it has read.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _BEHIND = (
     *(layout.TRACE_ARRIVAL, layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_TRAP, layout.TRACE_ADVANCE),
     layout.TRACE_PHASE,
 )
-"""Events at the end of a block, or behind it."""
+"""Events at the end of a block, or after it."""
 _ALONE = (layout.TRACE_LANDING, layout.TRACE_ADVANCE, layout.TRACE_MAP)
-"""Events that are steps of their own."""
+"""Events that are separate steps."""
 _NOWHERE = (layout.TRACE_EXIT, layout.TRACE_LANDING, layout.TRACE_ADVANCE)
-"""Events that have no place in the code."""
+"""Events without a place in the code."""
 _IN_TURN = (layout.TRACE_STEP, layout.TRACE_ARRIVAL, layout.TRACE_PHASE)
-"""Events of which those of one cluster in one step are of one turn."""
+"""Events whose occurrences in one cluster and step have one turn."""
 _LAST = 1 << 62
 _WORD = 4
 """Bytes of the places whose accesses keep their order."""
@@ -42,25 +42,25 @@ _Event = tuple[int, int]
 
 
 class _EventPlace(NamedTuple):
-    """What an event's first words say of its order."""
+    """The order of an event, from its first words."""
 
     kind: int
     warp: int
     turn: int
     pc: int
-    """Of its instruction; -1 of what has no place in the code, which comes at once."""
+    """The place of its instruction; -1 for an event without a place in the code, which is next."""
     alike: tuple[int, ...]
-    """What the events of one step have in common."""
+    """The key that the events of one step share."""
     times: int
-    """How often it happens: more than once if it is several empty phases of a barrier."""
+    """The number of times it happens: more than once for several empty phases of a barrier."""
 
 
 def in_turns(events: Sequence[Array]) -> list[Array]:
-    """The events of a cluster in the order of lockstep: what all warps do in a turn, one instruction after the other;
-    of one instruction first that it uses registers, and then the first access of each warp, the second, and so on. Out
-    of lockstep there is one turn only, and the order stays."""
+    """The events of a cluster in lockstep order: all warps in a turn, one instruction after the other; for one
+    instruction, its uses of registers come first, then the first access of each warp, the second, and so on. Without
+    lockstep there is one turn, and the order stays."""
     many = Counter[tuple[int, ...]]()
-    """By turn, place, kind and warp, how many events there were."""
+    """Number of events, by turn, place, kind and warp."""
     keys: list[tuple[int, int, int, int]] = []
     for words in _first_words(events):
         kind, turn, place = words[layout.EV_KIND], words[layout.EV_TURN], words[layout.EV_PLACE]
@@ -81,33 +81,33 @@ def _first_words(events: Sequence[Array]) -> list[list[int]]:
 
 
 class EventOrder:
-    """The steps that the events of some clusters come to.
+    """Groups the events of some clusters into steps.
 
     Parameters
     ----------
     entry, program : Entry, Program
     events : sequence of sequences of ndarray of int64
-        Those of each cluster, in the order in which the clusters ran.
+        The events of each cluster, in the order in which the clusters ran.
     together : bool
-        Whether events of several warps and clusters at one instruction are one step, as in lockstep; else each event
-        is a step of its own.
+        Whether events of several warps and clusters at one instruction are one step, as in lockstep; otherwise each
+        event is a step.
     """
 
     def __init__(self, entry: Entry, program: Program, events: Sequence[Sequence[Array]], *, together: bool) -> None:
         self.program, self.events, self.together = program, events, together
         self._heads = [[self._head(words) for words in _first_words(mine)] for mine in events]
         self._places = [0] * len(events)
-        """How many events of each cluster have happened."""
+        """The number of replayed events of each cluster."""
         self._passed = [0] * len(events)
-        """How often the next one has."""
+        """The number of times that the next event has been replayed."""
         self._after = _accesses_before(entry, events) if len(events) > 1 else {}
 
     def steps(self) -> Iterator[tuple[int, list[tuple[int, Array]]]]:
-        """For each step its first cluster, and its events with their clusters."""
+        """For each step, its first cluster, and its events with their clusters."""
         ready: list[tuple[int, int]] = []
-        """Where the next event of a cluster is in the code, and the cluster, if that event may happen: a heap."""
+        """A heap of (place of a cluster's next event, cluster), for events that may be replayed."""
         waiting = [k for k, mine in enumerate(self.events) if len(mine)]
-        """Clusters with an event left that are not there, or may not be there any more."""
+        """Clusters with an event left that are absent from the heap, or may have to leave it."""
         while True:
             blocked = []
             for k in waiting:
@@ -132,8 +132,7 @@ class EventOrder:
         return self._heads[k][self._places[k]]
 
     def _take(self, k: int, first: _EventPlace) -> Iterator[Array]:
-        """The next events of a cluster that are of one step with the first, without empty phases: nothing comes of
-        them."""
+        """The next events of a cluster in the same step as the first, without empty phases, which have no effect."""
         warp, turn = -1, self._next(k).turn
         while self._may_happen((k, self._places[k])):
             head = self._next(k)
@@ -149,8 +148,7 @@ class EventOrder:
             self._places[k], self._passed[k] = self._places[k] + 1, 0
 
     def _pass_phases(self, clusters: Sequence[int]) -> None:
-        """Where several empty phases are next in all these clusters, all but the last of those that they have in common
-        are over."""
+        """If several empty phases are next in all these clusters, complete all but the last of those in common."""
         heads = [self._next(k) for k in clusters]
         if all(head.kind == layout.TRACE_PHASE for head in heads):
             many = min(head.times - self._passed[k] for k, head in zip(clusters, heads, strict=True)) - 1
@@ -158,7 +156,7 @@ class EventOrder:
                 self._passed[k] += many
 
     def _may_happen(self, event: _Event) -> bool:
-        """Whether there is such an event, and all have happened that it must come after."""
+        """Whether there is such an event, and all its predecessors have been replayed."""
         k, place = event
         if place >= len(self._heads[k]):
             return False
@@ -183,8 +181,7 @@ class EventOrder:
 
 
 def _accesses_before(entry: Entry, events: Sequence[Sequence[Array]]) -> dict[_Event, list[_Event]]:
-    """For accesses to places that any instruction accesses strongly, the last ones to the same places by clusters that
-    ran before."""
+    """For accesses to places with strong accesses, the last accesses to the same places by clusters that ran before."""
     strong = {each.pc for each in entry.instructions if orders_threads(entry, each)}
     if not strong:
         return {}
@@ -209,7 +206,7 @@ def _accesses_before(entry: Entry, events: Sequence[Sequence[Array]]) -> dict[_E
 
 
 def _words(event: Array) -> list[int]:
-    """The words of memory that an access touches."""
+    """The words of memory of an access."""
     lanes = np.flatnonzero(int(event[layout.EV_MASK]) >> np.arange(WARP) & 1)
     parts = np.arange(0, int(event[layout.EV_WIDTH]), _WORD)
     words: list[int] = np.unique(event[layout.EV_OFFSETS :][lanes][:, None] + parts >> 2).tolist()

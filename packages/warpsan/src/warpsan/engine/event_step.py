@@ -1,4 +1,4 @@
-"""Events of several warps that are one step of a machine (:mod:`.replay`)."""
+"""Groups of events of several warps that are one step of a machine (:mod:`.replay`)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["EventStep", "TracedAccess", "lanes_of"]
 
 @dataclass(slots=True)
 class TracedAccess(Access):
-    """An access that has been made: which writes changed anything is part of it."""
+    """An access in the past, with the writes that changed a value."""
 
     changed: Mask
 
     def changes(self, words: Array) -> Mask:
-        """Of writes of ``words``, which changed anything."""
+        """The writes of ``words`` that changed a value."""
         return self.changed
 
 
 def lanes_of(slot: int, mask: int) -> Indices:
-    """Lanes of a machine: of the warps in the order of the machine, one."""
+    """Lanes of a machine: all lanes of some warps, in the order of the machine."""
     return WARP * slot + np.flatnonzero(mask >> np.arange(WARP) & 1)
 
 
@@ -43,7 +43,7 @@ class EventStep:
 
     @staticmethod
     def of(machine: Machine, events: Sequence[tuple[int, Array]], size: int) -> EventStep:
-        """``events``, each of a warp, with the numbers of their clusters of so many CTAs in the machine."""
+        """``events``, each of a warp; ``clusters`` has their numbers, each of so many CTAs in the machine."""
         clusters = np.array([cluster for cluster, _ in events])
         words = np.stack([event[: layout.EVENT_WORDS] for _, event in events])
         rank, warp = np.divmod(words[:, layout.EV_WARP], machine.warps)
@@ -60,6 +60,6 @@ class EventStep:
         return self.events[0]
 
     def each_lane(self, rows: Callable[[Array], Array]) -> Array:
-        """What each lane has, from what the 32 lanes of each event have."""
+        """The value of each lane, from the values of the 32 lanes of each event."""
         whole: Array = np.stack([rows(event) for event in self.events])
         return whole[self.warp_of, self.lanes % WARP]

@@ -1,8 +1,8 @@
 """The sums of a 16 x 8 tile by the rules of :mod:`warpsan.numerics.tensor_cores`, in integers: machine code
 (:mod:`~warpsan.engine.translate`).
 
-This is for the sums that :mod:`~warpsan.semantics.sums` leaves: those with infinities, NaN, or exponents so
-large or small that float32 does not hold the products. Numbers are bits of float32.
+This handles the sums that :mod:`~warpsan.semantics.sums` leaves: those with infinities, NaN, or exponents so large or
+small that float32 does not hold the products. Numbers are bits of float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sum_tile(
     least_b: int,
     half: int,
 ) -> int:
-    """Sums [16, 8] at ``out``: of C at ``before`` and the products of [2, depth, 8 rows] and [depth, 8 columns].
+    """Store sums [16, 8] at ``out``: C at ``before`` plus the products of [2, depth, 8 rows] and [depth, 8 columns].
 
     A block has ``width`` products. ``stride`` is 0, or the distance from each second product of a block to the next
     but one, where blocks alternate. ``least_a`` and ``least_b`` are the exponents of subnormal factors.
@@ -62,7 +62,7 @@ def sum_block(
     least_b: int,
     half: int,
 ) -> int:
-    """One block of ``many`` products, whose factors lie 32 bytes apart, and a number: the bits of the sum."""
+    """One block of ``many`` products, whose factors lie 32 bytes apart, plus a number. Returns the bits of the sum."""
     least_sum = -14 if half else -126
     greatest = exponent_of(before, least_sum)
     for k in range(many):
@@ -87,7 +87,7 @@ def sum_block(
 
 
 def exponent_of(bits: int, least: int) -> int:
-    """The exponent of a number, ``least`` at least; of zero and of what is not finite, far away."""
+    """The exponent of a number, at least ``least``; far out of range for zero and for values that are not finite."""
     size = bits & 0x7FFFFFFF
     if size == 0:
         return ZERO_EXPONENT
@@ -98,7 +98,7 @@ def exponent_of(bits: int, least: int) -> int:
 
 
 def significand(bits: int, exponent: int) -> int:
-    """The size of a finite number in units of ``2**(exponent - 23)``, where it is a whole number of them."""
+    """The size of a finite number in units of ``2**(exponent - 23)``, if it is a whole number of them."""
     field = bits >> 23 & 0xFF
     if field == 0:
         return bits & 0x7FFFFF
@@ -106,7 +106,7 @@ def significand(bits: int, exponent: int) -> int:
 
 
 def aligned(sign: int, size: int, shift: int) -> int:
-    """A term without the digits that are cut off; its sign is bit 31 of ``sign``."""
+    """A term without its truncated digits; its sign is bit 31 of ``sign``."""
     term = 0
     if shift < 0:
         term = size << -shift
@@ -124,7 +124,7 @@ def digits(size: int) -> int:
 
 
 def toward_zero(size: int, unit: int, precision: int) -> int:
-    """The bits of ``size * 2**unit``, cut off behind ``precision`` digits; beyond the range, of infinity."""
+    """The bits of ``size * 2**unit``, truncated after ``precision`` digits; beyond the range, of infinity."""
     leading = unit + digits(size) - 1
     if size == 0 or leading < -126 - precision:
         return 0

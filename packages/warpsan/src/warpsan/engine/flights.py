@@ -1,10 +1,9 @@
-"""The checks of what asynchronous operations do to shared memory: machine code
-(:mod:`~warpsan.engine.translate`).
+"""The checks of asynchronous operations on shared memory: machine code (:mod:`~warpsan.engine.translate`).
 
-An operation's accesses are checked and marked when it is issued, on behalf of the warps that issue it; its own time
-comes before others' accesses when they have waited for it (:mod:`warpsan.checks.race`, ``issue``). Until then
-nobody may touch what it writes, nor write what it reads (:mod:`warpsan.checks.async_copy`). What might be a hazard
-is a suspicion (:mod:`.suspects`).
+An operation's accesses are checked and marked at issue, for the warps that issue it. Its own time comes before later
+accesses once they have waited for it (:mod:`warpsan.checks.race`, ``issue``). Until then, no access may touch its
+destination, and no write its source (:mod:`warpsan.checks.async_copy`). A possible hazard is a suspicion
+(:mod:`.suspects`).
 """
 
 from __future__ import annotations
@@ -77,12 +76,12 @@ _CHUNK = 16
 
 
 def flying_of(context: int, cta: int) -> int:
-    """What is in flight for each granule of a CTA."""
+    """The operations in flight for each granule of a CTA."""
     return load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
 
 
 def doubt(context: int, cta: int, granule: int, status: int) -> int:
-    """The operation may be a hazard at a granule of a CTA: as :func:`~.suspects.suspect`."""
+    """The operation may be a hazard at a granule of a CTA; as :func:`~.suspects.suspect`."""
     return suspect(context, IN_SHARED, load64(context + 8 * GRANULES) * cta + granule, status)
 
 
@@ -90,13 +89,14 @@ def doubt(context: int, cta: int, granule: int, status: int) -> int:
 
 
 def read_chunks(context: int, places: int, many: int, cta: int, first: int, warps: int, twin: int, time: int) -> int:
-    """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses; a status."""
+    """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses. Returns a
+    status."""
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
     poison = load64(context + 8 * SCRATCH) + SCRATCH_POISON
     last = -1
     closely = 0
     for k in range(many):
-        if load64(places + 8 * k) == poison:  # it is illegal
+        if load64(places + 8 * k) == poison:  # an illegal address
             continue
         offset = load64(places + 8 * k) - begin
         page = offset >> PAGE_SHIFT
@@ -110,8 +110,8 @@ def read_chunks(context: int, places: int, many: int, cta: int, first: int, warp
 
 
 def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: int, time: int, all_out: int) -> int:
-    """An operation of a warp will read a stretch of whole chunks; a status. ``all_out`` is whether it writes all of
-    that to global memory."""
+    """An operation of a warp will read a range of whole chunks; ``all_out`` is whether it writes all of it to global
+    memory. Returns a status."""
     for chunk in range(size // _CHUNK):
         place = offset + _CHUNK * chunk
         closely = needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
@@ -122,7 +122,7 @@ def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: 
 
 
 def needs_look(context: int, cta: int, page: int, first: int, warps: int) -> int:
-    """Whether reading a page in the async proxy needs a look at its granules; 2 if it may race with an atomic
+    """Whether a read of a page in the async proxy needs a check of its granules; 2 if it may race with an atomic
     operation."""
     if load64(page_word(context, PAGE_FULL, cta, page)) == 0 or load64(page_word(context, PAGE_FLYING, cta, page)) != 0:
         return 1
@@ -144,7 +144,7 @@ def needs_look(context: int, cta: int, page: int, first: int, warps: int) -> int
 def read_chunk(
     context: int, cta: int, offset: int, first: int, warps: int, twin: int, time: int, closely: int, all_out: int
 ) -> int:
-    """An operation will read one chunk; a status. ``all_out`` as in :func:`read_range`."""
+    """An operation will read one chunk; ``all_out`` as in :func:`read_range`. Returns a status."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     granule, many = offset >> shift, _CHUNK >> shift
     flying = flying_of(context, cta)
@@ -179,9 +179,8 @@ def read_chunk(
 
 
 def read_undefined_chunk(context: int, cta: int, offset: int, all_out: int) -> int:
-    """An operation will read a chunk in which bytes are undefined: nobody wrote them, or what was written is undefined.
-    What comes from global memory matters if ``all_out``; whether a product needs all that it reads is not known. A
-    status."""
+    """An operation will read a chunk with undefined bytes: unwritten, or written with an undefined value. Bytes from
+    global memory count if ``all_out``; whether a product uses all its operands is unknown. Returns a status."""
     place, record = load64(context + 8 * SCRATCH) + SCRATCH_FAULTS, load64(context + 8 * CURRENT_RECORD)
     origin = 0
     if load64(context + 8 * ORIGINS) != 0:
@@ -198,10 +197,10 @@ def read_undefined_chunk(context: int, cta: int, offset: int, all_out: int) -> i
 
 
 def written_before(context: int, cta: int, begin: int, end: int, first: int, warps: int, proxy: int) -> int:
-    """Whether the last writes of granules come before an operation of these warps; a status.
+    """Whether the last writes of granules come before an operation of these warps. Returns a status.
 
-    In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence. Of what one operation has
-    written, the first granule stands for all.
+    In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence. The first granule stands
+    for all granules that one operation has written.
     """
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     generic, columns = warps_of_cluster(context), load64(context + 8 * COLUMNS)
@@ -228,7 +227,7 @@ def written_before(context: int, cta: int, begin: int, end: int, first: int, war
 
 
 def reads_complete(context: int, places: int, many: int, cta: int) -> None:
-    """An operation does not read these chunks any more."""
+    """An operation no longer reads these chunks."""
     begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
     poison = load64(context + 8 * SCRATCH) + SCRATCH_POISON
     for k in range(many):
@@ -237,7 +236,7 @@ def reads_complete(context: int, places: int, many: int, cta: int) -> None:
 
 
 def reads_range_complete(context: int, cta: int, offset: int, size: int) -> None:
-    """An operation does not read a stretch of whole chunks any more."""
+    """An operation no longer reads a range of whole chunks."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     flying = flying_of(context, cta)
     for k in range(offset >> shift, offset + size >> shift):
@@ -251,7 +250,7 @@ def reads_range_complete(context: int, cta: int, offset: int, size: int) -> None
 
 
 def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor: int, proxy: int) -> int:
-    """A warp issues a copy that an mbarrier's actor writes to a stretch of shared memory.
+    """A warp issues a copy whose mbarrier's actor writes a range of shared memory.
 
     Returns
     -------
@@ -295,8 +294,8 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
 
 
 def flies_first(context: int, cta: int, low: int, granule: int) -> int:
-    """Whether anything is in flight for a granule, and not the same as for the one before it, from ``low`` on: of a
-    stretch one granule stands for all."""
+    """Whether a granule from ``low`` on has operations in flight other than those of the one before it: one granule
+    stands for a range."""
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     flying, mine = flying_of(context, cta) + 4 * granule, writers + 8 * granule
     if load32(flying) == 0:
@@ -305,8 +304,8 @@ def flies_first(context: int, cta: int, low: int, granule: int) -> int:
 
 
 def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
-    """Whether all reads of granules come before a warp's next access; a status. Of reads in one step the first granule
-    stands for all."""
+    """Whether all reads of granules come before a warp's next access. For reads in one step, the first granule
+    stands for all. Returns a status."""
     planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
     vector = vector_of(context, warp)
     for other in range(planes):
@@ -325,7 +324,7 @@ def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
 
 
 def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
-    """A copy writes a stretch from now on; in the late mode nobody may touch that until it has landed."""
+    """A copy writes a range from now on; in the late mode, no access may touch it until the copy has landed."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     begin, end = offset >> shift, (offset + size - 1 >> shift) + 1
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
@@ -339,7 +338,7 @@ def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
     if size % _CHUNK == 0:
         fill(written + (offset >> 3), 0xFF, size >> 3)
     else:
-        place = written + (offset >> 3)  # of less than 16 bytes, aligned
+        place = written + (offset >> 3)  # less than 16 bytes, aligned
         store8(place, load8(place) | ((1 << size) - 1) << (offset & 7))
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         whole = offset <= page << PAGE_SHIFT and offset + size >= page + 1 << PAGE_SHIFT
@@ -352,7 +351,7 @@ def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
 
 
 def count_flying(context: int, cta: int, offset: int, size: int, by: int) -> None:
-    """Count the granules of a stretch in their pages."""
+    """Count the granules of a range in their pages."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         low = max(offset, page << PAGE_SHIFT) >> shift
@@ -373,7 +372,7 @@ def copy_came(context: int, cta: int, offset: int, size: int) -> None:
 
 
 def mark_mbarrier(context: int, cta: int, offset: int) -> None:
-    """From now on only instructions for mbarriers may touch these eight bytes."""
+    """From now on, only mbarrier instructions may touch these eight bytes."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     flying = flying_of(context, cta)
     for k in range(offset >> shift, offset + 8 >> shift):
@@ -382,7 +381,7 @@ def mark_mbarrier(context: int, cta: int, offset: int) -> None:
 
 
 def unmark_mbarrier(context: int, cta: int, offset: int) -> None:
-    """The eight bytes are free for all instructions again."""
+    """All instructions may touch the eight bytes again."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     flying = flying_of(context, cta)
     for k in range(offset >> shift, offset + 8 >> shift):
@@ -394,13 +393,14 @@ def unmark_mbarrier(context: int, cta: int, offset: int) -> None:
 
 
 def touch_remote(context: int, warp: int, cta: int, actor: int, time: int) -> None:
-    """An actor accesses the shared memory of a CTA on behalf of a warp, which may be another CTA's."""
+    """An actor accesses the shared memory of a CTA on behalf of a warp, possibly of another CTA."""
     if load64(context + 8 * REMOTE) != 0 and warp // load64(context + 8 * WARP_COUNT) != cta:
         store64(load64(context + 8 * REMOTE) + 8 * (load64(context + 8 * COLUMNS) * cta + actor), time)
 
 
 def others_know(context: int) -> int:
-    """A CTA's shared memory lasts until its last thread exits: accesses of others must come before one of its warps.
+    """A CTA's shared memory lasts until its last thread exits: accesses of other CTAs must come before one of its
+    warps.
 
     Returns a status.
     """
@@ -414,6 +414,6 @@ def others_know(context: int) -> int:
             for warp in range(warps if time != 0 else 0):
                 latest = max(latest, load64(vector_of(context, warps * cta + warp) + 8 * actor))
             if time > latest:
-                current_instruction(context, 0)  # another one's
+                current_instruction(context, 0)  # an instruction of another warp
                 return suspect(context, AT_UNIT, 0, CLUSTER_RULE)
     return 0

@@ -1,7 +1,7 @@
-"""What functions that call themselves put aside at a call: machine code (:mod:`~warpsan.engine.translate`).
+"""Frames of recursive functions: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.frames`. A warp has a stack for each circle of functions: at each depth a frame
-with a row of 32 elements for each register of theirs, and for each ``.param`` variable.
+The rules are those of :mod:`warpsan.frames`. A warp has a stack for each call cycle: at each depth, a frame with a row
+of 32 elements for each register of the functions, and for each ``.param`` variable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = ["pop_frame", "push_frame"]
 
 
 def push_frame(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes call a function of a circle from within it: operand 0 is where the list of the frame begins. A status."""
+    """Lanes call a function of a call cycle from within it: operand 0 is the start of the frame's list. Returns a
+    status."""
     frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
     depths = registers + load32(frame + 4 * FRAME_DEPTH)
     for lane in range(32):
@@ -51,7 +52,7 @@ def push_frame(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def pop_frame(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes return into a circle; as :func:`push_frame`."""
+    """Lanes return into a call cycle; as :func:`push_frame`."""
     frame = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
     depths = registers + load32(frame + 4 * FRAME_DEPTH)
     for lane in range(32):
@@ -64,7 +65,7 @@ def pop_frame(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def move_frame(context: int, registers: int, frame: int, lane: int, depth: int, save: int) -> None:
-    """Save what a lane has to the frame at a depth, or restore it."""
+    """Save a lane's values to the frame at a depth, or restore them."""
     place = load64(context + 8 * STACK) + load64(context + 8 * CURRENT) * load64(context + 8 * STACK_BYTES)
     place += load32(frame + 4 * FRAME_BASE) + depth * load32(frame + 4 * FRAME_BYTES)
     item = frame + 4 * FRAME_ITEMS
@@ -89,7 +90,7 @@ def move_frame(context: int, registers: int, frame: int, lane: int, depth: int, 
 
 
 def swap(saved: int, used: int, size: int, save: int) -> None:
-    """Copy bytes to where they are kept, or back."""
+    """Copy bytes to their frame, or back."""
     if save:
         copy(saved, used, size)
     else:
@@ -97,7 +98,7 @@ def swap(saved: int, used: int, size: int, save: int) -> None:
 
 
 def move_variables(registers: int, frame: int, lane: int, by: int) -> None:
-    """The addresses of a lane's local variables move to those of another depth."""
+    """Move the addresses of a lane's local variables to another depth."""
     item = frame + 4 * FRAME_ITEMS + 8 * (load32(frame + 4 * FRAME_ROWS) + load32(frame + 4 * FRAME_VARIABLES))
     for _ in range(load32(frame + 4 * FRAME_MOVING)):
         row, size = registers + load32(item), load32(item + 4)

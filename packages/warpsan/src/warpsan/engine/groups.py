@@ -1,4 +1,4 @@
-"""Reductions over groups of lanes of a warp, where their member masks differ: machine code
+"""Reductions over groups of lanes of a warp with different member masks: machine code
 (:mod:`~warpsan.engine.translate`)."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ REDUCTIONS = ("add", "and", "or", "xor", "umin", "umax", "smin", "smax")
 
 
 def reduce_groups(scratch: int, operation: int) -> int:
-    """In the scratch are, for each lane, its group as bits, and behind that its value: write behind these what the
-    values of its group come to by an operation, given by its place in :data:`REDUCTIONS`."""
+    """Reduce each group of lanes. The scratch holds, for each lane, its group as bits, then its value; the results
+    are written after these. The operation is an index in :data:`REDUCTIONS`."""
     for lane in range(32):
         group, result, there = load32(scratch + 4 * lane), 0, 0
         for other in range(32):

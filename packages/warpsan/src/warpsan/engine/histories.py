@@ -1,5 +1,5 @@
-"""The accesses of a launch to some places of global memory, which a further run of it records (:mod:`.trace`): where
-the races of streams are looked for (:mod:`warpsan.host.streams`)."""
+"""Accesses of a launch to some places of global memory, which a further run of it records (:mod:`.trace`), for the
+races of streams (:mod:`warpsan.host.streams`)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from warpsan.report.hazard_log import HazardLog
 __all__ = ["history_of"]
 
 _PARTS = (1, 4, 32, 256)
-"""In how many parts the places are looked at: as few as there is room for the events of."""
+"""Number of parts in which the places are recorded: the fewest whose events fit in memory."""
 
 
 def history_of(setup: Setup, space: Space, places: Indices) -> GlobalHistory:
-    """Run a launch that has run to its end once more, and keep its accesses to some places.
+    """Run a complete launch once more, and keep its accesses to some places.
 
     Parameters
     ----------
     setup : Setup
         With the ``race`` check, and the heap as it was before the launch.
     space : Space
-        Global memory as it was before the launch. What it holds afterwards means nothing.
+        Global memory as it was before the launch; its content is undefined afterwards.
     places : ndarray of int64 [n, 2]
-        Stretches of global memory, byte indices from and to.
+        Ranges of global memory, byte indices from and to.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def _part(marks: Array, part: int, parts: int) -> Array:
 def _keep(
     setup: Setup, order: dict[int, int], space: Space, before: Array, marks: Array, history: GlobalHistory
 ) -> bool:
-    """Keep the accesses to marked granules of global memory; whether there was room for their events."""
+    """Keep the accesses to marked granules of global memory. Returns whether their events fit in memory."""
     space.data[:] = before
     bare = replace(setup, checks=(), counters=False, watchers=(), heap=deepcopy(setup.heap))
     code = NativeCode(bare, space, traced=True)

@@ -1,8 +1,8 @@
-"""What native code asks of Python while it runs: the functions of the driver (:mod:`warpsan.host.system_calls`), what
-tensor maps say that a kernel has changed, and the accesses that recorders collect (:mod:`warpsan.profile.recording`).
+"""Callbacks of native code into Python: the functions of the driver (:mod:`warpsan.host.system_calls`), tensor maps
+that a kernel has changed, and the accesses that recorders collect (:mod:`warpsan.profile.recording`).
 
-A record of the operation ``host`` calls back, with the number of its call among those of the program. That takes some
-microseconds, and kernels print and allocate rarely. An address where there is nothing, and ``free`` of what is no
+A record of the operation ``host`` calls back, with the number of its call in the program. A call takes some
+microseconds; kernels print and allocate rarely. An invalid address, and ``free`` of a pointer that is not an
 allocation, end the launch.
 """
 
@@ -44,7 +44,7 @@ class HostCall:
     name : str
         One of :data:`~warpsan.host.system_calls.ARGUMENT_BYTES`.
     arguments, results : tuple of (int, int)
-        For each its row, and the bytes of an element.
+        For each, its row and the bytes of an element.
     instruction : Instruction
     """
 
@@ -67,11 +67,11 @@ class WatchedAccess:
 
 
 HOST_NUMBER = 3
-"""The operand of a record that is the number of its call."""
+"""The operand of a record with the number of its call."""
 
 
 def call_back(code: OperationCode) -> Any:
-    """The status that the host gives for a record."""
+    """The status that the host returns for a record."""
     b = code.builder
     signature = ir.FunctionType(WORD64, [POINTER, POINTER, WORD32, POINTER])
     function = b.inttoptr(code.context(layout.HOST), signature.as_pointer())
@@ -85,7 +85,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, c
 
 
 class Host:
-    """Answers the calls of one thread's native code.
+    """Handles the calls of one thread's native code.
 
     Parameters
     ----------
@@ -95,21 +95,21 @@ class Host:
     context : ndarray of int64
         The thread's context.
     calls : sequence of HostCall and WatchedAccess
-        Those of the program.
+        The calls of the program.
 
     Attributes
     ----------
     address, map_reader : int
-        Of the function that native code calls; and of that which reads a tensor map, in place of registers at an
-        address of this process, and gives the address of its words, or 0 where there is none.
+        Addresses of the function that native code calls, and of the function that reads a tensor map at an address of
+        this process and returns the address of its words, or 0 if there is none.
     printed : list of str
-        What printf wrote.
+        The output of printf.
     recorders : Recorders
         The recorders of the launch.
     error : BaseException, optional
-        What went wrong in Python; the native run has ended then.
+        The exception in Python; the native run has ended then.
     failure : DeviceAssertion or IllegalAccess, optional
-        With which the launch ends: an assertion has failed, or a function was given what it cannot take.
+        The exception that ends the launch: a failed assertion, or an invalid argument of a function.
     """
 
     def __init__(self, setup: Setup, space: Space, context: Array, calls: Sequence[HostCall | WatchedAccess]) -> None:
@@ -120,12 +120,12 @@ class Host:
         self._extents: Array = np.empty(0, np.int64)
         self.recorders = Recorders(setup, space, context, self.fail)
         self._maps: list[Array] = []
-        """Tables of tensor maps; copies in flight may refer to earlier ones."""
+        """Tables of tensor maps; copies in flight may refer to earlier tables."""
         self._callbacks = _CALLBACK(self._answer), _CALLBACK(self._read_map)
         self.address, self.map_reader = (int(ctypes.cast(each, ctypes.c_void_p).value or 0) for each in self._callbacks)
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong in Python: the launch ends with that."""
+        """Keep an exception of Python, with which the launch ends."""
         self.error = error
 
     def _answer(self, registers: int, record: int, mask: int, context: int) -> int:
@@ -182,7 +182,7 @@ class Host:
         function: Array,
         _: Array,
     ) -> None:
-        """``__assertfail``: the launch ends behind it."""
+        """``__assertfail``: the launch ends after it."""
         memory = _NativeMemory(self, lane, instruction)
         what, where, name = (memory.string(int(each[lane])).decode("latin-1") for each in (message, file, function))
         block, thread = self.where(lane)
@@ -230,7 +230,7 @@ class Host:
         self._publish()
 
     def _publish(self) -> None:
-        """Give native code the buffers that there are now."""
+        """Update native code's table of buffers."""
         assert self.setup.heap is not None
         self.setup.heap.publish(self.space)
         self._extents = np.array([(each.begin, each.end) for each in self.space.extents], np.int64)
@@ -251,7 +251,7 @@ class _NativeMemory(LaneMemory):
         self.host, self.lane, self.instruction = host, lane, instruction
 
     def stretch(self, address: int) -> Array:
-        """The bytes from an address to the end of what it lies in."""
+        """The bytes from an address to the end of its buffer."""
         context = self.host.context
         local = int(context[layout.CURRENT_LOCAL]) + self.lane * int(context[layout.LOCAL_STRIDE])
         for base, begin, limit in (

@@ -31,7 +31,7 @@ def initialised_by(context: int, entry: int, lane: int) -> None:
 
 
 def fence_mbarriers(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes execute a fence: what they have initialised is visible in the async proxy."""
+    """Lanes execute a fence: the mbarriers that they have initialised are visible in the async proxy."""
     if load64(context + 8 * UNFENCED) == 0:
         return 0
     first = 32 * load64(context + 8 * CURRENT) + 1

@@ -1,9 +1,9 @@
-"""The order of a warp's lanes by mbarriers and through memory, where lanes arrive and wait apart: machine code.
+"""The order of a warp's lanes through mbarriers and memory, if lanes arrive and wait separately: machine code.
 
 A warp's own entry in its vector is the time up to which all its lanes come after each other. Lanes that arrive at an
-mbarrier, execute a fence or release pass on what they themselves did; when all lanes of the warp have waited, or the
-warp acquires that, they come after it (:class:`warpsan.checks.lanes.LaneOrder`). What a part of the warp waits for
-at an mbarrier is not kept: that may suspect more.
+mbarrier, execute a fence or release pass on their own accesses; when all lanes of the warp have waited, or the warp
+acquires, it comes after these accesses (:class:`warpsan.checks.lanes.LaneOrder`). Waits of a part of the warp at an
+mbarrier are not kept: this may cause false suspicions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["acquire_by_lanes", "arrive_lanes", "lanes_before", "leave_lanes"]
 
 
 def arrive_lanes(context: int, warp: int, mask: int) -> None:
-    """Lanes release what they did."""
+    """Lanes release their accesses."""
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
     arrived = load64(context + 8 * LANES_ARRIVED) + 8 * 32 * warp
     for lane in range(32):
@@ -25,8 +25,8 @@ def arrive_lanes(context: int, warp: int, mask: int) -> None:
 
 
 def acquire_by_lanes(context: int, warp: int, vector: int, mask: int) -> None:
-    """Lanes of a warp have waited: it comes after what was passed on to a vector, and all its lanes come after those of
-    them that have arrived, if all have waited."""
+    """Lanes of a warp have waited: it acquires a vector; if all lanes have waited, all come after the lanes that
+    have arrived."""
     own = vector_of(context, warp) + 8 * warp
     least = load64(own)
     acquire(context, warp, vector)
@@ -45,7 +45,7 @@ def acquire_by_lanes(context: int, warp: int, vector: int, mask: int) -> None:
 
 
 def leave_lanes(context: int, warp: int, until: int) -> None:
-    """All lanes of a warp come after what others of them have released, for the last time at ``until``."""
+    """All lanes of a warp come after releases of its other lanes, the last one at ``until``."""
     arrived = load64(context + 8 * LANES_ARRIVED) + 8 * 32 * warp
     seen = load64(context + 8 * LANES_SEEN) + 8 * 32 * warp
     for lane in range(32):
@@ -55,7 +55,7 @@ def leave_lanes(context: int, warp: int, until: int) -> None:
 
 
 def lanes_before(context: int, warp: int, lanes: int, time: int) -> int:
-    """Whether what these lanes of a warp did up to a time comes before what any of its lanes does now."""
+    """Whether accesses of these lanes of a warp up to a time come before the next access of every lane."""
     if load64(context + 8 * LANES_SEEN) == 0 or lanes == 0:
         return 0
     seen = load64(context + 8 * LANES_SEEN) + 8 * 32 * warp

@@ -1,9 +1,9 @@
-"""Values of all 32 lanes of a warp, from which the code of an operation is written down once.
+"""Values of all 32 lanes of a warp, from which the code of an operation is generated once.
 
 An operation is a Python function of :class:`Lanes` that is called once, when the library is built: every operator that
-it applies appends LLVM instructions on vectors of 32 elements. So ``lambda a, b: a + b`` is the whole of an addition,
-in every type, and what it computes does not depend on how a compiler vectorises a loop. No instruction carries a
-fast-math flag, and nothing is contracted, so that the bits do not depend on the processor.
+it applies appends LLVM instructions on vectors of 32 elements. ``lambda a, b: a + b`` is a complete addition, in every
+type, and its result does not depend on a compiler's vectorisation of a loop. No instruction has a fast-math flag or is
+contracted: the bits do not depend on the processor.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _constant(type_: str, value: float | int, count: int) -> Any:
 
 
 class Lanes:
-    """One value a lane, of a PTX type; packed types have two elements a lane.
+    """One value a lane, in a PTX type; packed types have two elements a lane.
 
     Attributes
     ----------
     builder : llvmlite.ir.IRBuilder
     value : llvmlite.ir.Value
     type : str
-        The PTX type that operators go by: ``u``, ``s`` and ``b`` of 8 to 64 bits, f32, f64 or pred. Halves are bits.
+        The PTX type of the operators: ``u``, ``s`` and ``b`` of 8 to 64 bits, f32, f64 or pred. Halves are bits.
     """
 
     __slots__ = ("builder", "type", "value")
@@ -97,7 +97,7 @@ class Lanes:
         return Lanes(self.builder, _constant(type_, value, self.count), type_)
 
     def each(self, type_: str, values: Sequence[int]) -> Lanes:
-        """A constant of its own in every element."""
+        """A constant for each element."""
         element = _element(type_)
         constant = ir.Constant(ir.VectorType(element, len(values)), [ir.Constant(element, v) for v in values])
         return Lanes(self.builder, constant, type_)
@@ -127,7 +127,7 @@ class Lanes:
         return self._binary(other, "", "fdiv")
 
     def __floordiv__(self, other: Lanes | float | int) -> Lanes:
-        """Division towards zero; of integers, by what is not zero."""
+        """Division towards zero; integer divisors must not be zero."""
         return self._binary(other, "sdiv" if self.signed else "udiv")
 
     def __mod__(self, other: Lanes | float | int) -> Lanes:
@@ -151,7 +151,7 @@ class Lanes:
         return self.like(0) - self
 
     def __lshift__(self, by: Lanes | int) -> Lanes:
-        """By less than the width: :func:`shifted_left` takes any amount."""
+        """Shift by less than the width; :func:`shifted_left` takes any amount."""
         return self._binary(by, "shl")
 
     def __rshift__(self, by: Lanes | int) -> Lanes:
@@ -190,7 +190,7 @@ class Lanes:
 
     @property
     def nan(self) -> Lanes:
-        """Where a floating-point value is NaN."""
+        """The elements that are NaN."""
         return self != self
 
     # ---- conversion -------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Lanes:
         return self._new(convert(self.value, target), type_)
 
     def frozen(self) -> Lanes:
-        """Some value in each element where LLVM has none (a conversion of what does not fit), and else this one."""
+        """This value, with LLVM's undefined elements (a conversion out of range) replaced by some value."""
         b = self.builder
         instruction = ir.Instruction(b.block, self.value.type, "freeze", [self.value])
         b._insert(instruction)
@@ -247,13 +247,13 @@ class Lanes:
         return self.builder.call(_declared(self.builder, name, [self.value], _element(self.type)), [self.value])
 
     def any(self) -> Any:
-        """Of a predicate: whether it holds in any lane, as an LLVM ``i1``."""
+        """Whether a predicate holds in any lane, as an LLVM ``i1``."""
         assert self.type == "pred"
         word = self.builder.bitcast(self.value, ir.IntType(self.count))
         return self.builder.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
 
     def shuffled(self, order: Sequence[int], other: Lanes | None = None) -> Lanes:
-        """Elements of this value, and behind them of another, in a given order."""
+        """Elements of this value, followed by those of another, in a given order."""
         mask = ir.Constant(ir.VectorType(WORD32, len(order)), [ir.Constant(WORD32, place) for place in order])
         second = self.value if other is None else other.value
         return self._new(self.builder.shuffle_vector(self.value, second, mask))
@@ -269,7 +269,7 @@ def _declared(builder: Any, name: str, arguments: Sequence[Any], result: Any = N
 
 
 def where_any(condition: Lanes, otherwise: Sequence[Lanes], compute: Callable[[], Sequence[Lanes]]) -> list[Lanes]:
-    """What ``compute`` gives if a condition holds in any lane, else other values, and none of that is computed."""
+    """The results of ``compute`` if a condition holds in any lane; otherwise other values, without computing."""
     b, before = condition.builder, condition.builder.block
     with b.if_then(condition.any()):
         computed, after = list(compute()), b.block

@@ -1,14 +1,14 @@
 """The native code of this process: compiled on first use, kept in the user's cache, loaded once.
 
-What is kept is one object for the loop and all else that is translated from Python (:mod:`.runtime`), and one for each
-operation; an operation's calls of translated functions are linked when it is loaded. So a kernel with operations that
-no kernel before had costs some milliseconds for each of those, once. Where the first object is missing, another process
-compiles it, while this one compiles the operations. Of several processes that need the same object, one compiles it.
+The cache keeps one object for the loop and all other code that is translated from Python (:mod:`.runtime`), and one for
+each operation; an operation's calls of translated functions are linked when it is loaded. A kernel with new operations
+takes some milliseconds for each of those, once. If the first object is missing, another process compiles it, while this
+one compiles the operations. If several processes need the same object, one compiles it.
 
-An object's name is a digest of everything that it depends on: the simulator's sources, LLVM, the processor and its
-features. Its file begins with the digest of its content: a file that does not match is made again, never used. A
-process whose sources have changed since it imported them neither reads nor keeps anything: what it compiles is not what
-the digest says.
+An object's name is a digest of all its inputs: the simulator's sources, LLVM, the processor and its features. Its file
+begins with the digest of its content: a file that does not match is built again, and never used. A process whose
+sources have changed since it imported them neither reads nor keeps objects, because the digest does not describe its
+code.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ except ImportError:  # Windows
 __all__ = ["Library", "compile_runtime", "library"]
 
 _OPERATION_SECONDS, _RUNTIME_SECONDS = 10.0, 60.0
-"""How long to wait for another process's object: many times what it takes, as that process may have been stopped."""
+"""Longest wait for another process's object in seconds: many times the compile time, as the process may have been
+stopped."""
 _LOOK_SECONDS = 0.01
 
 _BESIDE = f"import sys; sys.path[:] = sys.argv[4:]; from {__name__} import compile_runtime; compile_runtime()"
-"""The program of the process that compiles the runtime, with the arguments of a library and the import path."""
+"""Program of the process that compiles the runtime; its arguments are those of a library and the import path."""
 
 
 @functools.cache
@@ -64,7 +65,7 @@ class Library:
     cpu, features : str
         The processor to compile for, as LLVM names it.
     root : Path, optional
-        The folder of the cache. Default: :func:`warpsan.folders.cache_root`; a second one is only read.
+        The folder of the cache. Default: :func:`warpsan.folders.cache_root`; a second folder is only read.
     """
 
     def __init__(self, cpu: str, features: str, root: Path | None = None) -> None:
@@ -81,7 +82,7 @@ class Library:
         self._keeps = not changed_since_import()
 
     def address(self, name: str) -> int:
-        """The address of a function that has been loaded."""
+        """The address of a loaded function."""
         return self._addresses[name]
 
     def loop(self) -> int:
@@ -93,9 +94,9 @@ class Library:
         return self._addresses[symbol(run_clusters)]
 
     def prepare(self) -> None:
-        """Begin to compile what every program needs, in a process beside this one, if that is missing in the cache.
+        """Start to compile the runtime in another process, if it is missing in the cache.
 
-        Without a second core, a cache or a process it is compiled when it is needed.
+        Without a second core, a cache or a process, it is compiled on first use.
         """
         with self._lock:
             if self._runtime or self._beside or not self._keeps or usable_cpus() < 2:
@@ -141,11 +142,11 @@ class Library:
             self._runtime = True
 
     def operations(self, operations: Sequence[NativeOperation]) -> list[int]:
-        """The addresses of operations, in their order; what is missing is compiled or read from the cache."""
+        """The addresses of operations, in their order; missing ones are compiled or read from the cache."""
         with self._lock:
             missing = {each.name: each for each in operations if each.name not in self._addresses}
             objects: dict[str, bytes] = {}
-            for seconds in (0.0, _OPERATION_SECONDS):  # what other processes compile is waited for at the end
+            for seconds in (0.0, _OPERATION_SECONDS):  # operations that other processes compile come last
                 for name in missing.keys() - objects.keys():
                     build = functools.partial(compile_operation, missing[name], self.cpu, self.features)
                     content = self.object_of(name, build, seconds)
@@ -157,7 +158,7 @@ class Library:
         return [self._addresses[each.name] for each in operations]
 
     def load(self, objects: Mapping[str, bytes], names: Sequence[str]) -> None:
-        """Add objects to the process, which have functions of these names."""
+        """Add objects with functions of these names to the process."""
         for content in objects.values():
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(content))
         self._engine.finalize_object()
@@ -165,15 +166,15 @@ class Library:
             self._addresses[name] = self._engine.get_function_address(name)
 
     def path_of(self, name: str) -> Path:
-        """Where an object is kept."""
+        """The path of an object."""
         digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, name)).encode()).hexdigest()
         return self.root / f"{digest}.o"
 
     def object_of(self, name: str, build: Callable[[], bytes], seconds: float) -> bytes | None:
-        """An object from the cache, or built and kept there; without room for it, only built.
+        """An object from the cache, or a new one that is kept there; without space for it, only built.
 
-        While another process builds it, this one waits for so many seconds, at most: then it builds it itself, or, with
-        no seconds to wait, returns None.
+        While another process builds it, this one waits for at most the given seconds, and then builds it itself, or,
+        for 0 seconds, returns None.
         """
         if not self._keeps:
             return build()
@@ -191,10 +192,10 @@ class Library:
 
     @contextlib.contextmanager
     def _building(self, name: str, seconds: float) -> Iterator[bool]:
-        """Whether no other process builds an object meanwhile; waits until that is so, or the seconds are over.
+        """Whether no other process builds an object meanwhile; waits for that, for at most the given seconds.
 
-        A lock is one byte of a file, which need not be there; a process that ends has none any more. Where there is no
-        folder, or a file system without locks, each process is alone.
+        A lock is one byte of a file, which need not exist; the end of a process releases its locks. Without a folder,
+        or on a file system without locks, each process proceeds alone.
         """
         place, deadline = int(self.path_of(name).name[:12], 16), time.monotonic() + seconds
         locks, alone = -1, True
@@ -210,7 +211,7 @@ class Library:
                     fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
 
     def _open_locks(self) -> int:
-        """The file of locks, which stays open: to close it would release them all."""
+        """The file of locks, which stays open: closing it would release all locks."""
         if self._locks < 0:
             self.root.mkdir(parents=True, exist_ok=True)
             self._locks = os.open(self.root / "locks", os.O_RDWR | os.O_CREAT, 0o666)
@@ -222,11 +223,11 @@ class Library:
             with tempfile.NamedTemporaryFile(dir=self.root, delete=False) as file:
                 file.write(hashlib.sha256(content).digest() + content)
             os.replace(file.name, self.path_of(name))
-        except OSError:  # a full or read-only disk costs time, and nothing else
+        except OSError:  # a full or read-only disk only takes time
             pass
 
     def _kept(self, name: str) -> bytes | None:
-        """An object from the cache; None if it is not there, or not as it was written."""
+        """An object from the cache; None if it is missing or damaged."""
         for root in self._roots:
             with contextlib.suppress(OSError):
                 content = (root / self.path_of(name).name).read_bytes()
@@ -236,13 +237,13 @@ class Library:
 
 
 def compile_runtime() -> None:
-    """Compile the runtime into the cache; the arguments of the program are those of a :class:`Library`."""
+    """Compile the runtime into the cache; the program's arguments are those of a :class:`Library`."""
     cpu, features, root = sys.argv[1:4]
     Library(cpu, features, Path(root)).runtime()
 
 
 def _locked(file: int, place: int) -> bool:
-    """Lock a byte of a file, where there are locks; False if another process has it."""
+    """Lock a byte of a file, if locks are supported; False if another process has it."""
     if fcntl is None:
         return True
     try:
@@ -253,11 +254,11 @@ def _locked(file: int, place: int) -> bool:
 
 
 def _progress() -> None:
-    """A line on a terminal."""
+    """Print a line on a terminal."""
     if sys.stderr.isatty():
         print("simulator: compiling its engine (once for this machine)", file=sys.stderr)
 
 
 def _version() -> str:
-    """The simulator's sources, and what compiles them."""
+    """The files of the simulator, and of its compiler."""
     return f"{sources_digest()} {llvmlite.__version__} {llvm.llvm_version_info} {sys.version_info[:2]}"

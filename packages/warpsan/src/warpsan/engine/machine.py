@@ -1,7 +1,7 @@
 """The state of a launch in flight: the lanes of a chunk of CTAs, their registers, and the memory spaces.
 
-Lanes are one vector over the whole chunk: lane = (warp_slot * n_cta + cta) * 32 + laneid, so that the same warp
-slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same runs on slices throughout.
+Lanes are one vector over the whole chunk: lane = (warp_slot * n_cta + cta) * 32 + laneid. The same warp slot of all
+CTAs is one contiguous slice, and a kernel whose CTAs run alike uses slices throughout.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["AsyncUnit", "Machine", "Symbols", "frames_of", "source_of"]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Addresses of an entry's variables by name, as (space, address); and the sizes that follow from them.
+    """Addresses of an entry's variables by name, as (space, address); and the resulting sizes.
 
-    ``frames`` has, for each circle of functions, the bytes of its local variables, and how many times they are there.
+    ``frames`` has, for each call cycle, the bytes of its local variables and the number of copies.
     """
 
     addresses: dict[str, tuple[str, int]]
@@ -36,22 +36,22 @@ class Symbols:
 
 
 class AsyncUnit:
-    """Base of what runs beside the lanes: barriers, asynchronous copies, matrix products in flight."""
+    """Base of the units beside the lanes: barriers, asynchronous copies, matrix products in flight."""
 
     issued = 0
-    """How many operations have been put in flight that land by themselves."""
+    """Number of operations put in flight that land by themselves."""
 
     def reset(self) -> None:
-        """Make ready for a new chunk of CTAs."""
+        """Reset for a new chunk of CTAs."""
 
     def land(self, number: int) -> None:
-        """Complete an operation if it is still in flight, by how many were before it."""
+        """Complete an operation if it is still in flight, by the number of earlier operations."""
 
     def exited(self) -> None:
-        """Threads have exited: who waited only for them goes on."""
+        """Threads have exited: lanes that waited only for them continue."""
 
     def check_drained(self) -> None:
-        """Raise Deadlock if lanes still wait when nothing can run any more."""
+        """Raise Deadlock if lanes still wait and nothing can run."""
 
 
 class Machine:
@@ -62,14 +62,14 @@ class Machine:
     module, entry, program : the parsed PTX, the entry in it, and its blocks
     geometry : Geometry
     n_cta : int
-        CTAs alive at once.
+        CTAs that run at the same time.
     symbols : Symbols
     global_space : Space
         Shared by all chunks.
     params : bytes
         The parameter block.
     async_mode : {"late", "early"}
-        When asynchronous copies land.
+        The time at which asynchronous copies land.
 
     The CTAs of a cluster are next to each other in the chunk, by rank.
     Append to ``observers`` before anything is decoded.
@@ -93,11 +93,12 @@ class Machine:
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
         self.follows: Callable[[str, Indices], Mask] | None = None
-        """Which accesses of asynchronous operations to a space observers get, by their offsets; all of them if None."""
+        """The accesses of asynchronous operations to a space that observers receive, by their offsets; all of them
+        if None."""
         self.descriptors: dict[int, bytes] = {}
-        """Tensor maps of global memory as they were when they were read, by their place; the others are in memory."""
+        """Tensor maps of global memory at the time of their read, by their place; other maps are in memory."""
         self.homes: dict[int, Extent] = {}
-        """The buffer that an access must stay in, by its pc, where one is known (the ``provenance`` check)."""
+        """The buffer that an access must stay in, by its pc, if it is known (the ``provenance`` check)."""
         self.async_mode = async_mode
         self.cluster_size = geometry.cluster_size
         self.warps = geometry.warps
@@ -108,9 +109,9 @@ class Machine:
         self.thread: Indices = lane // (WARP * n_cta) * WARP + self.laneid
         """Linear thread index within the CTA."""
         self.shared_stride = self._stride(symbols.shared_bytes)
-        """Bytes from the shared memory of one CTA of the chunk to that of the next."""
+        """Bytes between the shared memory of two CTAs of the chunk."""
         self.local_stride = self._stride(symbols.local_bytes)
-        """Bytes from the local memory of one lane to that of the next."""
+        """Bytes between the local memory of two lanes."""
         self.spaces = {
             "global": global_space,
             "shared": Space("shared", self.shared_stride * n_cta, symbols.shared_bytes),
@@ -133,18 +134,18 @@ class Machine:
 
     @staticmethod
     def _stride(size: int) -> int:
-        """Distance between the stretches of two CTAs or lanes: aligned to the widest access."""
+        """Distance between the memory of two CTAs or lanes, aligned to the widest access."""
         return -(-size // 16) * 16
 
     def _allocate_registers(self) -> None:
-        """Files of rows by width, as the program lays them out."""
+        """Files of rows by width, in the program's layout."""
         for bits, rows in self.program.files.items():
             self._files[bits] = np.empty((rows, self.lanes), np.dtype(np.bool_) if bits == 1 else unsigned(bits))
         for name, (bits, row) in self.program.rows.items():
             self._rows[name] = self._files[bits][row]
 
     def reset(self, cta_ids: Indices) -> None:
-        """Make ready to run these CTAs: poisoned registers and shared memory, all threads alive."""
+        """Prepare to run these CTAs: poisoned registers and shared memory, all threads alive."""
         self.cta_ids[:] = cta_ids
         for bits, file in self._files.items():
             file.fill(False if bits == 1 else (1 << bits) - 1)

@@ -22,7 +22,7 @@ def tensor_maps(params: bytes, space: Space) -> list[Array]:
 
 
 def map_words(raw: bytes, space: Space) -> Array | None:
-    """The tensor map that 128 bytes describe, int64; None if they are none of a tensor in ``space``."""
+    """The tensor map that 128 bytes describe, int64; None if they describe no tensor in ``space``."""
     try:
         placed = PlacedMap.read(raw)
     except LaunchError:

@@ -1,8 +1,7 @@
-"""mbarriers: their phases, and the lanes that wait for them: machine code (:mod:`~warpsan.engine.translate`).
+"""mbarriers, their phases and the lanes that wait for them: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.mbarriers`. That one is broken, or that an mbarrier is used by a warp
-that does not come after its initialisation, is a suspicion; behind some broken rules native code cannot go on, and the
-run ends.
+The rules are those of :mod:`warpsan.replay.mbarriers`. A broken rule, or a use of an mbarrier by a warp that does not
+come after its initialisation, is a suspicion; some broken rules end the run, because native code cannot continue.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ _MOST = (1 << 20) - 1
 
 
 def cta_of(context: int, address: int) -> int:
-    """The CTA in whose shared memory an address of shared::cluster lies; -1 if there is none."""
+    """The CTA whose shared memory contains an address of shared::cluster; -1 if there is none."""
     rank, own = address >> RANK_SHIFT, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     if rank == 0:
         return own
@@ -153,14 +152,14 @@ def mbarrier_at(context: int, cta: int, offset: int) -> int:
 
 
 def actor_of(context: int, entry: int) -> int:
-    """The number of an mbarrier as an actor: of the copies that signal it."""
+    """The actor number of an mbarrier: of the copies that signal it."""
     place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
     return 2 * warps_of_cluster(context) + place
 
 
 def vectors_of(context: int, entry: int, far: int) -> int:
-    """What threads of the CTA that has an mbarrier have passed on to it, or those of other CTAs (``far``): in this
-    phase, and behind that in all phases before."""
+    """The vector that threads of an mbarrier's own CTA, or of other CTAs (``far``), have released to it in this
+    phase, followed by that of all earlier phases."""
     place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
     return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * (2 * place + far)
 
@@ -171,7 +170,7 @@ def is_far(context: int, warp: int, entry: int) -> int:
 
 
 def use_mbarrier(context: int, entry: int) -> int:
-    """The current warp uses an mbarrier: it must come after its initialisation; a status."""
+    """The current warp uses an mbarrier, and must come after its initialisation. Returns a status."""
     if load64(context + 8 * CHECKED) == 0:
         return 0
     warp = load64(context + 8 * CURRENT)
@@ -183,13 +182,12 @@ def use_mbarrier(context: int, entry: int) -> int:
 
 
 def initialise(context: int, entry: int) -> int:
-    """The current warp writes an mbarrier, which nobody but instructions for mbarriers may touch from now on; a
-    status."""
+    """The current warp writes an mbarrier, which from now on only mbarrier instructions may touch. Returns a status."""
     offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
     state, warp = load64(context + 8 * CURRENT_STATE), load64(context + 8 * CURRENT)
     home = load64(state + 8 * WARP_CTA)
     store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
-    store64(state + 8 * WARP_CTA, cta)  # as if the warp were of that CTA, for as long as the check takes
+    store64(state + 8 * WARP_CTA, cta)  # treat the warp as one of that CTA during the check
     status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
     store64(state + 8 * WARP_CTA, home)
     touch_remote(context, warp, cta, warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
@@ -227,7 +225,7 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         cta, offset = cta_of(context, address), offset_of(address)
         legal = cta >= 0 and offset & 7 == 0 and offset <= load64(context + 8 * SHARED_LIMIT) - 8
         entry = mbarrier_at(context, cta, offset) if legal else 0
-        # Again: whether that is in the middle of a phase is a suspicion.
+        # A repeated initialisation: in the middle of a phase, it is a suspicion.
         wrong = entry != 0 or count < 1 or count > _MOST
         status = broken_rule(context, MBARRIER_RULE if legal else ILLEGAL) if wrong or not legal else 0
         if status != 0:
@@ -259,7 +257,7 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def free_mbarrier(context: int, cta: int) -> int:
-    """Room for another mbarrier of a CTA; 0 if there is none."""
+    """Allocate another mbarrier of a CTA; 0 if there is no space."""
     first = load64(context + 8 * MBARRIERS) + 8 * MBARRIER_WORDS * MOST_MBARRIERS * cta
     k = 0
     while k < MOST_MBARRIERS - 1 and load64(first + 8 * (MBARRIER_WORDS * k + MB_VALID)) != 0:
@@ -272,7 +270,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
     pc, its order (:func:`arrive_in_order`), the row of the state tokens (or -1), whether the lanes drop out, and
-    whether the phase must not end by these arrivals.
+    whether these arrivals must not end the phase.
     """
     token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
@@ -301,7 +299,7 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             if mine != entry:
                 continue
             left = left & ~(1 << lane)
-            if token >= 0:  # as if the lanes came one after the other
+            if token >= 0:  # tokens as if the lanes came one after the other
                 state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
                 store64(registers + token + 8 * lane, state)
             if load32(record + 4 * (OPERANDS + 3)):
@@ -329,19 +327,19 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def count_arrivals(context: int, entry: int, total: int) -> None:
-    """So many threads have arrived: phases that waited only for them end."""
+    """A number of threads have arrived: phases that waited only for them end."""
     total = total if total <= _MOST else load64(entry + 8 * MB_PENDING)
     while total > 0:
         here = min(total, load64(entry + 8 * MB_PENDING))
         store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_PENDING) - here)
         total -= here
         if settle(context, entry) == 0:
-            break  # more arrivals than the phase has room for
+            break  # more arrivals than the phase can take
 
 
 def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
-    whether the phase is to wait for them (or they have come), and the pc."""
+    whether the phase expects them (or they are complete), and the pc."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     for lane in range(32):
@@ -396,13 +394,13 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def bytes_came(context: int, entry: int, many: int) -> int:
-    """Bytes have come that an mbarrier counts; a status."""
+    """Bytes that an mbarrier counts are complete. Returns a status."""
     store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) - many)
     return bytes_counted(context, entry)
 
 
 def bytes_counted(context: int, entry: int) -> int:
-    """An mbarrier has counted all bytes that come at once; a status."""
+    """An mbarrier has counted a group of bytes that complete together. Returns a status."""
     left = load64(entry + 8 * MB_BYTES)
     short = left < 0 and load64(entry + 8 * MB_PENDING) == 0
     store64(entry + 8 * MB_BYTES, 0 if short else left)
@@ -412,8 +410,8 @@ def bytes_counted(context: int, entry: int) -> int:
 
 
 def settle(context: int, entry: int) -> int:
-    """A complete phase ends, and lanes that wait for it go on; whether there is one. When all have dropped out, the
-    phase that ends is the last."""
+    """End a complete phase, and release the lanes that wait for it. Returns whether there was one. After all threads
+    have dropped out, the phase that ends is the last."""
     if (
         load64(entry + 8 * MB_PENDING) != 0
         or load64(entry + 8 * MB_BYTES) != 0
@@ -450,10 +448,10 @@ def settle(context: int, entry: int) -> int:
 
 
 def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:
-    """Lanes of the current warp arrive at an mbarrier: what they did is passed on, or, by a relaxed arrival, what came
-    before the warp's last fence; if the scope has the CTA of the mbarrier in it.
+    """Lanes of the current warp arrive at an mbarrier, and release their accesses, or, for a relaxed arrival, the
+    vector of the warp's last fence, if the scope contains the CTA of the mbarrier.
 
-    The order is the level of the scope plus one, negative where it is relaxed.
+    The order is the level of the scope plus one, negative for relaxed.
     """
     warp = load64(context + 8 * CURRENT)
     far = is_far(context, warp, entry)
@@ -465,8 +463,8 @@ def arrive_in_order(context: int, entry: int, mask: int, order: int) -> None:
 
 
 def pass_on(context: int, warp: int, entry: int, mask: int, order: int) -> None:
-    """Lanes of a warp have waited for a phase of an mbarrier: it comes after what was passed on in all that are over
-    and is in the scope; by a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
+    """Lanes of a warp have waited for a phase of an mbarrier: it acquires the vectors of all complete phases in the
+    scope; for a relaxed wait, at its next fence. The order is as in :func:`arrive_in_order`."""
     actors = load64(context + 8 * ACTORS)
     for far in range(2 if load64(context + 8 * RANKS) > 1 else 1):
         passed = vectors_of(context, entry, far) + 8 * actors
@@ -479,15 +477,15 @@ def pass_on(context: int, warp: int, entry: int, mask: int, order: int) -> None:
 
 
 def acquire_observed(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence that acquires: the current warp comes after what its relaxed waits have observed. The operand is whether
-    the fence's scope has the cluster in it."""
+    """An acquiring fence: the current warp acquires the observations of its relaxed waits. The operand is whether
+    the fence's scope contains the cluster."""
     warp = load64(context + 8 * CURRENT)
     for far in range(1 + load32(record + 4 * OPERANDS)):
         observed = observed_vector(context, warp, far)
         latest = 0
         for other in range(load64(context + 8 * ACTORS)):
             latest = max(latest, load64(observed + 8 * other))
-        if latest == 0:  # they have waited for nothing
+        if latest == 0:  # no waits
             continue
         acquire_by_lanes(context, warp, observed, mask)
         fill(observed, 0, 8 * load64(context + 8 * ACTORS))

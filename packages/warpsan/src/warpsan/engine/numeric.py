@@ -1,7 +1,7 @@
-"""Numbers on :class:`~warpsan.engine.lanes.Lanes`: rounding once, halves, flushing, saturation, canonical NaNs.
+"""Numbers on :class:`~warpsan.engine.lanes.Lanes`: single rounding, halves, flushing, saturation, canonical NaNs.
 
-Conversions of halves are integer operations where a processor has none of its own, because LLVM's substitute for them
-is a call.
+Conversions of halves are integer operations if a processor has no instruction for them, because LLVM's substitute is a
+call.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _raw(x: Lanes) -> Lanes:
 
 
 def canonical(x: Lanes, type_: str) -> Lanes:
-    """The bits, with every NaN made the canonical one; ``type_`` is f32, f64, f16 or bf16 (halves are bits).
+    """The bits, with every NaN canonical; ``type_`` is f32, f64, f16 or bf16 (halves are bits).
 
-    As long as they were a float, LLVM could take any NaN for as good as another.
+    LLVM may replace any NaN by another in a float, but not in bits.
     """
     if x.floating:
         return where(x.nan, _raw(x).like(_NAN[type_]), _raw(x))
@@ -76,7 +76,8 @@ def without_negatives(x: Lanes) -> Lanes:
 
 
 def has_halves(x: Lanes) -> bool:
-    """Whether the processor converts f16 to f32 itself (the compiler says so): exactly, as what stands in for it."""
+    """Whether the processor converts f16 to f32 itself (according to the compiler); its results equal the
+    substitute's."""
     return bool(getattr(x.builder.module, "has_halves", False))
 
 
@@ -87,14 +88,14 @@ def widened(x: Lanes, type_: str) -> Lanes:
         return (wide << 16).as_type("f32")
     if has_halves(x):
         return x.half_to_float()
-    # The exponent is 112 too small in f32's place; a product with 2**112 also makes subnormals right.
+    # The exponent is 112 too small for f32; a product with 2**112 also corrects subnormals.
     scaled = ((wide & 0x7FFF) << 13).as_type("f32") * 2.0**112
     special = where((wide & 0x7C00) == 0x7C00, _raw(scaled) | 0x7F800000, _raw(scaled))
     return (special | ((wide & 0x8000) << 16)).as_type("f32")
 
 
 def narrowed(x: Lanes, type_: str) -> Lanes:
-    """f32 rounded to nearest even, as bits of f16 or bf16; NaN becomes canonical."""
+    """f32 rounded to nearest even, as bits of f16 or bf16, with canonical NaN."""
     bits = _raw(x)
     if type_ == "bf16":
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -112,11 +113,11 @@ def narrowed(x: Lanes, type_: str) -> Lanes:
 
 
 def sum_to_odd(a: Lanes, b: Lanes, *, downward: bool = False) -> Lanes:
-    """``a + b`` of f64, rounded to odd, so that rounding it again to 51 or fewer bits is rounding once.
+    """``a + b`` of f64, rounded to odd: rounding it again to 51 or fewer bits equals a single rounding.
 
-    The sum's error is found by Knuth's TwoSum; where it is not zero and the last bit of the sum is even, the sum's
-    neighbour on the side of the exact value is taken (Boldo and Melquiond, "Emulation of FMA and correctly rounded
-    sums", 2008). ``downward`` gives an exact zero the sign that it has under ``.rm``.
+    Knuth's TwoSum gives the sum's error; if it is not zero and the last bit of the sum is even, the result is the sum's
+    neighbour towards the exact value (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    ``downward`` gives an exact zero its sign under ``.rm``.
     """
     total = a + b
     virtual = total - a
@@ -140,7 +141,7 @@ def round_to_integer(x: Lanes, rounding: str) -> Lanes:
 
 
 def round_to(x: Lanes, target: Format, rounding: str) -> Lanes:
-    """f64 rounded to the numbers of a narrower format, subnormals and overflow included; f64 still. ``rna`` is to
+    """f64 rounded to the numbers of a narrower format, subnormals and overflow included, still as f64. ``rna`` is to
     nearest, ties away from zero."""
     least = target.least_exponent + 1023
     exponent = (x.as_type("u64") >> 52) & 0x7FF

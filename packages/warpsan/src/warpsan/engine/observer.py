@@ -18,19 +18,19 @@ __all__ = ["Access", "CompletionBarrier", "Observer"]
 
 @dataclass(slots=True)
 class Access:
-    """What the lanes of one step access in one memory space.
+    """Accesses of the lanes of one step to one memory space.
 
     Attributes
     ----------
     space : Space
     offset : ndarray of int64 [lanes of sel]
-        Where each access begins, relative to the CTA (shared), the lane (local) or the arena (global).
+        Start of each access, relative to the CTA (shared), the lane (local) or the arena (global).
     index : ndarray of int64 [lanes of sel]
-        The same as byte index into the space's data.
+        The same as a byte index into the space's data.
     width : int
         Bytes of each access.
     sel : Selection
-        The lanes; a lane that accesses several places is in it once for each.
+        The lanes; a lane that accesses several places occurs once for each.
     instruction : Instruction
     """
 
@@ -53,7 +53,7 @@ class Access:
         return Access(self.space, self.offset[rows], self.index[rows], self.width, lanes, self.instruction)
 
     def changes(self, words: Array) -> Mask:
-        """Of writes of ``words``, which change anything: the others are benign in a race."""
+        """Which writes of ``words`` change the stored value; the others are benign in a race."""
         before = self.space.load(self.index, self.width).view(np.uint8).reshape(-1, self.width)
         changed: Mask = (before != words.view(np.uint8).reshape(-1, self.width)).any(axis=1)
         return changed
@@ -71,15 +71,15 @@ class CompletionBarrier:
 
     @property
     def key(self) -> Hashable:
-        """Where arrivals at this mbarrier are released to."""
+        """The key to which arrivals at this mbarrier release."""
         return "mbarrier", self.offset
 
 
 class Observer:
-    """Base of the checks: a method for each event of a running machine. Each check overrides what it needs."""
+    """Base of the checks: a method for each event of a running machine. Each check overrides the methods it needs."""
 
     records_faults = False
-    """Whether it records illegal accesses. Without such an observer they end the launch."""
+    """Whether it records illegal accesses. Without such an observer, they end the launch."""
 
     def fault(self, kind: str, access: Access) -> None:
         """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``; they have no ``index``."""
@@ -88,21 +88,22 @@ class Observer:
         """Accesses about to be read."""
 
     def store(self, access: Access, words: Array | None) -> None:
-        """Accesses about to be written; ``words`` is what, in the order of the lanes, or None where it is not known."""
+        """Accesses about to be written; ``words`` are the values, in the order of the lanes, or None if they are
+        unknown."""
 
     def atomic(self, access: Access) -> None:
         """Words about to be read and written in one atomic operation."""
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
+        """Asynchronous operations of these lanes will read or write these bytes until they complete.
 
-        What they write is undefined until then. With a ``barrier`` the operations complete on that mbarrier, and not
+        Their destination is undefined until then. With a ``barrier``, the operations complete on that mbarrier, and not
         in the issuer's groups. Returns a ticket for :meth:`complete`, or None.
         """
         return None
 
     def copy_reads(self, access: Access, barrier: CompletionBarrier) -> Array | None:
-        """Copies of these lanes will read global memory from now on until they complete on these mbarriers, one each.
+        """Copies of these lanes will read global memory until they complete on these mbarriers, one each.
 
         Returns a ticket for :meth:`complete`, or None.
         """
@@ -110,33 +111,33 @@ class Observer:
         return None
 
     def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
-        """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
+        """Operations that these lanes issued have completed: ``ticket`` has one value for each lane.
 
         The lanes have waited for them, or, with a ``barrier``, the mbarrier has counted them.
         """
 
     def warp_sync(self, sel: Selection, groups: Array | None) -> None:
-        """Lanes have met at a ``bar.warp.sync``: those of each warp, or for each lane those that are bits of
-        ``groups``."""
+        """Lanes have converged at a ``bar.warp.sync``: those of each warp, or for each lane the lanes whose bits are
+        in ``groups``."""
 
     def arrive(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
         """These lanes arrive at mbarriers, one each."""
 
     def leave(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
-        """The phase is over that these lanes have waited for, each of its mbarrier."""
+        """The phases that these lanes have waited for, each of its mbarrier, are complete."""
 
     def release(self, key: Hashable, sel: Selection, home: Indices | None = None, order: MemoryOrder = BARRIER) -> None:
         """The lanes' accesses so far become visible to lanes that acquire from ``key`` later (a barrier's arrival).
 
-        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; a relaxed ``order``
-        passes on only what came before the lanes' last fence.
+        ``home`` is the CTA of the chunk with each lane's barrier, by default its own. A relaxed ``order`` releases only
+        the accesses before the lanes' last fence.
         """
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
-        """These lanes see what was released to ``key`` (the end of a barrier's wait)."""
+        """These lanes acquire from ``key`` (the end of a barrier's wait)."""
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """A phase is complete in these CTAs: what was released to ``source`` can be acquired from ``target``."""
+        """A phase is complete in these CTAs: releases to ``source`` can be acquired from ``target``."""
 
     def fence(self, sel: Selection, instruction: Instruction) -> None:
         """These lanes have executed a fence, other than one between proxies."""
@@ -146,8 +147,8 @@ class Observer:
         ``global`` memory or both."""
 
     def tensor_map_fence(self, sel: Selection, instruction: Instruction, maps: Access | None) -> None:
-        """These lanes have executed a fence between the generic proxy and that of tensor maps: a release, or an acquire
-        of ``maps``."""
+        """These lanes have executed a fence between the generic proxy and the tensor map proxy: a release, or an
+        acquire of ``maps``."""
 
     def tensor_map_use(self, maps: Access) -> None:
         """Copies are about to read the tensor maps at these addresses."""
@@ -156,10 +157,10 @@ class Observer:
         """These lanes have executed a ``griddepcontrol.wait``: the grids that this one depends on are complete."""
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
-        """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
+        """A barrier's phase is complete for these CTAs of the chunk: ``key`` is reset."""
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
-        """A warp-wide instruction was reached by part of a warp."""
+        """Part of a warp reached a warp-wide instruction."""
 
     def misuse(
         self,
@@ -170,9 +171,9 @@ class Observer:
         usually: str,
         other: ConflictingAccess | None = None,
     ) -> None:
-        """Something was used against its rules; ``what`` and ``usually`` are for the message.
+        """A broken rule; ``what`` and ``usually`` are parts of the message.
 
-        Where another access conflicts, ``what`` has ``{other}`` in its place.
+        If another access conflicts, ``what`` contains ``{other}`` as its place.
         """
 
     def unwaited(self, sel: Selection, instruction: Instruction) -> None:

@@ -1,8 +1,8 @@
-"""Operations: what one record of a decoded program executes, for one warp, as a function of native code.
+"""Operations: the action of one record of a decoded program, for one warp, as a function of native code.
 
 Each is a C function ``int64 operation(registers, record, mask, context)``: the warp's register rows, the record's
-words, the active lanes as bits, and :mod:`~warpsan.engine.layout`'s context. It returns a status; a lane that is
-not active keeps what its registers hold.
+words, the active lanes as bits, and :mod:`~warpsan.engine.layout`'s context. It returns a status; registers of inactive
+lanes keep their values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from warpsan.engine.translate import Translator
 __all__ = ["NativeOperation", "OperationCode", "lanewise"]
 
 _ALIGN = 64
-"""Of rows and of everything that is loaded as a whole row."""
+"""Alignment of rows and of all values that are loaded as a whole row."""
 
 
 @dataclass(frozen=True)
 class NativeOperation:
-    """An operation by its name, which stands for all that its code depends on, and what builds that code."""
+    """An operation by its name, which covers every input of its code, and the function that builds its code."""
 
     name: str
     build: Callable[[OperationCode], None]
@@ -44,23 +44,23 @@ class NativeOperation:
 
 @dataclass(frozen=True)
 class LoopValue:
-    """A value that a loop changes. LLVM keeps it in registers."""
+    """A variable of a loop. LLVM keeps it in registers."""
 
     builder: Any
     place: Any
     type: str
 
     def get(self) -> Lanes:
-        """What it is now."""
+        """Its current value."""
         return Lanes(self.builder, self.builder.load(self.place, typ=self.place.allocated_type), self.type)
 
     def set(self, value: Lanes) -> None:
-        """Change it."""
+        """Assign a value."""
         self.builder.store(value.value, self.place)
 
 
 class OperationCode:
-    """The code of one operation while it is written down.
+    """The code of one operation during its construction.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class OperationCode:
         self.builder, self.translator, self.mask = builder, translator, mask
         self._registers, self._record, self._context = registers, record, context
         self.together = False
-        """Whether the lanes need each other."""
+        """Whether the lanes exchange values."""
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class OperationCode:
         return self.builder.gep(base, [offset], source_etype=BYTE)
 
     def row(self, k: Any) -> Any:
-        """Where the row is that operand ``k`` names."""
+        """The address of the row of operand ``k``."""
         return self.at(self._registers, self.operand(k))
 
     @property
@@ -120,7 +120,7 @@ class OperationCode:
 
     @contextmanager
     def loop(self, many: Any) -> Iterator[Any]:
-        """Code that is executed ``many`` times, an ``i64``; the number of the turn."""
+        """Code that is executed ``many`` times, an ``i64``. Yields the number of the iteration."""
         b = self.builder
         before, turn, after = b.block, b.append_basic_block("turn"), b.append_basic_block("after")
         b.cbranch(b.icmp_signed(">", many, WORD64(0)), turn, after)
@@ -134,7 +134,7 @@ class OperationCode:
         b.position_at_end(after)
 
     def loop_value(self, value: Lanes) -> LoopValue:
-        """A value that a loop will change, as it is at first."""
+        """A variable of a loop, with its initial value."""
         with self.builder.goto_entry_block():
             place = self.builder.alloca(value.value.type)
         changing = LoopValue(self.builder, place, value.type)
@@ -154,7 +154,7 @@ class OperationCode:
         return self.builder.call(self.translator.function(function), list(arguments))
 
     def hand_over(self, function: Callable[[int, int, int, int], int]) -> None:
-        """Let a translated function of (registers, record, mask, context) do the work, and return its status."""
+        """Call a translated function of (registers, record, mask, context), and return its status."""
         b = self.builder
         registers, record, context = (
             b.ptrtoint(each, WORD64) for each in (self._registers, self._record, self._context)
@@ -175,7 +175,7 @@ class OperationCode:
         return bits != bits.like(0)
 
     def those(self, condition: Lanes) -> Any:
-        """The active lanes where a predicate holds, a bit for each, an ``i32``."""
+        """The active lanes for which a predicate holds, a bit for each, an ``i32``."""
         b = self.builder
         return b.and_(b.bitcast(condition.value, WORD32), self.mask)
 
@@ -184,7 +184,7 @@ class OperationCode:
         return self.builder.icmp_signed("!=", self.those(condition), WORD32(0))
 
     def source(self, k: Any, type_: str, count: int = WARP) -> Lanes:
-        """The row that operand ``k`` names."""
+        """The row of operand ``k``."""
         return self.load(self.row(k), type_, count)
 
     def load(self, pointer: Any, type_: str, count: int = WARP, align: int = _ALIGN) -> Lanes:
@@ -195,7 +195,7 @@ class OperationCode:
         return Lanes(b, b.load(pointer, typ=llvm_type(type_, count), align=align), type_)
 
     def store(self, k: int, value: Lanes) -> None:
-        """Write the active lanes of the row that operand ``k`` names."""
+        """Write the active lanes of the row of operand ``k``."""
         b, pointer = self.builder, self.row(k)
         if value.type == "pred":
             word = b.bitcast(value.value, WORD32)
@@ -204,15 +204,15 @@ class OperationCode:
             return
         if value.floating or value.count != WARP:  # packed: two elements a lane
             value = value.as_type(f"u{value.bits * value.count // WARP}")
-        # Frozen, or else LLVM makes a masked store of it all, which takes tens of cycles on processors of AMD.
+        # Frozen: otherwise LLVM makes a masked store of it all, which takes tens of cycles on processors of AMD.
         old = Lanes(b, b.load(pointer, typ=value.value.type, align=_ALIGN), value.type).frozen()
         b.store(b.select(self.active.value, value.value, old.value), pointer, align=_ALIGN)
 
     def one_by_one(self, parts: tuple[Any, Any], status: int) -> None:
-        """If both of these words of lanes, an ``i32`` each, have any, do all for one after the other, and return; or
-        return a status, where lanes need each other.
+        """If both of these words of lanes, an ``i32`` each, contain lanes, execute everything for one after the other,
+        and return; if lanes exchange values, return a status.
 
-        Nothing may have been done before, other than what may be done twice.
+        Actions before this call must be repeatable.
         """
         b, none = self.builder, WORD32(0)
         with b.if_then(b.and_(*(b.icmp_signed("!=", part, none) for part in parts)), likely=False):
@@ -232,7 +232,7 @@ class OperationCode:
 
     def note(self, lanes: Any, function: Callable[..., int], *words: Any) -> None:
         """If any bit of an ``i32`` is set, call a translated function of (context, record, those lanes, words), and
-        return what it gives unless that is 0."""
+        return its result unless it is 0."""
         b = self.builder
         with b.if_then(b.icmp_signed("!=", lanes, WORD32(0)), likely=False):
             context, record = b.ptrtoint(self._context, WORD64), b.ptrtoint(self._record, WORD64)
@@ -259,8 +259,8 @@ Function = Callable[..., "Lanes | tuple[Lanes, ...]"]
 def lanewise(name: str, function: Function, results: Sequence[str], sources: Sequence[str]) -> NativeOperation:
     """An operation that computes each lane's results from its own sources.
 
-    Operands are the results' rows and then the sources'. A packed type has ``x2`` at its end; halves are passed as
-    bits.
+    Operands are the rows of the results, then those of the sources. A packed type has the suffix ``x2``; halves are
+    passed as bits.
     """
 
     def build(code: OperationCode) -> None:
@@ -276,6 +276,6 @@ def lanewise(name: str, function: Function, results: Sequence[str], sources: Seq
 
 
 def _held(type_: str) -> str:
-    """The type by which operators go for a PTX type: halves are bits."""
+    """The type of the operators for a PTX type: halves are bits."""
     base = type_.removesuffix("x2")
     return {"f16": "u16", "bf16": "u16"}.get(base, base)

@@ -1,5 +1,5 @@
-"""What is summed up of the writes to a page of shared memory, so that most accesses need no look at its granules:
-machine code (:mod:`~warpsan.engine.translate`)."""
+"""Summary of the writes to a page of shared memory, so that most accesses need no check of its granules: machine
+code (:mod:`~warpsan.engine.translate`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["page_word", "page_written", "write_page"]
 
 
 def page_word(context: int, word: int, cta: int, page: int) -> int:
-    """Where a word of a page of a CTA's shared memory is."""
+    """The address of a word of a page of a CTA's shared memory."""
     return load64(context + 8 * word) + 8 * (load64(context + 8 * PAGES) * cta + page)
 
 
 def write_page(context: int, cta: int, page: int, actor: int, time: int) -> None:
-    """An actor writes in a page at a time."""
+    """An actor writes to a page at a time."""
     written, owner = page_word(context, PAGE_WRITTEN, cta, page), page_word(context, PAGE_OWNER, cta, page)
     before = load64(written)
     if load64(owner) != actor:
@@ -29,7 +29,7 @@ def write_page(context: int, cta: int, page: int, actor: int, time: int) -> None
 def page_written(context: int, cta: int, page: int, warp: int) -> int:
     """Whether a page has writes that may not come before a warp's access.
 
-    Those of its owner come before if the last write of all does, and those of others if that is so for all actors.
+    Writes of its owner come before if the last write does; writes of others come before if all actors' writes do.
     """
     written = load64(page_word(context, PAGE_WRITTEN, cta, page))
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)

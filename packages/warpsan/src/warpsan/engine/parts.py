@@ -23,7 +23,7 @@ __all__ = ["add_part", "lowest_other", "lowest_parked", "lowest_ready", "polls",
 
 
 def lowest_ready(state: int) -> int:
-    """The lowest block that lanes are ready for; -1 if there are none."""
+    """The lowest block that has ready lanes; -1 if there are none."""
     low = -1
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
@@ -35,7 +35,7 @@ def lowest_ready(state: int) -> int:
 
 
 def lowest_parked(state: int) -> int:
-    """The lowest block in front of which lanes wait for others of their warp; -1 if there are none."""
+    """The lowest block at which lanes wait for others of their warp; -1 if there are none."""
     low = -1
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
@@ -47,12 +47,12 @@ def lowest_parked(state: int) -> int:
 
 
 def polls(context: int, block: int) -> int:
-    """Whether a block is part of a polling loop; 2 if nothing but memory can end that."""
+    """Whether a block is part of a polling loop; 2 if only memory can end it."""
     return load32(load64(context + 8 * BLOCKS) + 4 * (BLOCK_WORDS * block + POLLS))
 
 
 def lowest_other(context: int, state: int) -> int:
-    """The lowest block that lanes are ready for and that is not part of a polling loop; -1 if there are none."""
+    """The lowest block outside polling loops that has ready lanes; -1 if there are none."""
     low = -1
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
@@ -63,7 +63,7 @@ def lowest_other(context: int, state: int) -> int:
 
 
 def ready_elsewhere(context: int, state: int) -> int:
-    """Whether lanes of a warp are ready for a block that is in no polling loop which memory alone can end."""
+    """Whether lanes of a warp are ready for a block outside the polling loops that only memory can end."""
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == READY and polls(context, load64(part + 8 * PART_BLOCK)) != 2:
@@ -72,7 +72,7 @@ def ready_elsewhere(context: int, state: int) -> int:
 
 
 def take(state: int, block: int) -> int:
-    """Remove the lanes that are ready for a block or parked there; the lanes."""
+    """Remove the lanes that are ready for a block or parked there. Returns the lanes."""
     mask = 0
     left = 0
     for k in range(load64(state + 8 * PARTS)):
@@ -91,7 +91,7 @@ def take(state: int, block: int) -> int:
 
 
 def add_part(state: int, block: int, mask: int, status: int) -> int:
-    """Lanes go on with a block, or wait in front of it; the address of the part."""
+    """Lanes continue with a block, or wait at it. Returns the address of the part."""
     number = load64(state + 8 * PARTS)
     part = state + 8 * (FIRST_PART + PART_WORDS * number)
     store64(part + 8 * PART_BLOCK, block)

@@ -1,5 +1,4 @@
-"""``mbarrier.test_wait``: whether phases of mbarriers are over: machine code
-(:mod:`~warpsan.engine.translate`)."""
+"""``mbarrier.test_wait``, a test for complete phases of mbarriers: machine code (:mod:`~warpsan.engine.translate`)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def test_phase(registers: int, record: int, mask: int, context: int) -> int:
         address = load64(row + 8 * lane) + shift
         cta = cta_of(context, address)
         entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
-        if entry == 0:  # nothing to wait for
+        if entry == 0:  # no phase to wait for
             store32(result, load32(result) | 1 << lane)
             status = broken_rule(context, MBARRIER_RULE)
             if status != 0:

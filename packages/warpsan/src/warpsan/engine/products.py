@@ -1,7 +1,7 @@
-"""wgmma: warps that meet, products in flight and their waits: machine code (:mod:`~warpsan.engine.translate`).
+"""wgmma: convergence of warps, products in flight and their waits: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.replay.warpgroups` and :mod:`~warpsan.replay.wgmma`. While products are
-in flight the sums are in hidden rows of the registers; the accumulators are poison in the late mode.
+The rules are those of :mod:`warpsan.replay.warpgroups` and :mod:`~warpsan.replay.wgmma`. While products are in flight,
+hidden rows of the registers hold the sums; in the late mode, the accumulators are poison.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _ILLEGAL = 2
 
 
 def meet(context: int, state: int, block: int, part: int, end: int) -> int:
-    """A warp has come to a wgmma that its warpgroup executes together; a status."""
+    """A warp has reached a wgmma that its warpgroup executes together. Returns a status."""
     store64(part + 8 * PART_STATUS, AT_WGMMA)
     store64(part + 8 * PART_FROM, block)
     warps, warp = load64(context + 8 * WARP_COUNT), load64(state + 8 * WARP_NUMBER)
@@ -122,14 +122,14 @@ def waiting_part(context: int, number: int, block: int) -> int:
 
 
 def commit_products(registers: int, record: int, mask: int, context: int) -> int:
-    """``wgmma.commit_group``, by each warp for itself."""
+    """``wgmma.commit_group``, of each warp separately."""
     place = load64(context + 8 * CURRENT_STATE) + 8 * PRODUCT_GROUPS
     store64(place, load64(place) + 1)
     return 0
 
 
 def fence_products(registers: int, record: int, mask: int, context: int) -> int:
-    """``wgmma.fence``, by each warp for itself: its registers may be given to products again."""
+    """``wgmma.fence``, of each warp separately: products may use its registers again."""
     state = load64(context + 8 * CURRENT_STATE)
     store64(state + 8 * FENCED, 1)
     store64(state + 8 * TOUCHED_SETS, 0)
@@ -142,7 +142,7 @@ def _bits(address: int) -> int:
 
 
 def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
-    """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may work on them."""
+    """Registers of these sets (operands 0 and 1, as bits) are used: no product in flight may use them."""
     state, sets = load64(context + 8 * CURRENT_STATE), _bits(record + 4 * OPERANDS)
     store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
     if load64(state + 8 * BUSY_SETS) & sets:
@@ -152,7 +152,7 @@ def look_at_registers(registers: int, record: int, mask: int, context: int) -> i
 
 
 def issue(context: int, first: int, words: int) -> int:
-    """Put a product in flight; in the early mode its result is there at once. A status."""
+    """Put a product in flight; in the early mode, its result is ready at once. Returns a status."""
     size = load64(context + 8 * REGISTER_BYTES)
     leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
     count = load64(leader + 8 * PRODUCT_COUNT)
@@ -198,10 +198,10 @@ def issue(context: int, first: int, words: int) -> int:
 
 
 def announce(context: int, first: int, entry: int, words: int) -> int:
-    """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B; a
-    status.
+    """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B.
+    Returns a status.
 
-    All is marked as the first warp's: all four have waited for the product when one has.
+    All reads are marked for the first warp: a wait of one warp is a wait of all four.
     """
     twin = warps_of_cluster(context) + first
     time = operation_time(context, twin)
@@ -223,7 +223,7 @@ def announce(context: int, first: int, entry: int, words: int) -> int:
 
 
 def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Where an operand's chunks lie, of which none may be illegal: as :func:`place_chunks`; a status."""
+    """Place the chunks of an operand, all of which must be legal; as :func:`place_chunks`. Returns a status."""
     placed = place_chunks(context, cta, descriptor, rows, k_major, out)
     if placed == _ILLEGAL:
         return broken_rule(context, ILLEGAL)
@@ -231,7 +231,7 @@ def place_legal(context: int, cta: int, descriptor: int, rows: int, k_major: int
 
 
 def complete(context: int, first: int, entry: int, words: int) -> None:
-    """A warpgroup has waited for a product: it does not read its operands any more."""
+    """A warpgroup has waited for a product, which no longer reads its operands."""
     cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
     if load32(words + 4 * L_A) >= 0:
         place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
@@ -244,7 +244,7 @@ def complete(context: int, first: int, entry: int, words: int) -> None:
 
 
 def begin_sums(context: int, number: int, registers: int, words: int) -> int:
-    """One product more works on a warp's registers: the first takes the accumulators' values along. A status."""
+    """Another product uses a warp's registers; the first one takes the accumulators' values. Returns a status."""
     state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
     if load64(context + 8 * CHECKED) != 0:
         touched = load64(state + 8 * TOUCHED_SETS) & _bits(words + 4 * L_OWN)
@@ -265,7 +265,7 @@ def begin_sums(context: int, number: int, registers: int, words: int) -> int:
 
 
 def begin_use(state: int, number: int) -> int:
-    """One product more works on a set of registers of a warp; how many do now."""
+    """Another product uses a set of registers of a warp. Returns the number of products."""
     busy = load64(state + 8 * (BUSY + number)) + 1
     store64(state + 8 * (BUSY + number), busy)
     store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) | 1 << number)
@@ -273,7 +273,7 @@ def begin_use(state: int, number: int) -> int:
 
 
 def end_use(state: int, number: int) -> int:
-    """One product less works on a set of registers of a warp; how many still do."""
+    """A product no longer uses a set of registers of a warp. Returns the number of products left."""
     busy = load64(state + 8 * (BUSY + number)) - 1
     store64(state + 8 * (BUSY + number), busy)
     if busy == 0:
@@ -282,14 +282,14 @@ def end_use(state: int, number: int) -> int:
 
 
 def write_sums(registers: int, words: int) -> None:
-    """Give the accumulators their sums."""
+    """Copy the sums to the accumulators."""
     hidden = registers + load32(words + 4 * L_HIDDEN)
     for k in range(load32(words + 4 * L_MANY)):
         copy(registers + load32(words + 4 * (L_ROWS + k)), hidden + 128 * k, 128)
 
 
 def wait(context: int, first: int, keep: int) -> int:
-    """Complete all products of a warpgroup but those of its last ``keep`` groups, in order; a status."""
+    """Complete all products of a warpgroup but those of its last ``keep`` groups, in order. Returns a status."""
     leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
     count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
     size = load64(context + 8 * REGISTER_BYTES)
@@ -324,7 +324,7 @@ def wait(context: int, first: int, keep: int) -> int:
 
 
 def land(context: int, first: int, entry: int) -> int:
-    """Read the operands of a product and add it to the sums of four warps; a status."""
+    """Read the operands of a product and add it to the sums of four warps. Returns a status."""
     words, scratch = load64(entry + 8 * PR_LIST), load64(context + 8 * SCRATCH)
     table, record = load64(context + 8 * TABLE), scratch + SCRATCH_RECORD
     cta = first // load64(context + 8 * WARP_COUNT)
@@ -361,15 +361,16 @@ def land(context: int, first: int, entry: int) -> int:
 
 
 def refused(context: int, placed: int) -> int:
-    """Whether a product cannot read chunks that were so placed; a status. With checks, that has been noted."""
+    """Whether a product cannot read chunks with this result of their placement. With checks, the fault is already
+    noted. Returns a status."""
     if placed == 1 or load64(context + 8 * CHECKED) != 0:
         return 0
     return broken_rule(context, ILLEGAL if placed == _ILLEGAL else WGMMA_RULE)
 
 
 def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
-    """Where an operand's chunks lie (:func:`warpsan.replay.matrix_descriptor.chunk_offsets`); 2 if one is
-    illegal, 0 if the descriptor is not modelled: what is there is taken from poison."""
+    """Place the chunks of an operand (:func:`warpsan.replay.matrix_descriptor.chunk_offsets`). Returns 2 if one is
+    illegal, and 0 if the descriptor is not modelled: its chunks are poison."""
     modelled = descriptor >> 49 & 7 == 0
     start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
     stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3

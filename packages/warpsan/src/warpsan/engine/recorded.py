@@ -52,6 +52,6 @@ def record_update(context: int, entry: int) -> None:
 
 
 def record_lines(context: int, pc: int) -> None:
-    """What copies of an instruction of the current warp access is complete: the stretches since the last such call."""
+    """The copies of an instruction of the current warp have passed all their ranges since the last such call."""
     if is_recorded(context, pc):
         call_operation(load64(context + 8 * RECORD_LINE), -1, pc, 0, context)

@@ -18,7 +18,7 @@ __all__ = ["Recorders", "recorded_pcs"]
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32, ctypes.c_void_p)
 _UNIT = 16
-"""Bytes that copies access at once, at most."""
+"""Most bytes of one access of a copy."""
 
 
 def recorded_pcs(setup: Setup) -> frozenset[int]:
@@ -36,18 +36,18 @@ class Recorders:
     space : Space
         Global memory.
     context : ndarray of int64
-        That of the thread of native code.
+        The context of the thread of native code.
     fail : function
         Called with an exception.
 
     Attributes
     ----------
     shared, line : int
-        Addresses of functions that native code calls: with a pc, a width and a mask for offsets in the scratch; and
-        with begin, end and lane of a stretch of global memory (the lane and 32 more: of shared memory), or -1 and a pc
-        behind the last stretch.
+        Addresses of functions that native code calls: one with a pc, a width and a mask for offsets in the scratch; one
+        with begin, end and lane of a range of global memory (the lane plus 32: of shared memory), or with -1 and a pc
+        after the last range.
     marks : ndarray of uint8
-        Of each instruction whether its accesses are collected.
+        For each instruction, whether its accesses are collected.
     """
 
     def __init__(self, setup: Setup, space: Space, context: Array, fail: Callable[[BaseException], None]) -> None:

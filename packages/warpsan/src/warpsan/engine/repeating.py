@@ -1,5 +1,5 @@
-"""A launch that is run once more with a record of what happens to suspicious places (:mod:`.trace`), which the checks
-report (:mod:`.replay`)."""
+"""A further run of a launch that records the events at suspicious places (:mod:`.trace`), for the reports of the
+checks (:mod:`.replay`)."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ __all__ = ["Repetition", "TooManyEvents", "address_of", "leave_part", "marks_of"
 
 _CHUNK = 16
 _PARTS = (4, 32)
-"""In how many parts the places are looked at, if there is no room for the events of all: first, and then."""
+"""Numbers of parts in which the places are recorded, if memory does not suffice for all events: first, and then."""
 _STRIPE = 64
-"""Granules one behind the other that are in one part."""
+"""Consecutive granules in one part."""
 
 
 class TooManyEvents(Exception):
-    """There is no room for the events of all places that are to be looked at."""
+    """Memory does not suffice for the events of all requested places."""
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """A launch with suspicious places, ready to be run once more.
+    """A launch with suspicious places, ready for another run.
 
     Attributes
     ----------
     setup : Setup
-        As it was run before.
+        The setup of the earlier run.
     order : dict of int to int
-        Words of the context that say in which order warps run.
+        Words of the context with the order in which warps run.
     code : NativeCode
-        That records events.
+        Native code that records events.
     log : HazardLog
-        Hazards are recorded here.
+        Receives the hazards.
     suspicions : Suspicions
     noted : set of (str, int)
-        Kind and instruction of hazards that are known already.
+        Kind and instruction of hazards that are already known.
     before : ndarray of uint8
         Global memory as it was before the launch.
     """
@@ -71,21 +71,21 @@ class Repetition:
     noted: set[tuple[str, int]]
     before: Array
     looked: list[tuple[dict[int, Array], Array]] = field(default_factory=list)
-    """What has been looked at, as :func:`record` has it: granules by space, and clusters."""
+    """The places recorded so far, as in :func:`record`: granules by space, and clusters."""
 
     @property
     def shown(self) -> list[Hazard]:
-        """The hazards that events have shown so far."""
+        """The hazards found in events so far."""
         return [each for each in self.log.hazards() if (each.kind, each.pc) not in self.noted]
 
     @property
     def parties(self) -> set[int]:
-        """Their instructions, and those of the accesses that they conflict with."""
+        """The instructions of the hazards, and of the accesses that they conflict with."""
         return {each.pc for each in self.shown} | {each.other.pc for each in self.shown if each.other is not None}
 
     @property
     def explained(self) -> bool:
-        """Whether there is a hazard for each suspicion."""
+        """Whether each suspicion has a hazard."""
         kinds, suspicions = {each.kind for each in self.shown}, self.suspicions
         if len(suspicions.arrivals(closely=True)) and "barrier" not in kinds:
             return False
@@ -94,12 +94,12 @@ class Repetition:
         return bool(kinds) and suspicions.pcs <= self.parties
 
     def in_parts(self) -> bool:
-        """Look at all suspicious places, one part of them after the other: whether the checks could report them.
+        """Record all suspicious places, one part of them after the other. Returns whether the checks could report them.
 
         Raises
         ------
         SimError
-            With which the launch ends.
+            The exception with which the launch ends.
         """
         for parts in _PARTS:
             ends: SimError | None = None
@@ -119,15 +119,14 @@ class Repetition:
         return False
 
     def report(self, *, closely: bool, part: int = 0, parts: int = 1) -> bool:
-        """Run the launch with a record of what happens to some of the suspicious places, or ``closely`` to all that
-        nothing explains so far, or to one part of these; the checks report that, unless they have seen it all. Whether
-        they could.
+        """Run the launch with a record of some of the suspicious places, or ``closely`` of all places without a hazard
+        so far, or of one part of these. The checks report its events, unless all are known. Returns whether they could.
 
         Raises
         ------
         TooManyEvents
         SimError
-            With which the launch ends.
+            The exception with which the launch ends.
         """
         setup, suspicions, code = self.setup, self.suspicions, self.code
         space = code.space
@@ -148,7 +147,7 @@ class Repetition:
         if end > layout.TRACE_WORDS:
             if status != layout.STEPS:
                 raise TooManyEvents
-            end = _end_of(events)  # a loop: what happens in it has happened before
+            end = _end_of(events)  # a loop: its events have occurred before
         try:
             with self.log.attach_to_errors():
                 replay(
@@ -162,18 +161,18 @@ class Repetition:
                 )
         except NotNative:
             return False
-        return not status  # else threads wait for what is no barrier
+        return not status  # otherwise threads wait for something other than a barrier
 
     def _watched(self, *, closely: bool) -> tuple[dict[int, Array], Array]:
-        """Which granules of each space are watched; and for each cluster, as bits, whether those of its shared memory
-        are, and whether all of its events are wanted."""
+        """Which granules of each space are watched; and for each cluster, as bits, whether its shared memory is
+        watched, and whether all of its events are recorded."""
         suspicions, marks = self.suspicions, marks_of(self.setup, self.code.space)
         clusters = np.zeros(self.code.clusters, np.uint8)
         clusters[suspicions.arrivals(closely=closely)] = 2
         clusters[suspicions.ruled(closely=closely)] = 2
         if suspicions.status:
             clusters[suspicions.last] = 2
-        if orders_blocks(self.setup.entry):  # what a cluster has passed on matters to all after it
+        if orders_blocks(self.setup.entry):  # releases of a cluster affect all later clusters
             clusters |= 2
         for row in suspicions.watched(self.parties, closely=closely):
             marks[int(row[layout.SU_SPACE])][row[layout.SU_GRANULE]] = 1
@@ -190,41 +189,41 @@ class Repetition:
 
 
 def _within(marks: Mapping[int, Array], clusters: Array, more: Mapping[int, Array], others: Array) -> bool:
-    """Whether there are no marked granules and no wanted clusters but ``more`` and ``others``."""
+    """Whether ``more`` and ``others`` have no further marked granules and no further wanted clusters."""
     return not (clusters & ~others).any() and not any((mine & ~more[number]).any() for number, mine in marks.items())
 
 
 def leave_part(marks: Array, part: int, parts: int) -> None:
-    """Leave one of so many parts of the marks of granules."""
+    """Keep one of so many parts of the marks of granules."""
     marks[np.arange(len(marks)) // _STRIPE % parts != part] = 0
 
 
 def record(
     setup: Setup, order: Mapping[int, int], code: NativeCode, marks: Mapping[int, Array], clusters: Array
 ) -> tuple[State, int, Array]:
-    """Run a launch with a record of what happens to marked granules.
+    """Run a launch with a record of the events at marked granules.
 
     Parameters
     ----------
     setup : Setup
     order : mapping of int to int
-        Words of the context that say in which order warps run.
+        Words of the context with the order in which warps run.
     code : NativeCode
-        That records events.
+        Native code that records events.
     marks : mapping of int to ndarray of uint8
-        By space, which granules are watched.
+        The watched granules, by space.
     clusters : ndarray of uint8
-        For each cluster as bits, whether those of its shared memory are, and whether all of its events are wanted.
+        For each cluster as bits, whether its shared memory is watched, and whether all of its events are recorded.
 
     Returns
     -------
     state : State
     status : int
     events : ndarray of int64
-        One behind the other, and zeros; there may have been no room for all.
+        Consecutive events, followed by zeros; some may be missing if memory did not suffice.
     """
     shifts = {number: granule.bit_length() - 1 for number, granule in _granules(setup).items()}
-    if any(map(in_async_proxy, setup.entry.instructions)):  # which access whole chunks
+    if any(map(in_async_proxy, setup.entry.instructions)):  # these access whole chunks
         for number, shift in shifts.items():
             _widen(marks[number], _CHUNK >> shift)
     events = np.zeros(layout.TRACE_WORDS, np.int64)
@@ -259,7 +258,7 @@ def marks_of(setup: Setup, space: Space) -> dict[int, Array]:
 
 
 def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
-    """The exception with which a launch ends, other than by an instruction for that."""
+    """The exception with which a launch ends, unless an instruction raises it."""
     setup, place = code.setup, int(state.context[layout.CURRENT_PC])
     if status == layout.STEPS:
         return too_many_steps(setup.max_steps, setup.program.blocks[place].line)
@@ -280,7 +279,7 @@ def _ending(code: NativeCode, state: State, status: int) -> SimError | None:
 
 
 def _end_of(events: Array) -> int:
-    """Behind the last of the events that have found room."""
+    """The end of the recorded events."""
     end = 0
     while end < len(events) and events[end + layout.EV_WORDS]:
         end += int(events[end + layout.EV_WORDS])
@@ -288,8 +287,8 @@ def _end_of(events: Array) -> int:
 
 
 def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] | None:
-    """Where nothing can run any more, the first warp that polls: its number among those that ran together, its lanes as
-    bits, and the instruction by which it waits."""
+    """The first warp that polls in a deadlock: its number among the resident warps, its lanes as bits, and the
+    instruction by which it waits."""
     endless = polling_loops(setup.entry, setup.program).endless
     for number in range(setup.geometry.warps * ctas_together(setup) if endless else 0):
         warp = int(state.context[layout.WARPS]) + 8 * layout.WARP_WORDS * number
@@ -300,11 +299,11 @@ def _still_polling(setup: Setup, state: State) -> tuple[int, int, Instruction] |
 
 
 def address_of(array: Array) -> int:
-    """Where its data is in this process."""
+    """The address of its data in this process."""
     return int(array.ctypes.data)
 
 
 def _widen(marks: Array, many: int) -> None:
-    """Watch all of each ``many`` granules, aligned, of which one is watched."""
+    """Watch all of each ``many`` aligned granules if one of them is watched."""
     whole = marks[: len(marks) // many * many].reshape(-1, many)
     whole |= whole.max(axis=1, keepdims=True)

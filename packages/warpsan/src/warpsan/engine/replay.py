@@ -1,7 +1,7 @@
-"""Events that native code has recorded (:mod:`.trace`), given to the checks, which report the launch's hazards.
+"""Replay of the events that native code has recorded (:mod:`.trace`) to the checks, which report the launch's hazards.
 
-A machine stands in for the CTAs that have left events (:mod:`.still`): it has the threads, the barriers, the units and
-the spaces that the checks ask for. In lockstep, accesses of several warps and CTAs by one instruction are one step.
+A machine stands in for the CTAs with events (:mod:`.still`): it has the threads, barriers, units and spaces that the
+checks use. In lockstep, accesses of several warps and CTAs by one instruction are one step.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _MISSING = {
     layout.LEAVES_OUT: f"{MEMBER_MASK} {LEAVES_OUT}",
 }
 _BY_UNIT = (("", "as an operand"),)
-"""What an asynchronous unit uses undefined bytes of shared memory as."""
+"""The role in which an asynchronous unit uses undefined bytes of shared memory."""
 _NOWHERE: Indices = np.empty(0, np.int64)
 
 
 def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, decoded: Decoded) -> None:
-    """Report illegal accesses, and uses of what is undefined, if there is a check of that.
+    """Report illegal accesses and uses of undefined values, with the ``memory`` check.
 
     Parameters
     ----------
     setup, space, log : as for every check
     faults : ndarray of int64 [rows, words]
-        By the words of :mod:`~warpsan.engine.layout`.
+        In the words of :mod:`~warpsan.engine.layout`.
     decoded : Decoded
-        What they are by.
+        The program of the faults.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
     machine = still_machine(setup, space, 2 * size)
     check, undefined_reads = MemoryCheck(machine, log), UndefinedReads(machine, log)
     causes: dict[int, int] = {}
-    """For the pc of an instruction that undefined bits come from, the linear index of the first such CTA."""
+    """The linear index of the first CTA with undefined bits, by the pc of the instruction that they come from."""
     in_turn = sorted(faults, key=_fault_in_turn(setup))
     first = (layout.UNWRITTEN_READ, layout.STORED_UNSET) if setup.tracking else ()
     for row in [*(row for row in in_turn if row[layout.FA_KIND] in first), *in_turn]:
@@ -125,14 +125,14 @@ def replay_faults(setup: Setup, space: Space, log: HazardLog, faults: Array, dec
 
 
 def _is_followed(setup: Setup, instruction: Instruction, *, in_global: bool) -> bool:
-    """Whether undefined bytes that an instruction reads are followed from there on."""
+    """Whether undefined bytes that an instruction reads are tracked from there on."""
     copies = in_global and instruction.opcode == "cp" and not updates_memory(instruction)
     return copies or follows_load(instruction, looks=setup.looks)
 
 
 def _fault_in_turn(setup: Setup) -> Callable[[Array], tuple[int, ...]]:
-    """The order in lockstep: by chunk, and in it by turn and record; out of lockstep there is one turn, and the order
-    stays."""
+    """The lockstep order: by chunk, and within it by turn and record; without lockstep there is one turn, and the
+    order stays."""
     chunk_of = {int(cta): number for number, chunk in enumerate(setup.chunks) for cta in chunk}
 
     def key(row: Array) -> tuple[int, ...]:
@@ -159,40 +159,40 @@ def replay(
     failure: SimError | None = None,
     history: GlobalHistory | None = None,
 ) -> None:
-    """Report what the checks of races, copies and barriers say of recorded events.
+    """Report the hazards of recorded events that the checks of races, copies and barriers find.
 
     Parameters
     ----------
     setup, space, log : as for every check
     events : ndarray of int64
-        One behind the other.
+        The consecutive events.
     watched : mapping of str to ndarray of uint8
-        Of each granule of shared and of global memory, whether accesses to it are recorded.
+        For each granule of shared and of global memory, whether accesses to it are recorded.
     together : bool
-        Whether warps ran in lockstep. Then the CTAs of each chunk of the launch are put in lockstep here, unless
-        several clusters took turns.
+        Whether warps ran in lockstep. The CTAs of each chunk of the launch are then replayed in lockstep, unless
+        several clusters ran together.
     stuck : bool
-        Whether nothing could run any more in the end.
+        Whether the launch ended in a deadlock.
     polling : tuple, optional
-        Then, a warp that polls: its number among those that ran together, its lanes as bits, and the instruction by
+        In a deadlock, a warp that polls: its number among the resident warps, its lanes as bits, and the instruction by
         which it waits.
     ending : SimError, optional
         The exception with which the last cluster ends.
     failure : SimError, optional
-        If the last event is a failed assertion, its exception.
+        The exception of a failed assertion, if it is the last event.
     history : GlobalHistory, optional
-        With the ``race`` check, where the accesses to global memory are kept; by default, in one of its own.
+        With the ``race`` check, the history that keeps accesses to global memory; by default, a new one.
 
     Raises
     ------
     Deadlock
-        If threads wait for what can never come.
+        If threads wait for an event that cannot occur.
     IllegalAccess
-        Without the ``memory`` check, if an instruction of :mod:`.steps` makes one.
+        For an illegal access of an instruction of :mod:`.steps`, without the ``memory`` check.
     KernelTrap
         If the last event is a trap.
     SimError
-        That ``ending``.
+        The exception in ``ending``.
     """
     by_cluster = _by_cluster(events)
     size = ctas_together(setup)
@@ -237,7 +237,7 @@ def _by_cluster(events: Array) -> dict[int, list[Array]]:
 
 
 class _FaultCheck(Observer):
-    """Illegal accesses of the instructions of :mod:`.steps`, which are noted nowhere else."""
+    """Records illegal accesses of the instructions of :mod:`.steps`, which are not noted elsewhere."""
 
     records_faults = True
 
@@ -250,7 +250,7 @@ class _FaultCheck(Observer):
 
 
 class _Replay:
-    """A machine on which events happen once more."""
+    """A machine that replays events."""
 
     def __init__(
         self,
@@ -271,14 +271,14 @@ class _Replay:
             self.machine.observers.append(_FaultCheck(self.machine, log))
         self.flow = StillFlow(self.machine)
         self.copies: dict[int, tuple[Indices, list[Array | None]]] = {}
-        """Copies in flight, by number: the lanes of their step, and what each observer gave."""
+        """Copies in flight, by number: the lanes of their step, and the ticket of each observer."""
         self.maps: dict[int, int] = {}
-        """Which cluster has read a tensor map, by its place."""
+        """The cluster that has read a tensor map, by its place."""
 
     def run(
         self, ctas: Indices, events: list[list[Array]], *, together: bool, stuck: bool, ending: SimError | None
     ) -> None:
-        """Let everything happen to clusters."""
+        """Replay all events of some clusters."""
         self.copies.clear()
         self.maps.clear()
         self.flow.reset(ctas)
@@ -296,7 +296,7 @@ class _Replay:
         self.flow.finish(stuck=stuck)
 
     def polls_in_vain(self, number: int, mask: int, instruction: Instruction) -> Deadlock:
-        """The exception for a warp that waits, by its number among those that ran together."""
+        """The exception for a warp that waits, by its number among the resident warps."""
         rank, warp = divmod(number, self.machine.warps)
         lanes = lanes_of(warp * self.machine.n_cta + rank, mask)
         return polls_in_vain(self.machine, instruction, lanes)

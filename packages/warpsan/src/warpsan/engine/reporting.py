@@ -1,19 +1,19 @@
 """Hazards reported by native code.
 
-A launch in which native code suspects a hazard is run again, on one thread, and goes on behind each suspicion: illegal
-accesses and suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in the same
-order, and records what happens to them (:mod:`.trace`); the checks are given those events, and report (:mod:`.replay`).
-So the rules, the texts and the conflicting accesses are those of :mod:`warpsan.checks`.
+A launch with a possible hazard is run again, on one thread, and continues after each suspicion: illegal accesses and
+suspicious places are noted (:mod:`.suspects`). If there are such places, it is run once more in the same order, and
+records the events there (:mod:`.trace`); a replay passes them to the checks, which report (:mod:`.replay`). The rules,
+the texts and the conflicting accesses are therefore those of :mod:`warpsan.checks`.
 
-Under ``schedule="lockstep"`` both runs are in lockstep: all warps of a cluster that are in front of the lowest block
-run it; blocks end behind each access to memory, and the same lanes go on. Clusters run one after the other; the
-report has those of a chunk in lockstep (:mod:`.event_order`). Where threads poll, warps take turns instead.
+Under ``schedule="lockstep"``, both runs are in lockstep: all warps of a cluster at the lowest block run it; blocks end
+after each access to memory, and the same lanes continue. Clusters run one after the other; the report has those of a
+chunk in lockstep (:mod:`.event_order`). If threads poll, warps take turns instead.
 
-What is suspected may be more than what is wrong (a write of the value that is there already, a neighbour in the same 16
-bytes). If an instruction at which there was a suspicion is no part of any hazard, or if there is no hazard at all, all
-of its places are looked at, in another such run; one part after the other, if there is no room for all their events.
-The same runs are made of launches that end with an exception, and of those whose counters depend on the order in which
-lanes of a warp come from an mbarrier: then the order is that of these runs.
+A suspicion may be false (a write of the stored value, a neighbour in the same 16 bytes). If an instruction with a
+suspicion is not part of any hazard, or if there is no hazard at all, another such run records all of its places, one
+part after the other if memory does not suffice for all their events. The same runs follow for launches that end with an
+exception, and for launches whose counters depend on the order in which lanes of a warp leave an mbarrier: the order is
+then that of these runs.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def note_suspicions(
     space : Space
         Global memory, as it was before the launch.
     tally : Tally
-        Counts are added here if the launch ran to its end.
+        Receives the counts, if the launch ran to its end.
     log : HazardLog
-        Illegal accesses are recorded here.
+        Receives the illegal accesses.
     why : str
-        Why the first run ended.
+        The reason of the first run's end.
     touched : list of Touched, optional
     printed : list of str, optional
         As in :func:`~warpsan.engine.engine.run`.
@@ -73,7 +73,7 @@ def note_suspicions(
     Returns
     -------
     Suspicions, optional
-        None if nothing can be reported.
+        None if a report is not possible.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def note_suspicions(
     except IllegalAccess as error:
         if not setup.checks:
             raise
-        illegal = error  # it is raised with the hazards up to then
+        illegal = error  # raised with the hazards so far
     rows = suspects[: int(state.context[layout.SUSPECT_COUNT])]
-    if not {"race", "async"} & set(setup.checks):  # nobody asks for these
+    if not {"race", "async"} & set(setup.checks):  # no check needs these
         rows = rows[~np.isin(rows[:, layout.SU_SPACE], (layout.IN_SHARED, layout.IN_GLOBAL))]
     in_shared = rows[:, layout.SU_SPACE] == layout.IN_SHARED
-    rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # of its CTA
+    rows[in_shared, layout.SU_GRANULE] %= max(int(state.context[layout.GRANULES]), 1)  # within its CTA
     last = int(state.context[layout.CLUSTER])
     refusal = code.decoded.refused[int(state.context[layout.CURRENT_PC])].again() if status == layout.REFUSED else None
     return Suspicions(rows, code.decoded.places, status, last, unwritten, marks, more, illegal, refusal)
@@ -145,18 +145,18 @@ def report_suspicions(setup: Setup, space: Space, log: HazardLog, suspicions: Su
     ----------
     setup, space : as for :func:`note_suspicions`
     log : HazardLog
-        Hazards are recorded here.
+        Receives the hazards.
     suspicions : Suspicions
 
     Returns
     -------
     bool
-        Whether that is all there is to report.
+        Whether the report is complete.
 
     Raises
     ------
     Deadlock, IllegalAccess, KernelTrap, StepLimit, UnsupportedInstruction
-        If the launch ends so.
+        If the launch ends with it.
     """
     complete = _report(setup, space, log, suspicions)
     if not complete and suspicions.refusal is not None:
@@ -176,14 +176,14 @@ def _report(setup: Setup, space: Space, log: HazardLog, suspicions: Suspicions) 
     try:
         if not launch.report(closely=False):
             return False
-        # What is suspected may be more than what is wrong: of places that no hazard explains, all are looked at.
+        # Suspicions may be false: all places without a hazard are recorded.
         return launch.explained or launch.report(closely=True)
     except TooManyEvents:
         return launch.in_parts()
 
 
 def in_order(setup: Setup) -> tuple[Setup, dict[int, int]]:
-    """A launch in lockstep has blocks that end behind each access, and an order of its own; polling needs turns."""
+    """A lockstep launch has blocks that end after each access, and its own order; polling needs turns."""
     if setup.schedule != "lockstep" or _polls(setup):
         return setup, {}
     key = id(setup.program)
@@ -200,7 +200,7 @@ def _polls(setup: Setup) -> bool:
 
 
 def _add_counts(setup: Setup, fine: Setup, tally: Tally, counted: Tally, steps: int) -> None:
-    """Add what the blocks of a launch have counted; a block has run as often as its first part."""
+    """Add the counts of a launch's blocks; a block has run as often as its first part."""
     part = {block.first: number for number, block in enumerate(fine.program.blocks)}
     parts = [part[block.first] for block in setup.program.blocks]
     tally.lanes += counted.lanes[parts]
@@ -224,4 +224,4 @@ REPORTED = {
         *(layout.INDEX, layout.TOO_DEEP, layout.APART, layout.EARLY_ACCESS, layout.REFUSED),
     )
 }
-"""Reasons to end a run that may be a hazard which is reported here."""
+"""Reasons of a run's end that may be a hazard reported here."""

@@ -75,7 +75,7 @@ __all__ = ["draw", "reset_cluster"]
 
 
 def reset_cluster(context: int, cluster: int) -> None:
-    """Poisoned registers and memory, no arrivals, all threads alive in front of the first block."""
+    """Poison registers and memory, clear arrivals, and put all threads at the first block."""
     warps, ctas = load64(context + 8 * WARP_COUNT), load64(context + 8 * CTA_COUNT)
     threads = load64(context + 8 * THREADS)
     size, template = load64(context + 8 * REGISTER_BYTES), load64(context + 8 * TEMPLATE)
@@ -95,11 +95,11 @@ def reset_cluster(context: int, cluster: int) -> None:
     begin_clocks(context)
     begin_rows(context)
     positions = load64(context + 8 * POSITIONS)
-    for cta in range(ctas if positions != 0 else 0):  # those that ran before do not run any more
+    for cta in range(ctas if positions != 0 else 0):  # earlier CTAs do not run any more
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warps * cta
         if load64(state + 8 * WARP_LINEAR) >= 0:
             store32(positions + 4 * load64(state + 8 * WARP_LINEAR), 0)
-    # What is drawn depends on the cluster, and not on the thread that runs it.
+    # Random numbers depend on the cluster, and not on the thread that runs it.
     store64(context + 8 * DRAW, load64(context + 8 * SEED) ^ load64(load64(context + 8 * CTAS) + 8 * cluster * ctas))
     for _ in range(4):
         draw(context, 1)
@@ -134,7 +134,7 @@ def reset_cluster(context: int, cluster: int) -> None:
 
 
 def draw(context: int, many: int) -> int:
-    """A number below ``many``, by a linear congruential generator (Knuth's MMIX)."""
+    """A random number below ``many``, by a linear congruential generator (Knuth's MMIX)."""
     value = load64(context + 8 * DRAW) * 6364136223846793005 + 1442695040888963407
     store64(context + 8 * DRAW, value)
     return (value >> 33 & 0x3FFFFFFF) % many

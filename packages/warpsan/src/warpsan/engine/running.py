@@ -1,4 +1,4 @@
-"""A launch in native code, to its report: the first run, and those that its hazards need (:mod:`.reporting`)."""
+"""Native execution of a launch up to its report: the first run, and those that its hazards need (:mod:`.reporting`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warpsan.report.hazard_log import HazardLog
 __all__ = ["Execution", "run_launch"]
 
 _ENDS = {"illegal access": IllegalAccess, NOTHING_CAN_RUN: Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
-"""Exceptions of a launch in a ring, by the reason with which native code ends."""
+"""Exceptions of a launch in a ring, by the reason of native code's end."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Execution:
     Attributes
     ----------
     setup : Setup
-        As it was run.
+        The setup of the run.
     space : Space
         Global memory.
     log : HazardLog
     tally : Tally
     printed : list of str
-        What printf wrote.
+        The output of printf.
     touched : list of Touched
-        What it has accessed in global memory, if that was wanted.
+        The accesses to global memory, if they were requested.
     """
 
     setup: Setup
@@ -61,11 +61,11 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
     arena : Arena
         Global memory.
     before : tuple
-        As it is before the launch (:meth:`Arena.snapshot`).
+        The state before the launch (:meth:`Arena.snapshot`).
     workers : int, optional
-        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
+        Most threads that share the clusters. Default: one for each CPU if the launch is long enough.
     places : bool
-        Whether what it accesses in global memory is wanted, with the ``race`` check.
+        Whether to return the accesses to global memory, with the ``race`` check.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
     Raises
     ------
     SimError
-        With which the launch ends, with the hazards up to then; or if its hazards are too many to be looked at.
+        The exception with which the launch ends, with the hazards so far; or if there are too many hazards to examine.
     """
     wanted = places and "race" in setup.checks
     if is_ring(setup.numerics):
@@ -88,7 +88,7 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
     why = _run_once(setup, execution, workers, wanted=wanted)
     if not why:
         return execution
-    arena.restore(before)  # what it has done so far is thrown away
+    arena.restore(before)  # drop its results so far
     together = all_resident(setup) if why == NOTHING_CAN_RUN else None
     if together is not None:
         setup, execution = together, _execution(setup, arena)
@@ -100,7 +100,7 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
     if unwritten:
         execution = _execution(setup, arena)
         if not _run_once(replace(setup, tracking=True), execution, workers, wanted=wanted):
-            return execution  # what was undefined did not matter
+            return execution  # undefined values had no effect
         arena.restore(before)
     for tracking in (unwritten, not unwritten) if follows else (False,):
         reported, other = _report(replace(setup, tracking=tracking), arena, before, why, wanted=wanted)
@@ -113,10 +113,10 @@ def run_launch(setup: Setup, arena: Arena, before: Before, workers: int | None, 
 
 
 def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: bool) -> tuple[Execution | None, bool]:
-    """Run a launch with hazards, and report them; None if that is not possible, and whether it may be with the other
-    choice of ``setup.tracking``.
+    """Run a launch with hazards, and report them. Returns None if that is not possible, and whether it may be with the
+    other choice of ``setup.tracking``.
 
-    Undefined bytes of memory are followed if and only if any are read, and the launch runs to its end.
+    Undefined bytes of memory are tracked if and only if any are read, and the launch runs to its end.
     """
     execution = _execution(setup, arena)
     suspicions = note_suspicions(
@@ -137,13 +137,13 @@ def _report(setup: Setup, arena: Arena, before: Before, why: str, *, wanted: boo
 
 
 def _run_once(setup: Setup, execution: Execution, workers: int | None, *, wanted: bool) -> str:
-    """Run a launch on as many threads; why it must be run again, or empty."""
+    """Run a launch on as many threads as it justifies. Returns the reason to run it again, or an empty string."""
     touched = execution.touched if wanted else None
     return run(setup, execution.space, execution.tally, workers, touched, execution.printed)
 
 
 def _execution(setup: Setup, arena: Arena) -> Execution:
-    """What a run works on, and what it fills in."""
+    """The inputs and outputs of a run."""
     space, geometry = arena.marked_space(), setup.geometry
     size = len(space.data)
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
@@ -151,7 +151,7 @@ def _execution(setup: Setup, arena: Arena) -> Execution:
 
 
 def _follows(setup: Setup) -> bool:
-    """Whether undefined bytes that a launch reads are followed."""
+    """Whether undefined bytes that a launch reads are tracked."""
     return "memory" in setup.checks and (setup.looks or _loads_shared(setup.entry))
 
 

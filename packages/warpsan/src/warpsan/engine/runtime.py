@@ -1,4 +1,5 @@
-"""All that is translated from Python to machine code, which is compiled as one: the loop, and what operations call."""
+"""The code that is translated from Python to machine code and compiled as one: the loop, and the callees of
+operations."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _MODULES = (
 
 
 def runtime_functions() -> list[Callable[..., Any]]:
-    """The functions that have symbols: those that the modules offer to others."""
+    """The functions with symbols, which the modules export."""
     modules = [import_module(f"warpsan.engine.{name}") for name in _MODULES]
     functions = {getattr(module, name) for module in modules for name in module.__all__}
     return sorted(filter(inspect.isfunction, functions), key=lambda each: (each.__module__, each.__name__))

@@ -1,11 +1,11 @@
 """The loop that runs warps: machine code (:mod:`~warpsan.engine.translate`), the same for all kernels.
 
-A warp is up to 32 parts, each a set of lanes in front of one block. Of those that can run, the lowest block goes
-first, together with all lanes that wait for it, so that lanes reconverge at the earliest common instruction. A warp
-runs until it blocks; then it is the next one's turn. Under the random schedule a warp is drawn at every block. What
-cannot go on any more ends with a status.
+A warp is up to 32 parts, each a set of lanes at one block. The lowest block that can run goes first, together with all
+lanes that wait for it, so that lanes reconverge at the earliest common instruction. A warp runs until it blocks; then
+the next one runs. Under the random schedule, a warp is drawn at every block. A run that cannot continue ends with a
+status.
 
-Every number here is an int64. Functions take addresses; :mod:`~warpsan.engine.layout` names the words there.
+Every number here is an int64. Functions take addresses; :mod:`~warpsan.engine.layout` names their words.
 """
 
 from __future__ import annotations
@@ -119,15 +119,15 @@ __all__ = ["run_clusters"]
 
 
 _QUANTUM = 4096
-"""Blocks that a warp may run while others are ready."""
+"""Blocks that a warp runs while others are ready."""
 _POLLS, _ROUNDS, _DRAWS = 64, 4, 2048
-"""Blocks of polling loops that a warp may run in its turn; turns of all warps, or of each one that is drawn, in which
-nothing else was run, after which nothing will come of it. After half of them lanes go ahead of those of their warp that
-poll, which may keep them from meeting again."""
+"""Blocks of polling loops that a warp runs in its turn; and the number of turns with nothing but polling, of all
+warps, or of each drawn one, after which the run is a deadlock. After half of them, lanes pass the polling lanes of
+their warp, which may keep them from reconverging."""
 
 
 def run_clusters(context: int, first: int, last: int) -> int:
-    """Run clusters one after the other, each from its beginning to its end; a status."""
+    """Run clusters one after the other, each from its beginning to its end. Returns a status."""
     for cluster in range(first, last):
         reset_cluster(context, cluster)
         begin_trace(context, cluster)
@@ -140,7 +140,7 @@ def run_clusters(context: int, first: int, last: int) -> int:
 
 
 def run_cluster(context: int) -> int:
-    """Run the warps of a cluster until all have exited; a status."""
+    """Run the warps of a cluster until all have exited. Returns a status."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     order = load64(context + 8 * ORDER)
     most = _DRAWS * warps if order == DRAWN else _ROUNDS
@@ -178,9 +178,9 @@ def run_cluster(context: int) -> int:
 
 
 def run_together(context: int) -> int:
-    """Run a cluster in lockstep: always the lowest block of all, by each warp that is in front of it; a status.
+    """Run a cluster in lockstep: always its lowest block, by each warp at it. Returns a status.
 
-    Behind a block that ends only for the sake of lockstep the same lanes go on, even if a lower block could run.
+    After a block that ends only for lockstep, the same lanes continue, even if a lower block could run.
     """
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     within = -1
@@ -217,8 +217,8 @@ def run_together(context: int) -> int:
 
 
 def advance(context: int, ran: int) -> int:
-    """Nothing else can run, or nothing but polling loops (``ran``): copies in flight land, or lanes go on without those
-    of their warp that they need, unless a loop may end by itself; a status."""
+    """Only polling loops can run (``ran``), or nothing: copies in flight land, or lanes continue without required
+    lanes of their warp, unless a loop may end by itself. Returns a status."""
     status = land_next(context)
     if status >= 0:
         return status
@@ -226,7 +226,7 @@ def advance(context: int, ran: int) -> int:
 
 
 def loops_end(context: int) -> int:
-    """Whether lanes are ready for a polling loop that something else than memory may end, or for no such loop."""
+    """Whether lanes are ready for a polling loop that may end without memory, or for a block outside polling loops."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     for number in range(warps):
         if ready_elsewhere(context, load64(context + 8 * WARPS) + 8 * WARP_WORDS * number):
@@ -235,8 +235,8 @@ def loops_end(context: int) -> int:
 
 
 def force_parked(context: int) -> int:
-    """The lanes that wait for others of their warp in front of the lowest block run it without them, if faults are
-    noted; a status."""
+    """Lanes that wait for others of their warp at the lowest block run it without them, if faults are noted. Returns
+    a status."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     low = -1
     for number in range(warps if load64(context + 8 * FAULTS) != 0 else 0):
@@ -258,7 +258,7 @@ def force_parked(context: int) -> int:
 
 
 def run_warp(context: int, state: int, number: int, quantum: int) -> int:
-    """Run a warp until none of its lanes can go on, or for so many blocks; a status."""
+    """Run a warp until none of its lanes can continue, or for a number of blocks. Returns a status."""
     registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
     cta = load64(state + 8 * WARP_CTA)
     store64(context + 8 * CURRENT, number)
@@ -334,7 +334,7 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
 
 
 def count_block(context: int, state: int, at: int, size: int) -> None:
-    """Count what a warp issues for its CTA, and that it runs a block."""
+    """Count the instructions that a warp issues for its CTA, and its run of a block."""
     issued = load64(context + 8 * ISSUED) + 8 * load64(state + 8 * WARP_LINEAR)
     store64(issued, load64(issued) + size)
     row = load64(context + 8 * BLOCK_COUNT) * load64(state + 8 * WARP_NUMBER)
@@ -343,7 +343,7 @@ def count_block(context: int, state: int, at: int, size: int) -> None:
 
 
 def guarded(registers: int, guard: int, mask: int) -> int:
-    """The lanes of a mask whose guard holds."""
+    """The lanes of a mask for which its guard holds."""
     if guard == 0:
         return mask
     predicate = load32(registers + (guard & ~3))
@@ -353,7 +353,7 @@ def guarded(registers: int, guard: int, mask: int) -> int:
 
 
 def together(state: int, registers: int, block: int, mask: int) -> int:
-    """The lanes for which all are there that a warp-wide instruction of the block needs."""
+    """The lanes whose warp-wide instruction of the block has all required lanes."""
     absent = load64(state + 8 * LIVE) & ~mask
     if absent == 0:
         return mask
@@ -368,7 +368,7 @@ def together(state: int, registers: int, block: int, mask: int) -> int:
 
 
 def end_block(context: int, state: int, registers: int, block: int, at: int, mask: int) -> int:
-    """Where the lanes that reached the end of a block go on; a status."""
+    """Send the lanes that reached the end of a block to their next block. Returns a status."""
     end = load32(block + 4 * END)
     if end in (END_NEXT, END_INNER):
         add_part(state, at + 1, mask, READY)
@@ -405,8 +405,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
 
 
 def go_by_index(context: int, state: int, registers: int, block: int, taken: int) -> int:
-    """Each lane goes to the block of its index: of an indexed branch, of the function whose address it calls (the end
-    names the row), or of where it called a function; a status."""
+    """Each lane goes to the block of its index: of an indexed branch, of the called function's address (in the end's
+    row), or of its return address. Returns a status."""
     row = registers + load32(block + 4 * END_A)
     targets = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
     left = taken
@@ -430,7 +430,7 @@ def go_by_index(context: int, state: int, registers: int, block: int, taken: int
 
 
 def leave(context: int, state: int, taken: int) -> int:
-    """Lanes exit: parked lanes are looked at again, and barriers that waited only for them are complete."""
+    """Lanes exit: parked lanes are checked again, and barriers that waited only for them complete."""
     live = load64(state + 8 * LIVE) & ~taken
     store64(state + 8 * LIVE, live)
     store64(context + 8 * CURRENT_LIVE, live)

@@ -1,4 +1,4 @@
-"""Which lanes execute: a slice where they are contiguous (views, the fast path), otherwise a sorted index array."""
+"""Sets of executing lanes: a slice if they are contiguous (views, the fast path), otherwise a sorted index array."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _compact(index: Indices) -> Selection:
 
 
 def subset(sel: Selection, mask: Mask) -> Selection:
-    """The lanes of ``sel`` where ``mask`` (one value for each of them, in order) is true."""
+    """The lanes of ``sel`` for which ``mask`` (one value for each of them, in order) is true."""
     if isinstance(sel, slice):
         index = np.flatnonzero(mask)
         index += sel.start
@@ -63,7 +63,7 @@ def merge(sels: Sequence[Selection]) -> Selection:
 
 
 def in_turns(index: Indices) -> list[Indices]:
-    """Positions in ``index`` so that nothing is named twice in one turn, and equal ones come in order."""
+    """Groups of positions in ``index`` without duplicates; equal values come in order."""
     everything = np.arange(len(index))
     if (index[1:] > index[:-1]).all():
         return [everything]
@@ -79,7 +79,7 @@ def in_turns(index: Indices) -> list[Indices]:
 def split_groups(sel: Selection, groups: Indices, size: int) -> tuple[Selection | None, Selection | None]:
     """The lanes of ``sel`` whose whole group is in it, and the others; None for an empty part.
 
-    ``groups`` is the number of every lane's group (not only of the selected), ``size`` the lanes of one.
+    ``groups`` is the group number of every lane (not only of the selected ones), ``size`` the lanes of one group.
     """
     mine = groups[sel]
     whole = np.bincount(mine)[mine] == size

@@ -1,9 +1,9 @@
-"""Shadows of registers that may be undefined, and the records that look at them.
+"""Shadows of registers that may be undefined, and the records that check them.
 
-Beside such a register is a row of its shadow, whose bits are 1 where its own are undefined. Where undefined bytes of
-shared memory are followed, beside that is a row of origins: the pc, plus one, of the load or the store to shared memory
-that the bits came from, or 0 if the register was never set. A use of what is undefined is noted
-(:func:`..suspects.note_reached`), or ends the run.
+Such a register has a shadow row, whose bits are 1 for its undefined bits. If undefined bytes of shared memory are
+tracked, a row of origins follows: the pc, plus one, of the load or the store to shared memory that the bits came from,
+or 0 if the register was never set. A use of an undefined value is noted (:func:`..suspects.note_reached`), or ends the
+run.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 SHADOW = "~"
-"""Before a register's name, the name of its shadow."""
+"""Prefix of a register's name that gives the name of its shadow."""
 _ORIGIN = "^"
 """... and of its origins."""
 _MANY = RECORD_WORDS - OPERANDS
 _AT_ONCE = 4
-"""Operands whose shadows one record looks at, with their origins."""
+"""Number of operands whose shadows one record checks, with their origins."""
 
 
 def add_shadows(asm: Assembler, undefined: Undefined) -> None:
@@ -51,7 +51,7 @@ def add_shadows(asm: Assembler, undefined: Undefined) -> None:
     for name in sorted(undefined.registers):
         type_ = asm.types.get(name)
         if type_ is None:
-            continue  # damaged PTX: decoding says so
+            continue  # damaged PTX: decoding reports it
         row = asm.allocate(bits_of(type_))
         asm.types[SHADOW + name], asm.rows[SHADOW + name] = type_, row
         if type_.kind == "pred":
@@ -71,7 +71,7 @@ def shadow_row(asm: Assembler, name: str) -> int:
 
 
 def origin_row(asm: Assembler, name: str) -> int:
-    """The row of where a register's undefined bits come from."""
+    """The row of the origins of a register's undefined bits."""
     return asm.rows[_ORIGIN + name]
 
 
@@ -87,7 +87,7 @@ def shadow_bytes(asm: Assembler, name: str) -> int:
 
 
 def set_shadow(asm: Assembler, name: str, value: int) -> None:
-    """All bits of a register are undefined (1) or defined (0)."""
+    """Set all bits of a register to undefined (1) or defined (0)."""
     type_ = shadow_type(asm, name)
     constant = asm.source(Immediate(-value if type_ != "pred" else value), type_)
     asm.lanewise(f"mov.{type_}", lambda x: x, [shadow_row(asm, name)], [constant], [type_], [type_])
@@ -97,7 +97,8 @@ def set_shadow(asm: Assembler, name: str, value: int) -> None:
 
 
 def any_undefined(asm: Assembler, names: Sequence[str]) -> int:
-    """Append what finds the lanes in which any of these registers is undefined; the row of that predicate."""
+    """Append records that find the lanes in which any of these registers is undefined. Returns the row of that
+    predicate."""
     flag = asm.temporary(1)
     asm.lanewise("mov.pred", lambda x: x, [flag], [asm.number(0, "pred")], ["pred"], ["pred"])
     for begin in range(0, len(names), _AT_ONCE):
@@ -117,8 +118,8 @@ def _any(*shadows: Lanes) -> Lanes:
 
 
 def all_undefined_where(asm: Assembler, flag: int, names: Sequence[str], *, else_defined: bool = False) -> None:
-    """Append what makes all bits of registers undefined in the lanes of a predicate; others are as they were, or
-    defined."""
+    """Append records that make all bits of registers undefined in the lanes of a predicate, and keep or define the
+    others."""
     for name in names:
         type_, row = shadow_type(asm, name), shadow_row(asm, name)
         before = asm.source(Immediate(0), type_) if else_defined else row
@@ -130,8 +131,8 @@ def _ones_where(condition: Lanes, before: Lanes) -> Lanes:
 
 
 def pass_origins_on(asm: Assembler, sources: Sequence[str], targets: Sequence[str], *, across: bool = False) -> None:
-    """Append what gives registers the greatest origin of those that are undefined among others; ``across``, of all
-    lanes. Before their shadows are changed."""
+    """Append records that give registers the greatest origin of the undefined ones among others; ``across``: of all
+    lanes. They precede a change of the shadows."""
     greatest = asm.temporary(32)
     asm.lanewise("mov.b32", lambda x: x, [greatest], [asm.number(0, "b32")], ["b32"], ["b32"])
     for begin in range(0, len(sources), _AT_ONCE):
@@ -165,8 +166,9 @@ def _greatest_of_warp(code: OperationCode) -> None:
 def use_registers(
     asm: Assembler, names: Sequence[str], role: str, width: int = 0, *, fault: int = layout.NEVER_SET
 ) -> None:
-    """Append what notes in which lanes registers are undefined that are used in a role, or ends the run there; of a
-    stored register the low ``width`` bits count. ``fault`` is what it is where undefined bytes are not followed."""
+    """Append records that note the lanes in which registers used in a role are undefined, or end the run there; for
+    a stored register, the low ``width`` bits count. ``fault`` is the kind of fault if undefined bytes are not
+    tracked."""
     most = _MANY // 2 if asm.tracking else _MANY
     kinds = [f"b{width}" if width else shadow_type(asm, name) for name in names]
     begin = 0
@@ -196,8 +198,8 @@ def _used(code: OperationCode, *, type_: str, many: int, tracking: bool, fault: 
 
 
 def never_set(asm: Assembler, name: str, role: str, width: int = 0, *, forget: bool = True) -> None:
-    """Append what notes in which lanes a register that is used in a role was never set; from then on it counts as
-    set there, unless that is left out. Of a stored register the low ``width`` bits count."""
+    """Append records that note the lanes in which a register used in a role was never set; it then counts as set
+    there, unless that is disabled. For a stored register, the low ``width`` bits count."""
     type_ = shadow_type(asm, name)
     looked_at = f"b{width}" if width and type_ != "pred" and width < int(type_[1:]) else type_
     row = shadow_row(asm, name)

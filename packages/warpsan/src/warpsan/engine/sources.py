@@ -1,7 +1,7 @@
-"""The simulator's own sources: a digest of them, and whether they are still those that this process has imported.
+"""Digest of the simulator's own sources, and a test whether they are still those that this process has imported.
 
-What is kept between processes under the digest must have been made from the sources that it names. A process whose
-sources were edited after its start has the old ones in memory and finds the new ones on the disk.
+Files kept between processes under the digest must have been made from exactly these sources. A process whose sources
+were edited after its start has the old ones in memory and finds the new ones on the disk.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ __all__ = ["changed_since_import", "sources_digest"]
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOMS = ("analysis", "checks", "engine", "host", "numerics", "profile", "ptx", "replay", "semantics", "weak")
-"""Folders of the package whose code decides what a launch computes and reports."""
+"""Folders of the package whose code affects the results and reports of a launch."""
 _IMPORTED = time.time()
-"""When this process began to import the simulator: its package imports this module first. Seconds since the epoch."""
+"""Time at which this process began to import the simulator, seconds since the epoch: the package imports this module
+first."""
 
 
 def sources_digest(package: Path = _PACKAGE) -> str:

@@ -1,8 +1,8 @@
-"""Accesses of native code in launches whose reads may be stale.
+"""Memory accesses of native code in launches with stale reads.
 
-The records of such accesses (:mod:`.operations.stale`) leave where their lanes go, and what they write, in the scratch,
-and call Python; :class:`~warpsan.weak.WeakMemory` decides what they read and carries them out. Fences call it, too,
-and so does what barriers pass on (:mod:`.stale_events`). Between two accesses there is no Python, as in other launches.
+The records of such accesses (:mod:`.operations.stale`) leave their lanes' addresses and the values to write in the
+scratch, and call Python; :class:`~warpsan.weak.WeakMemory` decides the values that they read, and executes them. Fences
+and barriers (:mod:`.stale_events`) call it too. No Python runs between two accesses, as in other launches.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["LateRow", "StaleAccess", "StaleFence", "StaleReads", "StaleSettling"
 
 @dataclass(frozen=True)
 class LateRow:
-    """Where an element of a load goes that reads later: its row (-1: nowhere), the bits of the register, and whether
-    the element is extended with its sign."""
+    """The target of an element of a load that reads later: its row (-1: none), the bits of the register, and whether
+    the element is sign-extended."""
 
     row: int
     bits: int
@@ -46,14 +46,14 @@ class StaleAccess:
     Attributes
     ----------
     pc, width : int
-        Its number, and the bytes that each lane accesses.
+        The instruction's number, and the bytes that each lane accesses.
     does : {"load", "store", "update"}
     element : int
         Bytes of an element.
     late : tuple of LateRow
-        Of a load that may read later, its targets.
+        The targets of a load that may read later.
     compute : int
-        Of an update, the number of the operation that computes new words from those that were read.
+        For an update, the number of the operation that computes new words from the old ones.
     """
 
     pc: int
@@ -73,14 +73,14 @@ class StaleFence:
 
 @dataclass(frozen=True)
 class StaleSettling:
-    """Loads, by their pc, that must have read before what follows."""
+    """Loads, by their pc, that must have read before the next instruction."""
 
     loads: frozenset[int]
 
 
 @dataclass
 class _Together:
-    """The CTAs that run together, and their memory; lanes are numbered by CTA and warp."""
+    """The resident CTAs and their memory; lanes are numbered by CTA and warp."""
 
     warps: int
     n_cta: int
@@ -96,12 +96,12 @@ _EVENT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes
 _LANE = np.arange(WARP)
 _LOW = (1 << 32) - 1
 _IDLE = 32
-"""Reads of polling loops for each warp, with nothing else between them, after which reads are not stale."""
+"""Reads of polling loops for each warp, without other reads between them, after which reads are not stale."""
 _CLUSTER = "barrier.cluster"
 
 
 class StaleReads:
-    """Answers the calls of one thread's native code.
+    """Handles the calls of one thread's native code.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class StaleReads:
     context : ndarray of int64
         The thread's context, complete before the first call.
     calls : sequence of StaleAccess, StaleFence and StaleSettling
-        Those of the program.
+        The calls of the program.
     fail : function
         Called with an exception; the native run ends then.
 
@@ -137,7 +137,7 @@ class StaleReads:
         self._progress, self._idle = -1, 0
         self._threads: _Together
         self._bases: tuple[tuple[int, int, Space], ...] = ()
-        """Where each space begins in this process, its bytes, and the space; global memory last."""
+        """Start of each space in this process, its bytes, and the space; global memory last."""
         self._places: Array
         self._words: Array
         self._table: Array
@@ -180,7 +180,7 @@ class StaleReads:
         return layout.DONE
 
     def _happens(self, does: int, kind: int, lane: Indices, cta: int, place: int, order: int) -> None:
-        """A warp, named by its first lane, arrives at a barrier or leaves it, or a phase is complete."""
+        """A warp, by its first lane, arrives at a barrier or leaves it, or a phase is complete."""
         weak, here = self.weak, np.arange(self._threads.n_cta) == cta
         if kind == OF_BLOCK:
             if does == ARRIVES:
@@ -211,7 +211,7 @@ class StaleReads:
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Other CTAs run now."""
+        """Switch to other CTAs."""
         context, geometry, shared = self.context, self.setup.geometry, self.setup.symbols.shared_bytes
         self._cluster = int(context[layout.CLUSTER])
         many = int(context[layout.CTA_COUNT])
@@ -246,11 +246,11 @@ class StaleReads:
         return Access(space, index, index, call.width, sel, self.setup.entry.instructions[call.pc])
 
     def _held(self, lanes: Indices, width: int) -> Array:
-        """What native code has left for each lane, as words."""
+        """The values that native code has left for each lane, as words."""
         return np.ascontiguousarray(self._words[lanes, :width]).view(WORDS[width])[:, 0]
 
     def _leave(self, lanes: Indices, words: Array, width: int) -> None:
-        """Leave words for native code."""
+        """Store words for native code."""
         self._words[lanes, :width] = words.view(np.uint8).reshape(-1, width)
 
     def _load(self, call: StaleAccess, access: Access, lanes: Indices, registers: int) -> None:
@@ -275,7 +275,7 @@ class StaleReads:
         now = False
 
     def _put(self, call: StaleAccess, words: Array, lanes: Indices, registers: int) -> None:
-        """Write what a late load has read into its registers."""
+        """Write the values of a late load into its registers."""
         columns = words.view(unsigned(8 * call.element)).reshape(len(lanes), -1)
         for k, target in enumerate(call.late):
             if target.row < 0:

@@ -1,5 +1,5 @@
-"""What barriers pass on where reads may be stale: machine code (:mod:`~warpsan.engine.translate`) that calls
-:class:`~warpsan.engine.stale.StaleReads`. In other launches these functions do nothing."""
+"""Barrier events in launches with stale reads: machine code (:mod:`~warpsan.engine.translate`) that calls
+:class:`~warpsan.engine.stale.StaleReads`. In other launches these functions have no effect."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
 
 ARRIVES, LEAVES, COMPLETE = 0, 1, 2
 OF_BLOCK, OF_CLUSTER, OF_MBARRIER = 0, 4, 8
-"""What happens, and to which kind of barrier."""
+"""The event, and the kind of barrier."""
 
 
 def happens(context: int, event: int, warp: int, cta: int, place: int, order: int) -> None:
-    """Call Python, if reads may be stale."""
+    """Call Python in a launch with stale reads."""
     function = load64(context + 8 * STALE_EVENT)
     if function != 0:
         call_operation(function, event << 32 | warp, cta << 32 | place, order, context)
@@ -42,12 +42,12 @@ def barrier_arrival(context: int, warp: int, cta: int, name: int) -> None:
 
 
 def barrier_leave(context: int, warp: int, cta: int, name: int) -> None:
-    """A warp leaves it."""
+    """A warp leaves a barrier of its CTA."""
     happens(context, OF_BLOCK | LEAVES, warp, cta, name, 0)
 
 
 def barrier_complete(context: int, cta: int, name: int) -> None:
-    """All that waited have left it."""
+    """All waiting warps have left a barrier of their CTA."""
     happens(context, OF_BLOCK | COMPLETE, 0, cta, name, 0)
 
 
@@ -57,17 +57,17 @@ def cluster_arrival(context: int, warp: int, cluster: int, relaxed: int) -> None
 
 
 def cluster_leave(context: int, warp: int, cluster: int) -> None:
-    """A warp has waited for a phase of it."""
+    """A warp has waited for a phase of the barrier of its cluster."""
     happens(context, OF_CLUSTER | LEAVES, warp, cluster, 0, 0)
 
 
 def cluster_complete(context: int, cluster: int) -> None:
-    """A phase of it is over."""
+    """A phase of the barrier of a cluster is complete."""
     happens(context, OF_CLUSTER | COMPLETE, 0, cluster, 0, 0)
 
 
 def mbarrier_arrival(context: int, warp: int, entry: int, order: int) -> None:
-    """A warp arrives at an mbarrier, with an order as :func:`~.mbarriers.arrive_in_order` has it."""
+    """A warp arrives at an mbarrier, with an order as in :func:`~.mbarriers.arrive_in_order`."""
     happens(context, OF_MBARRIER | ARRIVES, warp, load64(entry + 8 * MB_CTA), load64(entry + 8 * MB_OFFSET), order)
 
 
@@ -77,5 +77,5 @@ def mbarrier_leave(context: int, warp: int, entry: int, order: int) -> None:
 
 
 def mbarrier_complete(context: int, entry: int) -> None:
-    """A phase of an mbarrier is over."""
+    """A phase of an mbarrier is complete."""
     happens(context, OF_MBARRIER | COMPLETE, 0, load64(entry + 8 * MB_CTA), load64(entry + 8 * MB_OFFSET), 0)

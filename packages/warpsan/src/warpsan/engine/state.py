@@ -1,4 +1,4 @@
-"""The memory that one thread's native code works on: registers, shared memory, what waits and what the checks keep."""
+"""The memory of one thread's native code: registers, shared memory, waiting lanes and the data of the checks."""
 
 from __future__ import annotations
 
@@ -43,23 +43,22 @@ _QUEUED = (
     *("tensor.", "bulk.", "st.async", "mbarrier.copies"),
     *("red.shared::cluster.async", "red.shared::cluster.bulk"),
 )
-"""What the names of operations begin with that are in flight as bulk copies are."""
+"""Prefixes of the names of operations that stay in flight like bulk copies."""
 _UNITS = ("mbarrier.", "wgmma", "fence.proxy", *_QUEUED)
-"""What those of all operations of asynchronous units begin with."""
+"""Prefixes of the names of all operations of asynchronous units."""
 _CAPTURED = 2
-"""How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
+"""Size of the buffer for data that bulk copies have read and not yet written, in multiples of all shared memory."""
 _FIRST_TIME, _LAST_TIME = layout.FIRST_TIME, layout.LAST_TIME
 _MOST_ROWS = 1 << 22
-"""Words of the rows that hold the order of a grid's warps: one for each warp of the grid and warp of a cluster."""
+"""Most words of the rows with the order of a grid's warps: one for each warp of the grid and warp of a cluster."""
 _MOST_ACTORS, _MOST_READERS = 1 << 20, 1 << 32
-"""Warps, their operations and mbarriers that may be there at once, times CTAs; bytes in which their reads of shared
-memory are."""
+"""Most warps, their operations and mbarriers, times CTAs; most bytes of the array of their reads of shared memory."""
 _POOL = 1 << 23
-"""Words of the room for releases."""
+"""Words of the pool of releases."""
 
 
 class State:
-    """A context (:mod:`~warpsan.engine.layout`) and all that it refers to.
+    """A context (:mod:`~warpsan.engine.layout`) and all memory that it refers to.
 
     Parameters
     ----------
@@ -70,26 +69,26 @@ class State:
     table : ndarray of int64
         Addresses of the operations.
     template : ndarray of uint8
-        The registers of a warp at first.
+        The initial registers of a warp.
     ctas : ndarray of int64
         Linear indices of the launch's CTAs, by cluster.
     words : dict, optional
-        Further words of the context, which take the place of those that the launch would have.
+        Further words of the context, which replace those of the launch.
 
     Attributes
     ----------
     counted : Tally
-        What this thread has counted.
+        The counts of this thread.
     host : Host
-        What answers calls of Python.
+        Handles calls of Python.
     writers, updaters, readers, pages : ndarray
-        With checks, what is known of global memory: of each granule, of each granule by strong writes and atomic
-        operations (empty where there are none), of each 16 bytes, and whether anything in a page has been written.
+        With checks, the shadows of global memory: of each granule, of each granule for strong writes and atomic
+        operations (empty without any), of each 16 bytes, and whether a page has been written.
 
     Raises
     ------
     NotNative
-        If there are too many blocks or warps for the checks.
+        If the checks cannot handle the number of blocks or warps.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class State:
             self.context[word] = value
 
     def _keep(self, array: Array) -> int:
-        """The address of an array, which lives as long as the run."""
+        """The address of an array, which is kept alive during the run."""
         self.alive.append(array)
         return int(array.ctypes.data)
 
@@ -125,7 +124,7 @@ class State:
         return -(-self._keep(raw) // 64) * 64
 
     def _fill(self, table: Array, template: Array) -> None:
-        """Everything that native code reads and writes."""
+        """All memory that native code reads and writes."""
         setup, decoded, geometry, context = self.setup, self.decoded, self.setup.geometry, self.context
         warps, ctas = geometry.warps, ctas_together(setup)
         clusters = ctas // geometry.cluster_size
@@ -201,7 +200,7 @@ class State:
             context[first : first + 3] = dims
 
     def _units(self) -> dict[int, int]:
-        """What asynchronous instructions work on."""
+        """The memory of asynchronous instructions."""
         setup, ctas = self.setup, ctas_together(self.setup)
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
@@ -227,7 +226,7 @@ class State:
         return words
 
     def _counters(self) -> dict[int, int]:
-        """What is counted for a profiler."""
+        """The counts for a profiler."""
         setup, tally = self.setup, self.counted
         return {
             layout.COUNTING: 1,
@@ -242,7 +241,7 @@ class State:
         }
 
     def _shadows(self) -> dict[int, int]:
-        """What the checks keep (:mod:`~warpsan.engine.watch`)."""
+        """The data of the checks (:mod:`~warpsan.engine.watch`)."""
         geometry, entry = self.setup.geometry, self.setup.entry
         ctas = ctas_together(self.setup)
         warps = geometry.warps * ctas
@@ -264,13 +263,13 @@ class State:
             return self._keep(np.zeros(count, dtype))
 
         def times(count: int, dtype: Any = np.int64) -> int:
-            """Room for times of the running cluster's actors, which a restart of the clock clears."""
+            """Allocate memory for times of the running cluster's actors, which a restart of the clock clears."""
             array = np.zeros(count, dtype)
             timed.append((self._keep(array), array.nbytes))
             return timed[-1][0]
 
-        # With asynchronous units, actors are also the operations of each warp and those that signal each mbarrier, and
-        # a vector has a second part, of what has passed a proxy fence.
+        # With asynchronous units, the operations of each warp and those that signal each mbarrier are actors too, and a
+        # vector has a second part, for accesses that have passed a proxy fence.
         apart = self._is_asynchronous()
         columns, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
         actors = 2 * columns if apart else columns
@@ -334,7 +333,7 @@ class State:
         return words
 
     def _prerequisites(self, warps: int) -> dict[int, int]:
-        """What the kernel before accesses, where it may still run."""
+        """The accesses of the kernel before, which may still run."""
         rows = self.setup.prerequisites
         if rows is None:
             return {}
@@ -357,7 +356,7 @@ class State:
         return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _strong_accesses(self, granules: int) -> dict[int, int]:
-        """What strong accesses to global memory need: the last of each granule, and what they release."""
+        """The data of strong accesses to global memory: the last one of each granule, and the releases."""
         entry, geometry = self.setup.entry, self.setup.geometry
         strong = communications(entry)
         words = {}

@@ -1,9 +1,9 @@
-"""Instructions that order threads or issue asynchronous operations, which a replay of events executes once more.
+"""Instructions that order threads or issue asynchronous operations, which a replay of events executes again.
 
-A launch that is run again to report its hazards (:mod:`.trace`) records when such an instruction is executed, by which
-lanes, and what its registers hold. :mod:`.replay` gives that to the instruction's own handler
-(:mod:`warpsan.replay`), on a machine that moves no data: its mbarriers, copies and products in flight have the
-rules, and the checks watch them. So the rules are there once.
+A launch that is run again to report its hazards (:mod:`.trace`) records each execution of such an instruction, its
+lanes, and the values of its registers. :mod:`.replay` passes them to the instruction's own handler
+(:mod:`warpsan.replay`), on a machine that moves no data: its mbarriers, copies and products in flight have the rules,
+and the checks observe them. Each rule therefore exists once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_step(entry: Entry, instruction: Instruction) -> bool:
 
 
 def issues(instruction: Instruction) -> bool:
-    """Whether what it issues lands by itself, when nothing else can run."""
+    """Whether its operations land by themselves, when nothing else can run."""
     opcode, mods = instruction.opcode, set(instruction.mods)
     if opcode in ("st", "red"):
         return "async" in mods
@@ -40,7 +40,7 @@ def issues(instruction: Instruction) -> bool:
 
 
 def step_registers(entry: Entry, instruction: Instruction) -> tuple[str, ...]:
-    """The registers that decide what it does: all that it names but for data, which is moved or computed with."""
+    """The registers that control it: all registers except the data that it moves or computes with."""
     names = (name for operand in instruction.operands for name in _names(operand))
     return tuple(dict.fromkeys(name for name in names if name in entry.registers))
 

@@ -1,4 +1,4 @@
-"""A machine that stands in for one that has run: it moves no data, and executes no more than the instructions of
+"""A machine that stands in for one that has run: it moves no data, and executes only the instructions of
 :mod:`.steps`, whose events native code has recorded."""
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["StillFlow", "still_machine"]
 
 
 class _StillSpace(Space):
-    """Memory that keeps what it holds."""
+    """Memory that keeps its content."""
 
     def store(self, index: Indices, width: int, values: Array) -> None:
-        """Writes have been made already."""
+        """Ignore writes, which have been made already."""
 
     def fill(self, index: Indices, width: int, byte: int = 0) -> None:
-        """So has the poison of copies in flight."""
+        """Ignore the poison of copies in flight, which has been written already."""
 
 
 def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, Array] | None = None) -> Machine:
-    """A machine of so many CTAs, with the launch's global memory as it is in the end.
+    """A machine of so many CTAs, with the launch's final global memory.
 
-    ``watched`` says which granules of a space are watched. What asynchronous operations do elsewhere is left out: who
-    else was there is not recorded.
+    ``watched`` selects the watched granules of a space. Accesses of asynchronous operations to other granules are left
+    out, because other accesses there are not recorded.
     """
     still = _StillSpace("global", len(space.data), space.limit, space.extents, space.data)
     machine = Machine(
@@ -54,7 +54,7 @@ def still_machine(setup: Setup, space: Space, ctas: int, watched: Mapping[str, A
 
 
 class StillFlow:
-    """Executes the instructions of :mod:`.steps` on a still machine, by their handlers.
+    """Executes the instructions of :mod:`.steps` on a still machine with their handlers.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class StillFlow:
         self._steps: dict[int, Step] = {}
         self._looks: dict[int, Callable[[Selection], None]] = {}
         self._flying: dict[tuple[int, int], list[tuple[AsyncUnit, int]]] = {}
-        """By cluster and number, the operations in flight that native code has under that number."""
+        """The operations in flight, by cluster and native code's number."""
 
     def reset(self, ctas: Indices) -> None:
         """Begin with these CTAs."""
@@ -88,9 +88,9 @@ class StillFlow:
         sel, lanes : Selection, ndarray of int64
             The lanes, twice.
         values : ndarray of int64 [registers, lanes]
-            What its registers hold.
+            The values of its registers.
         cluster, operation : int
-            The cluster of the lanes, and the number of what the instruction issues, or -1.
+            The cluster of the lanes, and the number of the instruction's operation, or -1.
         """
         machine = self.machine
         step = self._steps.get(instruction.pc)
@@ -110,12 +110,12 @@ class StillFlow:
             self._flying.setdefault((cluster, operation), []).extend(issued)
 
     def land(self, cluster: int, operation: int) -> None:
-        """What an instruction has issued lands."""
+        """The operations of an instruction land."""
         for unit, number in self._flying.pop((cluster, operation), ()):
             unit.land(number)
 
     def use_registers(self, instruction: Instruction, sel: Selection) -> None:
-        """Lanes use registers that products work on."""
+        """Lanes use registers of products."""
         assert self._products is not None
         if instruction.pc not in self._looks:
             self._looks[instruction.pc] = self._products.watched((instruction,), lambda sel: None)
@@ -128,7 +128,7 @@ class StillFlow:
             unit.exited()
 
     def finish(self, *, stuck: bool) -> None:
-        """The launch has come to its end, or nothing can run any more."""
+        """The launch has ended, or nothing can run."""
         for unit in self.machine.units.values():
             unit.check_drained()
         for observer in () if stuck else self.machine.observers:

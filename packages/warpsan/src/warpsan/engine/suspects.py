@@ -1,7 +1,7 @@
-"""What may be a hazard, noted while a launch goes on: machine code (:mod:`~warpsan.engine.translate`).
+"""Notes of possible hazards in a launch that continues: machine code (:mod:`~warpsan.engine.translate`).
 
-A launch is run first without rooms for these rows: then the first suspicion ends it. Where hazards are to be reported
-(:mod:`~warpsan.engine.reporting`) it is run again with them.
+The first run of a launch has no rows for notes: the first suspicion ends it. A run that reports hazards
+(:mod:`~warpsan.engine.reporting`) has them.
 """
 
 from __future__ import annotations
@@ -89,14 +89,15 @@ __all__ = [
 
 
 def current_instruction(context: int, pc: int) -> None:
-    """Suspicions from now on are of what an instruction does that has no record of its own, or is behind its record."""
+    """Later suspicions belong to an action of an instruction without a record of its own, or after its record."""
     number = load64(context + 8 * RECORD_COUNT) + pc
     store64(context + 8 * CURRENT_RECORD, load64(context + 8 * RECORDS) + (number << 6))
 
 
 def suspect(context: int, space: int, granule: int, status: int) -> int:
-    """The access that is checked may be a hazard at a granule: 0 if that has been noted, else the status, which ends
-    the run. So many granules of each instruction are noted; more of them are only marked (:func:`mark`)."""
+    """The checked access may be a hazard at a granule: returns 0 if it has been noted, otherwise the status that
+    ends the run. A limited number of granules of each instruction is noted; further ones are only marked
+    (:func:`mark`)."""
     suspects = load64(context + 8 * SUSPECTS)
     if suspects == 0:
         return status
@@ -119,7 +120,7 @@ def suspect(context: int, space: int, granule: int, status: int) -> int:
 
 
 def mark(context: int, space: int, granule: int) -> None:
-    """A granule is suspicious, as many others are at the same instruction; or a rule may be broken there."""
+    """Mark a suspicious granule if its instruction has many others, or a place where a rule may be broken."""
     cluster = load64(context + 8 * MARKED_CLUSTERS) + load64(context + 8 * CLUSTER)
     if space == IN_GLOBAL:
         store8(load64(context + 8 * MARKED_GLOBAL) + granule, 1)
@@ -130,13 +131,13 @@ def mark(context: int, space: int, granule: int) -> None:
 
 
 def broken_rule(context: int, status: int) -> int:
-    """The current instruction breaks a rule, and the launch may go on: as :func:`suspect`; where events are recorded it
-    does so."""
+    """The current instruction breaks a rule, and the launch may continue, as in :func:`suspect`; it does if events
+    are recorded."""
     return suspect(context, AT_RULE, 0, status) if load64(context + 8 * TRACE) == 0 else 0
 
 
 def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
-    """Lanes have written different values to places in the scratch, in one step: as :func:`suspect`."""
+    """Lanes have written different values to places in the scratch, in one step; as :func:`suspect`."""
     store64(context + 8 * CURRENT_RECORD, record)
     shift = load64(context + 8 * GLOBAL_SHIFT) if space == IN_GLOBAL else load64(context + 8 * GRANULE_SHIFT)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -149,7 +150,7 @@ def suspect_lanes(context: int, record: int, mask: int, space: int) -> int:
 
 
 def suspect_arrival(context: int, block: int) -> int:
-    """An arrival by the end of a block may break a rule of barriers: as :func:`suspect`."""
+    """An arrival by the end of a block may break a rule of barriers; as :func:`suspect`."""
     if load64(context + 8 * TRACE) != 0:
         return 0
     suspects, count = load64(context + 8 * SUSPECTS), load64(context + 8 * SUSPECT_COUNT)
@@ -168,15 +169,16 @@ def suspect_arrival(context: int, block: int) -> int:
 
 
 def note_fault(context: int, record: int, mask: int, kind: int, space: int) -> int:
-    """Lanes do what is wrong, with offsets and widths in the scratch: 0 if that has been noted, else a status."""
+    """Lanes have a fault, with offsets and widths in the scratch. Returns 0 if it has been noted, otherwise a
+    status."""
     scratch = load64(context + 8 * SCRATCH)
     width = load64(scratch + SCRATCH_WIDTHS + 8 * first_lane(mask))
     return add_fault(context, record, mask, kind, space, width, scratch + SCRATCH_FAULTS, 0)
 
 
 def note_reached(context: int, record: int, mask: int, which: int, origins: int) -> int:
-    """Lanes use a register that is undefined there, the record's one of this number; ``origins`` is the row of where
-    its bits come from. As :func:`note_fault`."""
+    """Lanes use an undefined register, the record's one of this number; ``origins`` is the row of the origins of its
+    bits. As :func:`note_fault`."""
     left = mask
     while left != 0:
         origin = load32(origins + 4 * first_lane(left))
@@ -193,12 +195,12 @@ def note_reached(context: int, record: int, mask: int, which: int, origins: int)
 
 
 def note_unwritten(context: int, record: int, mask: int, width: int, offsets: int) -> int:
-    """Lanes read bytes of shared memory that are not defined. As :func:`note_fault`."""
+    """Lanes read undefined bytes of shared memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_SHARED, width, offsets, 0)
 
 
 def note_undefined(context: int, record: int, mask: int, width: int, offsets: int) -> int:
-    """Lanes read bytes of global memory that nobody has written. As :func:`note_fault`."""
+    """Lanes read unwritten bytes of global memory. As :func:`note_fault`."""
     return add_fault(context, record, mask, UNWRITTEN_READ, IN_GLOBAL, width, offsets, 0)
 
 
@@ -217,7 +219,7 @@ def first_lane(mask: int) -> int:
 
 
 def status_of(kind: int) -> int:
-    """With which the run ends where faults are not noted."""
+    """The status with which the run ends if faults are not noted."""
     if kind in (UNWRITTEN_READ, REACHED, STORED_UNSET):
         return UNDEFINED
     return UNSET if kind == NEVER_SET else ILLEGAL if kind < NEVER_SET else DIVERGENT
@@ -226,7 +228,7 @@ def status_of(kind: int) -> int:
 def add_fault(
     context: int, record: int, mask: int, kind: int, space: int, width: int, offsets: int, origin: int
 ) -> int:
-    """Append a row, unless the record has one like it: 0, or a status if there is no room."""
+    """Append a row, unless the record has an equal one. Returns 0, or a status if there is no space."""
     faults = load64(context + 8 * FAULTS)
     if faults == 0:
         return status_of(kind)

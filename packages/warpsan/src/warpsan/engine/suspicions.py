@@ -1,4 +1,4 @@
-"""Where a launch may have hazards: what native code has noted (:mod:`.suspects`), as Python reads it."""
+"""Possible hazards of a launch: the notes of native code (:mod:`.suspects`), as Python reads them."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from warpsan.errors import IllegalAccess, UnsupportedInstruction
 __all__ = ["Suspicions"]
 
 _CLUSTERS_OF_ARRIVALS = 8
-"""Of the clusters in which a rule of barriers may be broken, those whose events are all recorded at first."""
+"""Number of clusters with a possibly broken barrier rule whose events are all recorded at first."""
 _GRANULES_OF_PLACE = 48
-"""Of the granules that are suspicious at one instruction, those that are watched: evenly spread over all."""
+"""Number of suspicious granules of one instruction that are watched, evenly spread over all."""
 
 
 @dataclass(frozen=True)
 class Suspicions:
-    """Where a launch may have hazards besides illegal accesses.
+    """Places of possible hazards of a launch, besides illegal accesses.
 
     Attributes
     ----------
     rows : ndarray of int64 [n, words]
-        By the words of :mod:`~warpsan.engine.layout`.
+        In the words of :mod:`~warpsan.engine.layout`.
     places : dict of int to int
-        By the number of a record, the pc of its instruction.
+        The pc of a record's instruction, by the number of the record.
     status : int
-        0, or with which the run has ended: a trap, or nothing could run any more.
+        0, or the status of the run's end: a trap, or a deadlock.
     last : int
         The last cluster that ran.
     unwritten : bool
-        Whether bytes of shared memory were read that are not defined.
+        Whether undefined bytes of shared memory were read.
     marks : dict of int to ndarray of uint8
-        By space, which granules are suspicious besides, where an instruction has too many for rows.
+        Further suspicious granules, by space, if an instruction has too many for rows.
     clusters : ndarray of uint8
         For each cluster as bits, whether it has such granules in shared memory, and whether it has more broken rules.
     illegal : IllegalAccess, optional
-        The exception of the illegal access with which the run has ended, where no check records it.
+        The exception of the illegal access that ended the run, if no check records it.
     refusal : UnsupportedInstruction, optional
-        The exception of the instruction with which the run has ended, if that is not modelled.
+        The exception of the instruction that ended the run, if it is not modelled.
     """
 
     rows: Array
@@ -57,22 +57,22 @@ class Suspicions:
 
     @property
     def pcs(self) -> set[int]:
-        """The instructions whose accesses are suspicious."""
+        """The instructions with suspicious accesses."""
         accesses = self.rows[~np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_ARRIVAL, layout.AT_UNIT))]
         return {self.places[int(record)] for record in np.unique(accesses[:, layout.SU_RECORD])}
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing to report besides what has been noted."""
+        """Whether all hazards are already noted."""
         return not len(self.rows) and not self.status
 
     @property
     def beside(self) -> bool:
-        """Whether an instruction may break a rule beside one that is noted."""
+        """Whether an instruction may break a rule beside a noted one."""
         return bool((self.rows[:, layout.SU_SPACE] == layout.AT_UNIT).any())
 
     def ruled(self, *, closely: bool) -> Array:
-        """Clusters in which instructions may break other rules: of each instruction the first, or ``closely`` all."""
+        """Clusters in which instructions may break other rules: the first of each instruction, or ``closely`` all."""
         rules = self.rows[np.isin(self.rows[:, layout.SU_SPACE], (layout.AT_RULE, layout.AT_UNIT))]
         if not closely:
             rules = rules[np.unique(rules[:, layout.SU_RECORD], return_index=True)[1]]
@@ -86,8 +86,8 @@ class Suspicions:
         return clusters if closely else clusters[:_CLUSTERS_OF_ARRIVALS]
 
     def watched(self, reported: Collection[int], *, closely: bool) -> Iterator[Array]:
-        """Rows of the places to watch, of instructions that are not ``reported``: of each instruction and space some,
-        in the first cluster that has any; ``closely``, all of them."""
+        """Rows of the places to watch, of instructions that are not ``reported``: some of each instruction and
+        space, in the first cluster that has any; ``closely``, all of them."""
         rows = self.rows
         for record in np.unique(rows[:, layout.SU_RECORD]):
             if record >= 0 and self.places[int(record)] in reported:

@@ -1,4 +1,4 @@
-"""Which stretches of global memory a launch has accessed: what the native engine leaves for the races of streams."""
+"""Ranges of global memory that a launch has accessed, for the detection of races of streams."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Touched", "stretches"]
 
 @dataclass(frozen=True)
 class Touched:
-    """Stretches of global memory, byte indices from and to, in the order of their addresses: int64 [n, 2].
+    """Ranges of global memory, byte indices from and to, in the order of their addresses: int64 [n, 2].
 
-    A read may be wider here than it was: what is kept of reads is kept by 16 bytes.
+    A read may be wider here than in the launch: reads are kept by 16 bytes.
     """
 
     reads: Indices
@@ -25,7 +25,7 @@ class Touched:
 
 
 def stretches(shadows: Iterable[Array], granule: int) -> Indices:
-    """The stretches in which any of these shadows, a word for every ``granule`` bytes, is not zero: int64 [n, 2]."""
+    """The ranges in which any of these shadows, a word for every ``granule`` bytes, is not zero: int64 [n, 2]."""
     places = np.unique(np.concatenate([np.flatnonzero(shadow) for shadow in shadows]))
     if not len(places):
         return np.empty((0, 2), np.int64)

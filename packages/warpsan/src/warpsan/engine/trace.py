@@ -1,11 +1,11 @@
 """Events of a launch that is run again to report its hazards: machine code (:mod:`~warpsan.engine.translate`).
 
-Recorded are accesses to watched places, and everything that orders threads: arrivals at barriers, warps that meet,
-copies that land, exits, instructions of :mod:`.steps` with what their registers hold, and strong accesses, from the
-first of which on their places are watched, too. Of an access to a watched place all lanes of its warp are recorded. The
-events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are wanted.
-Phases of barriers that order nothing new are no more than counted (:mod:`.empty_phases`).
-:mod:`~warpsan.engine.replay` gives them to the checks.
+The trace has accesses to watched places, and all events that order threads: arrivals at barriers, converging warps,
+landing copies, exits, instructions of :mod:`.steps` with the values of their registers, and strong accesses, whose
+places are watched from the first such access on. An access to a watched place is recorded with all lanes of its warp.
+The events of a cluster without an access to a suspicious place are dropped at its end, unless all of its events are
+requested. Phases of barriers that order nothing new are only counted (:mod:`.empty_phases`).
+:mod:`~warpsan.engine.replay` passes the events to the checks.
 """
 
 from __future__ import annotations
@@ -142,13 +142,13 @@ def begin_trace(context: int, cluster: int) -> None:
 
 
 def end_trace(context: int) -> None:
-    """A cluster has run to its end: without an access to a watched place, what it did says nothing."""
+    """A cluster has run to its end: its events are dropped without an access to a watched place."""
     if load64(context + 8 * TRACE) != 0 and load64(context + 8 * TRACED_ACCESSES) == 0:
         store64(context + 8 * TRACE_END, load64(context + 8 * TRACE_BEGAN))
 
 
 def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int:
-    """The address of an event of the current warp, behind the arrivals of its CTA; 0 without a place for it."""
+    """The address of an event of the current warp, after the arrivals of its CTA; 0 if there is no space."""
     state = load64(context + 8 * CURRENT_STATE)
     write_arrivals(context, load64(state + 8 * WARP_CTA))
     event = event_at(room_for_event(context, words), context, kind, words, mask, place)
@@ -159,7 +159,7 @@ def new_event(context: int, kind: int, words: int, mask: int, place: int) -> int
 
 
 def event_at(event: int, context: int, kind: int, words: int, mask: int, place: int) -> int:
-    """The same address, if it is one, with what all events have."""
+    """The same address, if there is one, with the words that all events have."""
     if event != 0:
         store64(event + 8 * EV_KIND, kind)
         store64(event + 8 * EV_WORDS, words)
@@ -173,7 +173,7 @@ def event_at(event: int, context: int, kind: int, words: int, mask: int, place: 
 
 
 def trace_arrival(context: int, mask: int, block: int, name: int, threads: int, end: int, aside: int) -> None:
-    """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be put aside."""
+    """Lanes arrive at a barrier, by the end of a block; ``aside`` is whether the arrival may be deferred."""
     if load64(context + 8 * TRACE) == 0:
         return
     state = load64(context + 8 * CURRENT_STATE)
@@ -211,15 +211,15 @@ def trace_trap(context: int, mask: int, block: int) -> None:
 
 
 def trace_landing(context: int, mask: int, number: int) -> None:
-    """Lanes have waited for their part of what an instruction copies, whose access is an event."""
+    """Lanes have waited for their part of an instruction's copies, whose access is an event."""
     event = new_event(context, TRACE_LANDING, EVENT_WORDS, mask, 0)
     if event != 0:
         store64(event + 8 * EV_COPY, number)
 
 
 def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have met; operands are the pc and the row of the member masks. That orders nothing more behind a phase of a
-    barrier that the warp has left."""
+    """Lanes have converged; operands are the pc and the row of the member masks. After a phase of a barrier that the
+    warp has left, this orders nothing new."""
     state = load64(context + 8 * CURRENT_STATE)
     phase = load64(state + 8 * LAST_PHASE)
     event = new_event(context, TRACE_MEETING, EVENT_WORDS + 32, mask, load32(record + 4 * OPERANDS))
@@ -231,15 +231,15 @@ def trace_meeting(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def next_serial(context: int) -> int:
-    """The number of what an instruction issues now: in lockstep, that of the turn in which all warps execute it."""
+    """The number of an instruction's operation: in lockstep, that of the turn in which all warps execute it."""
     if load64(context + 8 * ORDER) == TOGETHER:
         return load64(context + 8 * TURN)
     return load64(context + 8 * TRANSFER_SERIAL) + 1
 
 
 def trace_step(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes execute an instruction (:mod:`.steps`); operands are the pc, where in the lists its registers are, as rows
-    and bits, how many there are, and whether it issues what lands by itself."""
+    """Lanes execute an instruction (:mod:`.steps`); operands are the pc, the place of its registers in the lists, as
+    rows and bits, their number, and whether its operations land by themselves."""
     many = load32(record + 4 * (OPERANDS + 2))
     event = new_event(context, TRACE_STEP, EVENT_WORDS + 32 * many, mask, load32(record + 4 * OPERANDS))
     if event == 0:
@@ -273,13 +273,13 @@ def trace_map(record: int, mask: int, context: int) -> int:
 
 
 def trace_fence(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have copied a tensor map by an instruction that is a fence, too; operand 0 is the pc."""
+    """Lanes have copied a tensor map by an instruction that is also a fence; operand 0 is the pc."""
     new_event(context, TRACE_FENCE, EVENT_WORDS, mask, load32(record + 4 * OPERANDS))
     return 0
 
 
 def trace_advance(context: int, serial: int) -> None:
-    """Nothing else can run: operations that one instruction has issued land."""
+    """Nothing else can run: operations of one instruction land."""
     if load64(context + 8 * TRACE) == 0:
         return
     write_all_arrivals(context)
@@ -291,8 +291,8 @@ def trace_advance(context: int, serial: int) -> None:
 
 
 def trace_registers(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. That matters if products in
-    flight work on them, and if it is the first time since the last fence."""
+    """Lanes use registers of these sets (operands 0 and 1, as bits); operand 2 is the pc. Only the first use since
+    the last fence counts, and only with products in flight that use them."""
     state = load64(context + 8 * CURRENT_STATE)
     sets = load32(record + 4 * OPERANDS) & 0xFFFFFFFF | load32(record + 4 * (OPERANDS + 1)) << 32
     touched = load64(state + 8 * TOUCHED_SETS)
@@ -303,7 +303,7 @@ def trace_registers(registers: int, record: int, mask: int, context: int) -> int
 
 
 def trace_global(context: int, begin: int, end: int) -> None:
-    """A bulk copy accesses a stretch of global memory: if any of it is watched, the events of the cluster matter."""
+    """A bulk copy accesses a range of global memory: if any of it is watched, the events of the cluster are kept."""
     shift = load64(context + 8 * GLOBAL_SHIFT)
     for k in range(begin >> shift, (end - 1 >> shift) + 1):
         if load8(load64(context + 8 * WATCHED_GLOBAL) + k) & SUSPICIOUS_PLACE:
@@ -314,8 +314,8 @@ def trace_global(context: int, begin: int, end: int) -> None:
 
 
 def watched(context: int, mask: int, space: int, width: int, orders: int) -> int:
-    """Why any of the places in the scratch is watched: of all reasons the bits. With ``orders`` they are watched from
-    now on."""
+    """The reasons to watch any of the places in the scratch, combined as bits. With ``orders``, they are watched
+    from now on."""
     shift, marks = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * WATCHED_GLOBAL)
     reasons, here = 0, SUSPICIOUS_PLACE | ORDERING_PLACE
     if space == IN_SHARED:
@@ -335,8 +335,8 @@ def watched(context: int, mask: int, space: int, width: int, orders: int) -> int
 
 
 def polls_again(context: int, mask: int, pc: int) -> int:
-    """Whether a strong read of the places in the scratch is the warp's last event already, and nothing has been written
-    or updated since: nothing has changed for the warp."""
+    """Whether a strong read of the places in the scratch is already the warp's last event, without a write or an
+    update since: the read changes nothing for the warp."""
     begin = load64(load64(context + 8 * CURRENT_STATE) + 8 * LAST_EVENT) - 1
     if begin < 0 or begin < load64(context + 8 * TRACED_WRITE):
         return 0
@@ -353,7 +353,7 @@ def polls_again(context: int, mask: int, pc: int) -> int:
 
 
 def memory_at(context: int, space: int, place: int) -> int:
-    """Where a place is in this process; in shared memory it may have the rank of its CTA."""
+    """The address of a place in this process; in shared memory, the place may have the rank of its CTA."""
     if space != IN_SHARED:
         return load64(context + 8 * GLOBAL) + place
     stretch = load64(context + 8 * SHARED) + cta_of(context, place) * load64(context + 8 * SHARED_STRIDE)
@@ -361,7 +361,7 @@ def memory_at(context: int, space: int, place: int) -> int:
 
 
 def put_value(registers: int, record: int, value: int, lane: int, element: int, many: int) -> None:
-    """Copy what a lane writes."""
+    """Copy the values that a lane writes."""
     if element in (MATRIX_ROWS, TRANSPOSED_ROWS):
         row, line = registers + load32(record + 4 * (OPERANDS + 4 + (lane >> 3))), lane & 7
         if element == MATRIX_ROWS:
@@ -385,8 +385,8 @@ def trace_access(
     element: int,
     many: int,
 ) -> int:
-    """Lanes access the places in the scratch. Operand 3 of the record is the pc; behind that are the rows of what is
-    written, ``many`` elements of so many bytes for each lane. A status."""
+    """Lanes access the places in the scratch. Operand 3 of the record is the pc, followed by the rows of the written
+    values, ``many`` elements of so many bytes for each lane. Returns a status."""
     reasons = 0 if mask == 0 else watched(context, mask, space, width, does & ORDERS_IT)
     if reasons == 0:
         return 0

@@ -16,7 +16,7 @@ _BANKS = 32
 
 
 def distinct(places: int, mask: int, lane: int, shift: int) -> int:
-    """Whether no lane before this one has the same place, in units of ``1 << shift`` bytes."""
+    """Whether no earlier lane has the same place, in units of ``1 << shift`` bytes."""
     mine = load64(places + 8 * lane) >> shift
     for other in range(lane):
         if mask >> other & 1 and load64(places + 8 * other) >> shift == mine:
@@ -66,7 +66,7 @@ def count_shared(context: int, mask: int, width: int, pc: int, kind: int) -> int
 
 
 def count_stretch(context: int, pc: int, size: int) -> None:
-    """A lane updates a stretch of shared memory: in one phase, as many passes as there are words for each bank."""
+    """A lane updates a range of shared memory: in one phase, as many passes as words for each bank."""
     place = load64(context + 8 * WAVEFRONTS) + 16 * pc
     store64(place, load64(place) + (size + 4 * _BANKS - 1) // (4 * _BANKS))
     store64(place + 8, load64(place + 8) + 1)

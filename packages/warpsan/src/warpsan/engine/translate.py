@@ -1,8 +1,8 @@
-"""A small part of Python as machine code: functions of 64-bit integers.
+"""Translator from a subset of Python to machine code: functions of 64-bit integers.
 
-What schedules warps and follows copies and barriers is control flow on integers and words of memory. Numba compiles it
-in tens of seconds, because it must infer types that are all the same here; this translator of 64-bit integers takes
-about one, and LLVM a few more. The functions remain Python, which a debugger can step through
+The scheduling of warps and the state of copies and barriers are control flow on integers and words of memory. Numba
+compiles such code in tens of seconds, because it infers types that are all the same; this translator of 64-bit integers
+takes about 1 s, and LLVM a few more. The functions remain Python, which a debugger can step through
 (:mod:`~warpsan.engine.words`).
 
 A function may assign to names, call others, and use ``if``, ``while``, ``for name in range(...)``, ``break``,
@@ -49,15 +49,15 @@ _COMPARISONS: dict[type, str] = {
 
 
 class Translator:
-    """Puts functions, and all that they call, into one LLVM module.
+    """Puts functions, and all their callees, into one LLVM module.
 
     Parameters
     ----------
     module : llvmlite.ir.Module
     exported : set of functions
-        Functions that have their symbol (:func:`symbol`) outside the module as well.
+        Functions whose symbol (:func:`symbol`) is visible outside the module.
     elsewhere : bool
-        Whether functions are only declared: another object has them.
+        Whether functions are only declared, because another object has them.
     """
 
     def __init__(self, module: Any, exported: Collection[Callable[..., Any]] = (), *, elsewhere: bool = False) -> None:
@@ -65,7 +65,7 @@ class Translator:
         self.functions: dict[Callable[..., Any], Any] = {}
 
     def function(self, function: Callable[..., Any]) -> Any:
-        """The LLVM function of a Python function; :meth:`finish` gives it its code."""
+        """The LLVM function of a Python function; :meth:`finish` adds its code."""
         if function not in self.functions:
             signature = ir.FunctionType(WORD64, [WORD64] * function.__code__.co_argcount)
             translated = ir.Function(self.module, signature, symbol(function))
@@ -75,12 +75,12 @@ class Translator:
         return self.functions[function]
 
     def finish(self) -> None:
-        """Write down all functions that are exported, and all that these call.
+        """Generate all exported functions, and all their callees.
 
         Raises
         ------
         SyntaxError
-            For what is not in this part of Python.
+            For code outside this subset of Python.
         """
         for function in self.exported:
             self.function(function)
@@ -95,12 +95,12 @@ def symbol(function: Callable[..., Any]) -> str:
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """The text of a function, which must be what this process has loaded.
+    """The source of a function, which must be the one that this process has loaded.
 
     Raises
     ------
     LaunchError
-        If its file was edited meanwhile.
+        If its file was edited since.
     """
     loaded = function.__code__
     try:
@@ -114,7 +114,7 @@ def _source_of(function: Callable[..., Any]) -> str:
 
 
 class _Body:
-    """One function's code while it is written down."""
+    """The code of one function during its construction."""
 
     def __init__(self, function: Callable[..., Any], target: Any, translator: Translator) -> None:
         self.function, self.target, self.translator = function, target, translator
@@ -127,7 +127,7 @@ class _Body:
         self.loops: list[tuple[Any, Any]] = []
 
     def build(self) -> None:
-        """Write the function down."""
+        """Generate the function."""
         b = self.builder
         for node, value in zip(self.tree.args.args, self.target.args, strict=True):
             b.store(value, self.place(node.arg))
@@ -136,12 +136,12 @@ class _Body:
             b.ret(WORD64(0))
 
     def wrong(self, node: ast.AST) -> SyntaxError:
-        """The exception for what is not translated."""
+        """The exception for code that is not translated."""
         line = self.function.__code__.co_firstlineno + getattr(node, "lineno", 1) - 1
         return SyntaxError(f"{self.function.__module__}, line {line}: {ast.unparse(node)} is not translated")
 
     def place(self, name: str) -> Any:
-        """Where a local name is kept; LLVM turns these places into registers."""
+        """The stack place of a local name; LLVM turns these places into registers."""
         if name not in self.places:
             with self.builder.goto_entry_block():
                 self.places[name] = self.builder.alloca(WORD64, name=name)
@@ -150,14 +150,14 @@ class _Body:
     # ---- statements -------------------------------------------------------------------------------------------------
 
     def statements(self, nodes: Sequence[ast.stmt]) -> None:
-        """Write statements down, up to one behind which control does not go on."""
+        """Generate statements, up to the first one that control does not leave."""
         for node in nodes:
             if self.builder.block.is_terminated:
                 return
             self.statement(node)
 
     def statement(self, node: ast.stmt) -> None:
-        """Write one statement down."""
+        """Generate one statement."""
         b = self.builder
         if isinstance(node, ast.Expr):
             if not isinstance(node.value, ast.Constant):  # a docstring
@@ -183,7 +183,7 @@ class _Body:
             raise self.wrong(node)
 
     def assign(self, target: ast.expr, source: ast.expr) -> None:
-        """Assign to a name, or to several from as many values."""
+        """Assign to a name, or to several names from as many values."""
         if isinstance(target, ast.Name):
             self.builder.store(self.value(source), self.place(target.id))
         elif isinstance(target, ast.Tuple) and isinstance(source, ast.Tuple):
@@ -209,7 +209,7 @@ class _Body:
         b.position_at_end(after)
 
     def loop(self, test: ast.expr, body: Sequence[ast.stmt], step: Sequence[ast.stmt]) -> None:
-        """``while``; ``step`` follows each turn, ``continue`` included."""
+        """``while``; ``step`` follows each iteration, ``continue`` included."""
         b = self.builder
         check, turn, again, after = (b.append_basic_block(name) for name in ("check", "turn", "again", "after"))
         b.branch(check)
@@ -271,7 +271,7 @@ class _Body:
         return result
 
     def shortcut(self, node: ast.BoolOp) -> Any:
-        """``and`` or ``or``: what follows the decision is not evaluated."""
+        """``and`` or ``or``: operands after the decision are not evaluated."""
         b, decided = self.builder, isinstance(node.op, ast.Or)
         after = b.append_basic_block("decided")
         sources = []
@@ -330,7 +330,7 @@ class _Body:
         return getattr(b, _OPERATORS[type(node.op)])(left, right)
 
     def conditional(self, node: ast.IfExp) -> Any:
-        """``yes if condition else no``; only the one that is chosen is evaluated."""
+        """``yes if condition else no``; only the chosen value is evaluated."""
         b = self.builder
         condition = self.truth(node.test)
         yes, no, after = (b.append_basic_block(name) for name in ("yes", "no", "chosen"))
@@ -381,7 +381,7 @@ class _Body:
         return WORD64(0)
 
     def stretch(self, name: str, arguments: list[Any]) -> Any:
-        """Copy or fill a stretch of memory."""
+        """Copy or fill a range of memory."""
         b = self.builder
         target = b.inttoptr(arguments[0], POINTER)
         if name == "copy":

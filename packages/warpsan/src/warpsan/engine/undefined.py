@@ -1,8 +1,8 @@
-"""Records that follow undefined registers, for the ``memory`` check (:mod:`warpsan.checks.registers`).
+"""Records that track undefined registers, for the ``memory`` check (:mod:`warpsan.checks.registers`).
 
-What moves bits is executed on shadows (:mod:`.shadows`), too; other results are undefined as a whole where an operand
-is. Where undefined bytes of memory are followed, so are they through products and stores to shared memory, and a
-branch that only decides what is computed makes that undefined where its ways meet
+Instructions that move bits are also executed on shadows (:mod:`.shadows`); results of other instructions are undefined
+as a whole if an operand is. If undefined bytes of memory are tracked, they are tracked through products and stores to
+shared memory too. A branch that only selects values then makes these undefined at its reconvergence point
 (:mod:`warpsan.checks.tracking`).
 """
 
@@ -44,7 +44,7 @@ _PRIVATE = {"global", "local", "param"}
 
 
 def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
-    """Append what an instruction means for shadows, and the checks of its uses; before its own records."""
+    """Append the shadow records of an instruction, and the checks of its uses, before its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
     targets = [name for name in writes(asm.entry, instruction) if has_shadow(asm, name)]
     if not reads and not targets and not (asm.tracking and follows_load(instruction, looks=asm.looks)):
@@ -56,7 +56,7 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
     elif instruction.pc in asm.regions:
         _decide(asm, instruction.pc, condition)
     elif asm.tracking and _passes_on(asm, instruction) and writes(asm.entry, instruction):
-        # What lanes compute under an undefined condition is undefined, and does not matter yet.
+        # A result of lanes under an undefined condition is undefined, without a use yet.
         _act(asm, instruction, reads - {condition}, targets)
         asm.guard = 0
         flag = shadow_row(asm, condition)
@@ -66,19 +66,19 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
             sources = [flag, origin_row(asm, condition), row]
             asm.lanewise("undefined.chosen", where, [row], sources, ["u32"], ["pred", "u32", "u32"])
     else:
-        guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
+        guard, asm.guard = asm.guard, 0  # all lanes that reach a branch on it evaluate it
         use_registers(asm, [condition], "as a predicate")
         asm.guard = guard
         _act(asm, instruction, reads, targets)
 
 
 def _passes_on(asm: Assembler, instruction: Instruction) -> bool:
-    """Whether undefined operands make results undefined, and do not matter by themselves."""
+    """Whether undefined operands only make results undefined, without being a use."""
     return computes(instruction) or (asm.tracking and is_followed(instruction))
 
 
 def _act(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
-    """What happens to the shadows of the lanes that execute an instruction."""
+    """Update the shadows of the lanes that execute an instruction."""
     if reads and _passes_on(asm, instruction):
         if instruction.opcode == "mma":
             _product(asm, instruction, reads)
@@ -108,12 +108,13 @@ def _named(asm: Assembler, operand: Operand) -> list[str]:
 
 
 def _waiting(asm: Assembler, pc: int) -> int:
-    """The row of lanes that have not come to where the ways of a branch meet, by the origins of their predicates."""
+    """The row of lanes that have not reached the reconvergence point of a branch, by the origins of their
+    predicates."""
     return asm.hidden(f"waits for {pc}", 32)
 
 
 def _decide(asm: Assembler, pc: int, condition: str) -> None:
-    """A branch on what may be undefined. It matters by itself only if the register was never set."""
+    """A branch on a value that may be undefined. It is a use only if the register was never set."""
     asm.guard = 0
     never_set(asm, condition, "as a predicate", forget=False)
     sources = [shadow_row(asm, condition), origin_row(asm, condition)]
@@ -128,7 +129,7 @@ def _decide(asm: Assembler, pc: int, condition: str) -> None:
 
 
 def meetings(asm: Assembler, undefined: Undefined) -> dict[int, list[int]]:
-    """By the number of a block, the branches whose ways meet there and whose predicates may be undefined."""
+    """Branches with a possibly undefined predicate, by the number of the block at which they reconverge."""
     result: dict[int, list[int]] = {}
     for pc, region in asm.regions.items():
         guard = asm.entry.instructions[pc].guard
@@ -138,8 +139,8 @@ def meetings(asm: Assembler, undefined: Undefined) -> dict[int, list[int]]:
 
 
 def ways_meet(asm: Assembler, branches: Sequence[int], first: Instruction) -> None:
-    """Append, in front of the first instruction of a block, that what was computed behind these branches is undefined
-    where their predicates were."""
+    """Append, before the first instruction of a block, that values computed in these branches are undefined if their
+    predicates were."""
     for pc in branches:
         region = asm.regions[pc]
         asm.begin(first)
@@ -188,8 +189,8 @@ def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], 
 
 
 def _by_halves(asm: Assembler, instruction: Instruction, target: str) -> bool:
-    """Packed arithmetic on two halves, and conversions of two floats into the halves of a register; whether it is
-    that."""
+    """Handle packed arithmetic on two halves, and conversions of two floats into the halves of a register. Returns
+    whether it is one."""
     opcode, mods = instruction.opcode, instruction.mods
     if (
         not {"f16x2", "bf16x2"} & set(mods)
@@ -221,7 +222,7 @@ def _halves_of_floats(upper: Lanes, lower: Lanes) -> Lanes:
 
 
 def _of(asm: Assembler, operand: Operand, *, target: bool = False) -> Operand:
-    """The operand of an operand's shadow; an operand without one is defined, or not relevant as a target."""
+    """The shadow of an operand as an operand; an operand without one is defined, or not relevant as a target."""
     if isinstance(operand, Vector):
         return Vector(tuple(_of(asm, item, target=target) for item in operand.items))
     if isinstance(operand, Pair):
@@ -232,7 +233,7 @@ def _of(asm: Assembler, operand: Operand, *, target: bool = False) -> Operand:
 
 
 def _logic(asm: Assembler, instruction: Instruction, target: str) -> None:
-    """The shadow of what one defined operand may decide alone."""
+    """The shadow of a result that one defined operand may decide alone."""
     type_ = TYPES[instruction.mods[-1]].name
     disjunction = instruction.opcode == "or"
 
@@ -247,8 +248,8 @@ def _logic(asm: Assembler, instruction: Instruction, target: str) -> None:
 
 
 def _product(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
-    """An mma; a register that was never set matters at once. Of other shapes than 16 by 8, all sums are undefined where
-    anything is."""
+    """An mma; a register that was never set is a use at once. For shapes other than 16 by 8, any undefined element
+    makes all sums undefined."""
     for name in sorted(reads):
         never_set(asm, name, "as an operand")
     d, a, b, c = (_named(asm, operand) for operand in instruction.operands[:4])
@@ -271,12 +272,12 @@ def _any_lane(code: OperationCode) -> None:
 
 
 def _is_tracked_store(instruction: Instruction) -> bool:
-    """Whether undefined bits that it stores are followed: it may store to shared memory."""
+    """Whether undefined bits of its stored values are tracked: it may store to shared memory."""
     return instruction.opcode in ("st", "stmatrix") and not _PRIVATE & set(instruction.mods)
 
 
 def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
-    """The address matters at once, and so does a register that was never set where its bits cannot be followed."""
+    """The address is a use at once, and so is a register that was never set if its bits cannot be tracked."""
     address, value = instruction.operands[:2]
     use_registers(asm, [name for name in registers_in(address) if name in reads], "as an address")
     if not stores_shared(instruction):
@@ -286,7 +287,7 @@ def _store(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> N
 
 
 def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
-    """Append what an instruction leaves undefined in shared memory; behind its own records."""
+    """Append the undefined bytes that an instruction leaves in shared memory, after its own records."""
     reads = undefined.reads.get(instruction.pc, frozenset())
     if not asm.tracking or not stores_shared(instruction):
         return
@@ -299,7 +300,7 @@ def follow_stores(asm: Assembler, instruction: Instruction, undefined: Undefined
 
 
 def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
-    """The operands by which undefined values come to matter."""
+    """The operands whose undefined values are a use."""
     stores = instruction.opcode == "st"
     private = not {"local", "param"}.isdisjoint(instruction.mods)
     width = next((TYPES[mod].bits for mod in instruction.mods if mod in TYPES), 0) if stores else 0
@@ -314,7 +315,7 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
             continue
         fault = layout.STORED_UNSET if stores_shared(instruction) and not address else layout.NEVER_SET
         use_registers(asm, names, role, 0 if address else width, fault=fault)
-    if accumulates:  # they count where scale-d holds
+    if accumulates:  # they count if scale-d holds
         before, asm.guard = asm.guard, asm.source(instruction.operands[3], "pred") | 1
         if instruction.guard is not None:
             asm.guard = _both(asm, before, asm.guard) | 1
@@ -323,7 +324,8 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
 
 
 def _both(asm: Assembler, guard: int, other: int) -> int:
-    """Append what finds the lanes in which two guards hold, the first as an instruction has it; a row."""
+    """Append records that find the lanes in which two guards hold, the first as an instruction has it. Returns a
+    row."""
     row, asm.guard = asm.temporary(1), 0
 
     def function(one: Lanes, two: Lanes) -> Lanes:
@@ -342,7 +344,7 @@ _MANY = RECORD_WORDS - OPERANDS
 
 
 def _clear_all(asm: Assembler, names: Sequence[str]) -> None:
-    """Accumulators of wgmma are many, and all defined from then on: a few to a record."""
+    """Accumulators of wgmma are many, and all defined from then on; each record handles a few."""
     for begin in range(0, len(names), _MANY):
         part = names[begin : begin + _MANY]
         kinds = [shadow_type(asm, name) for name in part]
@@ -361,7 +363,8 @@ def _clear(kinds: Sequence[str]) -> Callable[[OperationCode], None]:
 
 
 def _bits_moved(instruction: Instruction) -> int:
-    """Of how many sources an instruction moves bits: executed on shadows, with these, it gives the result's shadow."""
+    """The number of sources whose bits an instruction moves: executed on their shadows, it gives the result's
+    shadow."""
     if instruction.opcode == "cvt" and not _only_integers(instruction):
         return 0
     return opcode_of(instruction).moves

@@ -1,7 +1,7 @@
 """The checks of atomic operations on shared memory: machine code (:mod:`~warpsan.engine.translate`).
 
-Atomic operations do not race with each other, but with everything else (:mod:`warpsan.checks.race`, ``atomic``): an
-update comes after all plain accesses, and a plain access after the updates of all warps, of which each has a plane.
+Atomic operations race with all other accesses, but not with each other (:mod:`warpsan.checks.race`, ``atomic``): an
+update comes after all plain accesses, and a plain access after the updates of all warps, each of which has a plane.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["mark_updated", "page_updated", "updates_before"]
 
 
 def page_updated(context: int, cta: int, low: int, high: int, floor: int) -> int:
-    """Whether there were updates after ``floor`` in the pages of a stretch."""
+    """Whether there were updates after ``floor`` in the pages of a range."""
     if load64(context + 8 * UPDATERS) == 0:
         return 0
     pages = load64(context + 8 * PAGE_UPDATED) + 8 * load64(context + 8 * PAGES) * cta
@@ -42,7 +42,8 @@ def page_updated(context: int, cta: int, low: int, high: int, floor: int) -> int
 
 
 def updates_before(context: int, mask: int, low: int, high: int, width: int) -> int:
-    """Whether all updates of the places in the scratch come before the current warp's plain access; a status."""
+    """Whether all updates of the places in the scratch come before the current warp's plain access. Returns a
+    status."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)

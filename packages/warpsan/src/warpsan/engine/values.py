@@ -1,4 +1,4 @@
-"""What a launch gives to native code: rows of constants and special registers."""
+"""Launch values for native code: rows of constants and special registers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ANYWHERE = Extent("any buffer", 0, 1 << 62)
 
 
 def register_template(setup: Setup, space: Space, decoded: Decoded) -> Array:
-    """The registers of a warp at first: poison, predicates that are false, and the constants."""
+    """The initial registers of a warp: poison, predicates that are false, and the constants."""
     homes = home_buffers(decoded.origins, setup.params, space.extents)
     template = np.full(decoded.register_bytes, 0xFF, dtype=np.uint8)
     template[: decoded.predicates] = 0
@@ -74,7 +74,7 @@ def special_rows(setup: Setup, decoded: Decoded) -> Array:
 
 
 def _uniform_special(setup: Setup, name: str) -> Array | None:
-    """The values of a special register that all warps share; None if they do not."""
+    """The values of a special register that all warps share; None if its values differ."""
     if name in _BY_WARP:
         return None
     geometry = setup.geometry
@@ -101,7 +101,7 @@ def _uniform_special(setup: Setup, name: str) -> Array | None:
         "%dynamic_smem_size": geometry.dynamic_smem,
         "%cluster_nctarank": geometry.cluster_size,
         "%total_smem_size": setup.symbols.shared_bytes,
-        # The driver's way to cooperative groups: the upper and the lower half of an address.
+        # The driver's interface for cooperative groups: the upper and the lower half of an address.
         "%envreg1": setup.workspace >> 32,
         "%envreg2": setup.workspace & 0xFFFFFFFF,
     }

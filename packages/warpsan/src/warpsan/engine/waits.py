@@ -1,4 +1,4 @@
-"""How blocks of asynchronous kernels end: waits for mbarriers, cluster barriers and registers: machine code
+"""Ends of blocks in asynchronous kernels: waits for mbarriers, cluster barriers and registers: machine code
 (:mod:`~warpsan.engine.translate`).
 
 The rules are those of :mod:`warpsan.replay.mbarrier`, :mod:`~warpsan.replay.cluster` and
@@ -75,7 +75,7 @@ __all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_
 
 
 def wait_for_phases(context: int, state: int, registers: int, block: int, at: int, taken: int) -> int:
-    """Lanes wait for phases of mbarriers, those for the same one together; a status."""
+    """Lanes wait for phases of mbarriers; lanes that wait for the same phase wait together. Returns a status."""
     place, left = registers + load32(block + 4 * END_A), taken
     while left != 0:
         first, same = first_lane(left), 0
@@ -91,7 +91,7 @@ def wait_for_phases(context: int, state: int, registers: int, block: int, at: in
 
 
 def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
-    """Lanes wait for the phase of one mbarrier with one parity; a status."""
+    """Lanes wait for the phase of one mbarrier with one parity. Returns a status."""
     mask = load64(part + 8 * PART_MASK)
     place, result = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
     first = first_lane(mask)
@@ -99,7 +99,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     cta = cta_of(context, address)
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
     current_instruction(context, load32(block + 4 * END_PC))
-    if entry == 0:  # nothing to wait for
+    if entry == 0:  # no phase to wait for
         store32(result, load32(result) | mask)
         return broken_rule(context, MBARRIER_RULE)
     status = use_mbarrier(context, entry)
@@ -112,7 +112,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     mbarrier_instruction(context, registers, row, offset, mask, load32(block + 4 * END_PC))
     passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
     now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
-    if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
+    if load32(block + 4 * END_TOKEN) == 0:  # a parity: the present phase, or the one before
         asked = now if asked == (now & 1) else now - 1
     status = broken_rule(context, MBARRIER_RULE) if asked < now - 1 else 0
     if status != 0:
@@ -135,7 +135,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
 
 
 def wanted(registers: int, block: int, lane: int) -> int:
-    """What a lane waits for: a parity, or the phase of its state token."""
+    """The phase that a lane waits for, by a parity or by its state token."""
     row = registers + load32(block + 4 * END_C)
     if load32(block + 4 * END_TOKEN):
         return load64(row + 8 * lane) >> 32 & 0xFFFFFFFF
@@ -143,11 +143,12 @@ def wanted(registers: int, block: int, lane: int) -> int:
 
 
 def others_go_on(context: int, mask: int) -> int:
-    """What other lanes of the warp do while those of a mask wait: 0 if they wait for these, 1 if they exit, else 2.
+    """The state of the warp's other lanes while those of a mask wait: 0 if they wait for these, 1 if they exit,
+    otherwise 2.
 
-    Unless they wait for them, it depends on the order of the warps whether these lanes reach later code together with
-    them, and so how often the warp runs it. Where they exit that is seen by their coming together (``PASSED``): a wait
-    for a copy, or for those who wait for one, is long in the late mode, in any order.
+    Unless they wait for these lanes, the order of the warps decides whether these lanes reach later code together with
+    them, and so the number of times that the warp runs it. For lanes that exit, ``PASSED`` shows whether they came
+    together: a wait for a copy, or for lanes that wait for one, is long in the late mode, in any order.
     """
     apart = 0
     state = load64(context + 8 * CURRENT_STATE)
@@ -165,7 +166,7 @@ def others_go_on(context: int, mask: int) -> int:
 
 
 def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
-    """Lanes arrive at the barrier of their cluster; a status."""
+    """Lanes arrive at the barrier of their cluster. Returns a status."""
     again = 0
     for lane in range(32):
         if mask >> lane & 1:
@@ -192,7 +193,8 @@ def arrive_in_cluster(context: int, state: int, block: int, mask: int) -> int:
 
 
 def wait_in_cluster(context: int, state: int, block: int, at: int, taken: int) -> int:
-    """Lanes wait for the phase in which they arrived, those for the same one together; a status."""
+    """Lanes wait for the phase in which they arrived; lanes that wait for the same phase wait together. Returns a
+    status."""
     current_instruction(context, load32(block + 4 * END_PC))
     cluster, left = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS), taken
     while left != 0:
@@ -217,7 +219,7 @@ def wait_in_cluster(context: int, state: int, block: int, at: int, taken: int) -
 
 
 def leave_cluster_barrier(context: int, warp: int) -> None:
-    """A warp comes after what was passed on in all phases that are over."""
+    """A warp acquires the vectors of all complete phases."""
     cluster = warp // load64(context + 8 * WARP_COUNT) // load64(context + 8 * RANKS)
     cluster_leave(context, warp, cluster)
     if load64(context + 8 * CHECKED) != 0:
@@ -226,13 +228,12 @@ def leave_cluster_barrier(context: int, warp: int) -> None:
 
 
 def vectors_of_cluster(context: int, cluster: int) -> int:
-    """What was passed on to the barrier of a cluster: in this phase, and behind that in all phases before."""
+    """The vector released to the barrier of a cluster in this phase, followed by that of all earlier phases."""
     return load64(context + 8 * CLUSTER_VECTORS) + 16 * load64(context + 8 * ACTORS) * cluster
 
 
 def cluster_phase(context: int, state: int) -> None:
-    """If all threads of a warp's cluster have arrived that have not exited, the phase ends, and those who wait for that
-    go on."""
+    """If all live threads of a warp's cluster have arrived, the phase ends, and the lanes that wait for it continue."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * RANKS)
     cluster = load64(state + 8 * WARP_CTA) // load64(context + 8 * RANKS)
     alive = 0
@@ -260,22 +261,22 @@ def cluster_phase(context: int, state: int) -> None:
 
 
 def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
-    """A whole warp releases registers or requests more, and waits for them; a status. If a lane is missing, that is
-    noted, and nothing else happens."""
+    """A whole warp releases registers or requests more, and waits for them. If a lane is missing, that is noted
+    without any other effect. Returns a status."""
     mask = load64(part + 8 * PART_MASK)
     if mask != (1 << 32) - 1:
         current_instruction(context, load32(block + 4 * END_PC))
         return note_fault(context, load64(context + 8 * CURRENT_RECORD), mask, PARTIAL_WARP, 0)
     wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
     if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
-        if load32(block + 4 * END_C) == 0:  # it changes nothing
+        if load32(block + 4 * END_C) == 0:  # no change
             return 0
         current_instruction(context, load32(block + 4 * END_PC))
         return broken_rule(context, REGISTER_RULE)
     store64(part + 8 * PART_STATUS, FOR_REGISTERS)
     store64(part + 8 * PART_MORE, wanted)
     cta, warps = load64(state + 8 * WARP_CTA), load64(context + 8 * WARP_COUNT)
-    for turn in range(2):  # releases go first
+    for turn in range(2):  # releases first
         for k in range(warps):
             other = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
             for p in range(load64(other + 8 * PARTS)):
@@ -292,7 +293,7 @@ def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
 
 
 def held_by(context: int, cta: int) -> int:
-    """Registers that the threads of a CTA hold."""
+    """Registers of the threads of a CTA."""
     warps = load64(context + 8 * WARP_COUNT)
     total = 0
     for k in range(warps):

@@ -1,7 +1,7 @@
-"""Words of memory by their addresses, for the code that becomes machine code.
+"""Words of memory by their addresses, for functions that are translated to machine code.
 
-In plain Python these functions work as well, so that code on top of them can be followed in a debugger;
-:mod:`~warpsan.engine.translate` puts LLVM instructions in their place.
+These functions also work in plain Python, so that a debugger can step through their callers;
+:mod:`~warpsan.engine.translate` replaces them by LLVM instructions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def store64(address: int, value: int) -> None:
 
 
 def copy(target: int, source: int, size: int) -> None:
-    """Copy bytes, as if by way of a third place."""
+    """Copy bytes; the ranges may overlap."""
     ctypes.memmove(target, source, size)
 
 
@@ -60,6 +60,6 @@ _OPERATION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, 
 
 
 def call_operation(function: int, registers: int, record: int, mask: int, context: int) -> int:
-    """Execute one record; its status."""
+    """Execute one record. Returns its status."""
     status: int = _OPERATION(function)(registers, record, mask & 0xFFFFFFFF, context)
     return status

@@ -1,4 +1,4 @@
-"""Global memory as buffers one after the other, each with a guard zone behind it: of one launch, or of a device."""
+"""Global memory of a launch or a device: consecutive buffers, each followed by a guard zone."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ __all__ = ["Arena", "Before"]
 _GUARD = 1 << 16
 _ALIGN = 256
 _MOST_PARAMETERS = 32764
-"""Bytes of a parameter block (CUDA C++ Programming Guide, "__global__ Function Parameters")."""
+"""Maximum size in bytes of a parameter block (CUDA C++ Programming Guide, "__global__ Function Parameters")."""
 _WORKSPACE = 64
 _WORD = 16
-"""Bytes of the widest access."""
+"""Width in bytes of the widest access."""
 
 Before = tuple[Array | None, Heap | None]
-"""What a launch may change: of a device its memory, and the heap."""
+"""State that a launch may change: the memory of a device, and the heap."""
 
 
 class Arena:
-    """Buffers with addresses, and the arrays of the caller that they hold.
+    """Addressed buffers of global memory, and the caller's arrays in them.
 
     Parameters
     ----------
     memory : ndarray of uint8, optional
-        Memory that stays, of a device, aligned to 16 bytes; arrays in it have their addresses already. Without it the
-        buffers are put together in :meth:`space`, once all are known.
+        Memory of a device, aligned to 16 bytes; arrays in it already have addresses. By default :meth:`space` builds
+        the memory from all placed buffers.
     """
 
     def __init__(self, memory: Array | None = None) -> None:
         self.memory = memory
         self.end = _GUARD
         self.extents: list[Extent] = []
-        """In the order of their addresses."""
+        """Sorted by address."""
         self.parameters = 0
-        """The address of the launch's parameter block, where it has one in memory."""
+        """Address of the launch's parameter block; 0 without one in memory."""
         self.heap: Heap | None = None
-        """Of device code, where it has one."""
+        """Heap of device code, if the launch has one."""
         self._contents: dict[int, bytes | Array] = {}
-        """What a buffer without memory begins with, by its first byte."""
+        """Initial contents of buffers without memory, by byte index."""
         self._arrays: list[tuple[Array, int]] = []
-        """The caller's arrays that are copied in and back, and where."""
+        """The caller's arrays that are copied in and back, with their byte indices."""
         self.undefined = None if memory is None else UndefinedMemory(memory)
-        """Which bytes of a device nobody has written."""
+        """Marks of the unwritten bytes of a device."""
         self._unwritten: list[tuple[Unwritten, int]] = []
-        """What nobody has written of the caller's arrays, and where they lie."""
+        """Unwritten arrays of the caller, with their byte indices."""
         self.follows = False
-        """Whether the present launch looks for reads of such bytes."""
+        """Whether the current launch tracks reads of unwritten bytes."""
         if memory is not None:
             self.parameters = self.add("the parameters", b"", _MOST_PARAMETERS)
 
     def add(self, name: str, content: bytes | Array, size: int, align: int = _ALIGN) -> int:
-        """Place a buffer at a multiple of ``align`` bytes; its address.
+        """Place a buffer at a multiple of ``align`` bytes, and return its address.
 
         Raises
         ------
         LaunchError
-            If the device has no room for it.
+            If the device has too little memory left.
         """
         begin = -(-self.end // align) * align
         top = -(-(begin + size + _GUARD) // _ALIGN) * _ALIGN
@@ -81,12 +81,12 @@ class Arena:
         return GLOBAL_BASE + begin
 
     def advance(self, name: str, address: int) -> None:
-        """Let the next buffer lie at an address.
+        """Set the address of the next buffer.
 
         Raises
         ------
         LaunchError
-            If something lies there or behind it already, or the device does not reach so far.
+            If the address is occupied, lies before a later buffer, or exceeds the device's memory.
         """
         most = GLOBAL_BASE + (0 if self.memory is None else len(self.memory))
         if not GLOBAL_BASE + self.end <= address < most:
@@ -96,7 +96,7 @@ class Arena:
         self.end = address - GLOBAL_BASE
 
     def fill_in(self, address: int, content: bytes | Array) -> None:
-        """Give the buffer at an address its first bytes."""
+        """Set the initial bytes of the buffer at an address."""
         begin = address - GLOBAL_BASE
         if self.memory is None:
             self._contents[begin] = content
@@ -104,7 +104,7 @@ class Arena:
             _copy(self.memory, begin, content)
 
     def place_parameters(self, size: int) -> None:
-        """Give the parameter block of a launch a place: always the same one on a device."""
+        """Place the parameter block of a launch; its address is constant on a device."""
         name = "the parameters"
         if self.memory is None:
             self.parameters = self.add(name, b"", size)
@@ -114,19 +114,19 @@ class Arena:
             self.extents[self.extents.index(extent)] = Extent(name, extent.begin, extent.begin + size)
 
     def workspace(self) -> int:
-        """A fresh place for what the blocks of a cooperative launch count on."""
+        """Place a new workspace for the grid barriers of a cooperative launch, and return its address."""
         return self.add("the workspace of the grid", bytes(_WORKSPACE), _WORKSPACE)
 
     def need_heap(self) -> Heap:
-        """The heap of device code."""
+        """Return the heap of device code, placed on first use."""
         if self.heap is None:
             self.heap = Heap(self.add("the device heap", b"", HEAP_BYTES) - GLOBAL_BASE)
             self.extents.pop()
         return self.heap
 
     def follow(self, unwritten: Iterable[Unwritten], *, looks: bool) -> bool:
-        """Prepare for a launch whose buffers are placed: whether it has bytes that nobody has written, or may allocate
-        some, and ``looks`` for reads of them. One that does not look counts as writing all of them.
+        """Prepare unwritten bytes for a launch with placed buffers, and return whether it has or may allocate some.
+        Without ``looks`` the launch counts as writing all of them.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Arena:
         return self.follows
 
     def _begin_of(self, array: Array) -> int | None:
-        """Where an array lies that was placed for this launch, alone or as a part of another; None if it was not."""
+        """Byte index of an array that was placed for this launch, alone or within another array; None if not placed."""
         for other, begin in self._arrays:
             offset = array.ctypes.data - other.ctypes.data
             if 0 <= offset <= other.nbytes - array.nbytes:
@@ -158,19 +158,19 @@ class Arena:
         return None
 
     def define_all(self) -> None:
-        """All memory of the launch counts as written."""
+        """Mark all memory of the launch as written."""
         if self.undefined is not None:
             self.undefined.define_all()
         for each, _ in self._unwritten:
             each.bytes[:] = 0
 
     def add_arrays(self, named: Iterable[tuple[str, Array]]) -> None:
-        """Place the caller's arrays. Those that share bytes share a buffer, in which each has its place.
+        """Place the caller's arrays; arrays with common bytes share a buffer.
 
         Raises
         ------
         LaunchError
-            For an array that is not contiguous or read-only, or lies in freed memory of the device.
+            If an array is not contiguous, is read-only, or lies in freed memory of the device.
         """
         outside: list[tuple[str, Array]] = []
         for name, array in named:
@@ -185,7 +185,7 @@ class Arena:
                     _copy(self.memory, place, _bytes_of(array))
 
     def address_of(self, array: Array) -> int:
-        """The address of the first byte of an array that was placed, or that lies in the device's memory."""
+        """Address of the first byte of an array that was placed or lies in the device's memory."""
         place = self._place(array)
         if place is not None:
             return GLOBAL_BASE + place
@@ -196,25 +196,25 @@ class Arena:
         )
 
     def describe(self, name: str, array: Array) -> None:
-        """Give the buffer of a placed array a name, and the array's shape, if it holds nothing else."""
+        """Set the name of a placed array's buffer, and its shape if the buffer holds no other array."""
         begin = self.address_of(array) - GLOBAL_BASE
         for place, extent in enumerate(self.extents):
             if (extent.begin, extent.end) == (begin, begin + array.nbytes):
                 self.extents[place] = Extent(name, extent.begin, extent.end, array.shape, array.itemsize)
 
     def extent_of(self, address: int) -> Extent | None:
-        """The buffer that an address lies in, or just behind."""
+        """The buffer that contains an address, or ends directly before it."""
         offset = address - GLOBAL_BASE
         return next((each for each in self.extents if each.begin <= offset <= each.end), None)
 
     def remove(self, extent: Extent) -> None:
-        """The buffer is no more: what accesses it from now on is out of bounds."""
+        """Remove a buffer; later accesses to it are out of bounds."""
         self.extents.remove(extent)
         if self.undefined is not None:
             self.undefined.define(extent.begin, extent.end - extent.begin)
 
     def space(self) -> Space:
-        """Global memory with everything copied in."""
+        """Global memory with the contents of all buffers."""
         live = [] if self.heap is None else list(self.heap.live.values())
         extents = sorted((*self.extents, *live), key=lambda each: each.begin) or [Extent("nothing", 0, 0)]
         if self.memory is not None:
@@ -228,7 +228,7 @@ class Arena:
         return space
 
     def marked_space(self) -> Space:
-        """The same, with marks of what nobody has written as it is before the launch, where that is looked for."""
+        """Global memory with the marks of unwritten bytes before the launch, if the launch tracks them."""
         space = self.space()
         if self.follows:
             space.undefined = np.zeros(len(space.data), np.uint8) if self.undefined is None else self.undefined.marks()
@@ -237,20 +237,20 @@ class Arena:
         return space
 
     def snapshot(self) -> Before:
-        """What a launch may change: of a device its memory, and the heap."""
+        """Copy the state that a launch may change: the memory of a device, and the heap."""
         memory = None if self.memory is None else self.memory[: self.end].copy()
         return memory, deepcopy(self.heap)
 
     def restore(self, before: Before) -> None:
-        """Undo what a launch has changed since :meth:`snapshot`."""
+        """Restore the state of :meth:`snapshot`."""
         memory, heap = before
         if self.memory is not None and memory is not None:
             self.memory[: len(memory)] = memory
         if self.heap is not None and heap is not None:
-            self.heap.__dict__.update(deepcopy(heap).__dict__)  # what was kept may be needed again
+            self.heap.__dict__.update(deepcopy(heap).__dict__)  # the snapshot may be restored again
 
     def copy_back(self, space: Space) -> None:
-        """Give the caller's arrays what the kernel left in them."""
+        """Copy global memory back to the caller's arrays."""
         for array, begin in self._arrays:
             _bytes_of(array)[:] = space.data[begin : begin + array.nbytes]
         if space.undefined is None:
@@ -262,7 +262,7 @@ class Arena:
             each.bytes[:] = space.undefined[begin : begin + each.array.nbytes]
 
     def release(self, end: int) -> None:
-        """Everything that was placed since the arena ended at ``end`` is no more, and its addresses are free again."""
+        """Remove all buffers placed since the arena ended at ``end``, and reuse their addresses."""
         self.extents = [each for each in self.extents if each.begin < end]
         self._arrays.clear()
         self._unwritten.clear()
@@ -271,7 +271,7 @@ class Arena:
         self.end = end
 
     def _place(self, array: Array) -> int | None:
-        """Where an array begins in the device's memory; None if it is not there."""
+        """Byte index of an array in the device's memory; None for other arrays."""
         if self.memory is None:
             return None
         offset = int(array.ctypes.data - self.memory.ctypes.data)
@@ -288,9 +288,9 @@ class Arena:
 
 
 def _groups(arrays: Sequence[Array]) -> list[tuple[int, int, list[int]]]:
-    """The address, size in bytes and members of each group of arrays that share bytes.
+    """Address, size in bytes and members of each group of arrays with common bytes.
 
-    In the order of the arrays: where a buffer lies on the device must not depend on where the host has it.
+    Groups keep the order of the arrays: device addresses must not depend on host addresses.
     """
     ranges = sorted((array.ctypes.data, array.ctypes.data + array.nbytes, k) for k, array in enumerate(arrays))
     groups: list[tuple[int, int, list[int]]] = []
@@ -304,7 +304,7 @@ def _groups(arrays: Sequence[Array]) -> list[tuple[int, int, list[int]]]:
 
 
 def _bytes_of(array: Array) -> Array:
-    """A contiguous array's bytes, to read and write."""
+    """Contiguous array as writable bytes."""
     view: Array = np.asarray(array).reshape(-1).view(np.uint8)
     return view
 
@@ -315,7 +315,7 @@ def _copy(data: Array, begin: int, content: bytes | Array) -> None:
 
 
 def _check(name: str, array: Array) -> None:
-    """Refuse what cannot be a device buffer."""
+    """Raise LaunchError for an array that cannot be a device buffer."""
     if not array.flags.c_contiguous:
         raise LaunchError(f"{name} is an array that is not contiguous; pass numpy.ascontiguousarray of it")
     if not array.flags.writeable:

@@ -1,4 +1,4 @@
-"""Arguments of a launch: from Python values to the parameter block, with the addresses of what they name."""
+"""Launch arguments: from Python values to the parameter block, with the addresses of the buffers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ _POINTER_BYTES = 8
 
 
 class Struct:
-    """A structure passed by value, or in a buffer, in which addresses and tensor maps are filled in.
+    """A structure, passed by value or in a buffer, with addresses and tensor maps as members.
 
     Parameters
     ----------
     data : bytes, ctypes structure, NumPy structured scalar or array
-        All bytes of the structure, with anything in place of what is filled in.
+        All bytes of the structure; the bytes of the items are arbitrary.
     items : mapping
-        What is filled in, by the byte offset at which it lies, or the field's name where ``data`` has fields
-        (``"outer.inner"`` in nested ones): an array (its address), a :class:`Pointer`, a list of arrays (the address of
-        a table of their addresses), a :class:`~warpsan.host.tensor_map.TensorMap` (its 128 bytes), or None (a null
-        pointer).
+        Value of each item by its byte offset, or by field name if ``data`` has fields (``"outer.inner"`` for nested
+        fields): an array (its address), a :class:`Pointer`, a list of arrays (the address of a table of their
+        addresses), a :class:`~warpsan.host.tensor_map.TensorMap` (its 128 bytes), or None (a null pointer).
 
     Raises
     ------
     LaunchError
-        If an item does not lie within the data, is not aligned as its type is, or overlaps another.
+        If an item lies outside the data, is misaligned for its type, or overlaps another item.
     """
 
     def __init__(self, data: Any, items: Mapping[int | str, Any] | None = None) -> None:
@@ -75,10 +74,10 @@ class Struct:
 
 @dataclass(frozen=True, eq=False)
 class Pointer:
-    """A launch argument that points into a device buffer: at byte ``offset`` of ``array``, all of which it may reach.
+    """A pointer argument to byte ``offset`` of the buffer of ``array``; all of the array is accessible.
 
-    Several of one array, and tensor maps of it, share the buffer, as pointers into one allocation do. Of a
-    :class:`Struct` it is a pointer to a buffer with the structure: a table of pointers, for example.
+    Pointers and tensor maps of one array share its buffer, like pointers into one allocation. For a :class:`Struct` the
+    buffer holds the structure, for example a table of pointers.
     """
 
     array: Array | Struct
@@ -86,9 +85,9 @@ class Pointer:
 
 
 def parameter_block(code: Entry, args: Sequence[Any], arena: Arena, called: Sequence[str] = ()) -> bytes:
-    """The parameter block of a launch, with every buffer that it names placed in the arena.
+    """Build the parameter block of a launch, and place all buffers of its arguments in the arena.
 
-    ``called`` is what the checks call the arrays, one for each argument, or nothing.
+    ``called`` has the name of each argument in hazard reports, or is empty.
 
     Raises
     ------
@@ -116,11 +115,11 @@ def parameter_block(code: Entry, args: Sequence[Any], arena: Arena, called: Sequ
 
 
 _LONG = 60
-"""Characters from which on a parameter's (mangled) name is left out of messages."""
+"""Length in characters from which messages omit a parameter's (mangled) name."""
 
 
 def _check_kind(param: Param, value: Any, name: str) -> None:
-    """Refuse an argument whose size is not the parameter's."""
+    """Raise LaunchError for an argument with another size than its parameter."""
     if isinstance(value, (np.ndarray, Pointer, list, tuple)) and not _is_struct_value(value):
         if param.size != _POINTER_BYTES or param.type.is_float:
             raise LaunchError(f"{name} is an array, and the parameter is {_described(param)}")
@@ -142,12 +141,12 @@ def _described(param: Param) -> str:
 
 
 def _is_struct_value(value: Any) -> bool:
-    """Whether a NumPy array is a structured scalar in disguise (of no axes), which is passed by value."""
+    """Whether a NumPy array is a structured scalar (zero axes), which is passed by value."""
     return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.names is not None
 
 
 def _by_value(value: Any) -> bytes | None:
-    """The bytes of what is passed by value as it is; None for other things."""
+    """The bytes of an argument passed by value unchanged; None for other arguments."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
@@ -158,7 +157,7 @@ def _by_value(value: Any) -> bytes | None:
 
 
 def _field_offset(data: Any, name: str) -> int:
-    """The byte offset of a field, which may be nested."""
+    """Byte offset of a field, which may be nested."""
     offset, kind = 0, data.dtype if isinstance(data, (np.void, np.ndarray)) else type(data)
     for part in name.split("."):
         if isinstance(kind, np.dtype):
@@ -175,7 +174,7 @@ def _field_offset(data: Any, name: str) -> int:
 
 
 def _arrays_in(value: Any) -> Iterator[Array]:
-    """The arrays whose addresses an argument needs."""
+    """The arrays whose addresses an argument contains."""
     if isinstance(value, np.ndarray):
         if not _is_struct_value(value):
             yield value
@@ -190,7 +189,7 @@ def _arrays_in(value: Any) -> Iterator[Array]:
 
 
 def _encoded(value: Any, name: str, arena: Arena) -> bytes | None:
-    """The bytes of an argument that is more than a number; None for a number."""
+    """The bytes of an argument other than a number; None for a number."""
     if isinstance(value, np.ndarray) and not _is_struct_value(value):
         return _address(arena.address_of(value))
     if isinstance(value, Pointer):
@@ -209,13 +208,13 @@ def _encoded(value: Any, name: str, arena: Arena) -> bytes | None:
 
 
 def filled_struct(value: Struct, name: str, arena: Arena) -> bytes:
-    """A structure's bytes with its items in them, whose arrays are placed in the arena."""
+    """The bytes of a structure with its items filled in; places their arrays in the arena."""
     arena.add_arrays((name, array) for array in _arrays_in(value))
     return _filled(value, name, arena)
 
 
 def _filled(value: Struct, name: str, arena: Arena) -> bytes:
-    """A structure's bytes with its items in them."""
+    """The bytes of a structure with its items filled in."""
     raw = bytearray(value.data)
     for offset, item in value.items.items():
         part = _item(item, name, arena)
@@ -224,7 +223,7 @@ def _filled(value: Struct, name: str, arena: Arena) -> bytes:
 
 
 def _item(item: Any, name: str, arena: Arena) -> bytes:
-    """An element of a structure or of a table."""
+    """The bytes of an item of a structure or a table."""
     if item is None:
         return _address(0)
     part = _encoded(item, name, arena)
@@ -239,9 +238,9 @@ def _address(value: int) -> bytes:
 
 
 def _number(param: Param, value: Any, name: str) -> bytes:
-    """A number as the bytes of its parameter."""
+    """The bytes of a number with the type of its parameter."""
     if param.size != param.type.bytes:
-        if isinstance(value, np.generic) and value.nbytes == param.size:  # a half is such a structure
+        if isinstance(value, np.generic) and value.nbytes == param.size:  # a structure that holds a half
             return value.tobytes()
         raise LaunchError(f"{name} is a structure of {param.size} bytes; pass a Struct or bytes")
     if value is None and param.size == _POINTER_BYTES and not param.type.is_float:

@@ -1,4 +1,4 @@
-"""Python's garbage collector, out of the way of what makes many objects and no cycles."""
+"""Pause of Python's garbage collector while code creates many objects without cycles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["without_collector"]
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """A parsed and decoded kernel is 100,000 objects, which the collector would walk through several times."""
+    """Disable the collector: a decoded kernel has about 100,000 objects, and each collection would traverse them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""How many CPUs a process may use."""
+"""Number of CPUs available to a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["usable_cpus"]
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use, 1 at least: all of the machine where the system does not say (macOS, Windows)."""
+    """CPUs available to this process, at least 1; all CPUs on systems without affinity (macOS, Windows)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""A device: memory with stable addresses, modules with their variables, and launches that share both.
+"""A simulated device: memory with stable addresses, modules with variables, and launches that share both.
 
 gpu = Device()
 x = gpu.array(values)
@@ -31,31 +31,31 @@ from warpsan.report.hazards import Hazard
 __all__ = ["FILLS", "Device", "DeviceFunction", "DeviceModule"]
 
 FILLS = {"poison": POISON, "zeros": 0}
-"""What new memory may hold, each of its bytes."""
+"""Byte value of new memory, by option."""
 _MEMORY = 1 << 32
 _MOST_KEPT = 1 << 30
-"""Bytes of memory as it was before launches that others may run beside: beyond that, all accesses of a launch are kept
-at once."""
+"""Maximum bytes of memory snapshots for launches that may overlap; above it a launch records all its accesses at once.
+"""
 
 
 class Device:
-    """A simulated GPU: its global memory, and everything that lives longer than a launch.
+    """A simulated GPU: global memory, modules and streams that persist across launches.
 
     Parameters
     ----------
     memory : int or ndarray of uint8
-        Bytes of global memory. What is not used takes no memory of this machine. An array is the memory itself, such as
-        one that is shared with another process; it begins at a multiple of 256 bytes.
+        Size of global memory in bytes; unused pages take no memory of the host. An array is used as the memory itself,
+        for example memory shared with another process; it is aligned to 256 bytes.
     fill : {"poison", "zeros"}
-        What new memory holds until something is written there: NaN in every float type, or zeros.
+        Content of new memory: NaN in every float type, or zeros.
     host_shares : bool
-        Whether the host accesses memory of the device directly (:meth:`host_access`), so that launches which the host
-        has not waited for are kept in mind.
+        Whether the host accesses device memory directly (:meth:`host_access`). The device then records the accesses of
+        launches that the host has not synchronized with.
 
     Attributes
     ----------
     hazards : list of Hazard
-        What all launches and copies have shown so far, in the order in which they ran.
+        Hazards of all launches and copies so far, in execution order.
     """
 
     def __init__(self, memory: int | Array = _MEMORY, *, fill: str = "poison", host_shares: bool = False) -> None:
@@ -74,21 +74,21 @@ class Device:
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     def array(self, values: Any, dtype: Any = None, *, name: str = "", address: int | None = None) -> DeviceArray:
-        """A copy of an array on the device; of a :class:`Struct`, its bytes with the addresses in them.
+        """Copy an array to the device; for a :class:`Struct`, its bytes with the addresses filled in.
 
         Parameters
         ----------
         values : array_like or Struct
         dtype : dtype, optional
         name : str
-            For messages. Default: ``array 0``, ``array 1``, ...
+            Name in messages. Default: ``array 0``, ``array 1``, ...
         address : int, optional
-            Where it lies, behind all that is there already. Default: the next free place.
+            Address, behind all existing buffers. Default: the next free address.
 
         Raises
         ------
         LaunchError
-            If it does not fit.
+            If the device has too little memory left, or the address is occupied.
         """
         if isinstance(values, Struct):
             values = np.frombuffer(filled_struct(values, name or "a Struct", self._arena), np.uint8)
@@ -106,9 +106,9 @@ class Device:
         align: int = 256,
         address: int | None = None,
     ) -> DeviceArray:
-        """An array of new memory (``fill`` of :class:`Device`), at a multiple of ``align`` bytes.
+        """Allocate an array of new memory (``fill`` of :class:`Device`) at a multiple of ``align`` bytes.
 
-        Nobody has written it: a kernel that uses what it reads there is reported.
+        Its bytes are unwritten: a kernel that reads and uses them is reported.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
@@ -123,12 +123,12 @@ class Device:
         return array
 
     def undefine(self, array: DeviceArray) -> None:
-        """Make an array as new memory is: nobody has written its bytes, and kernels that use them are reported.
+        """Mark the bytes of an array as unwritten and refill them like new memory; kernels that use them are reported.
 
         Raises
         ------
         LaunchError
-            If it is not contiguous, or not on the device.
+            If the array is not contiguous, or not on the device.
         """
         if not array.flags.c_contiguous:
             raise LaunchError("what nobody has written is a contiguous array")
@@ -138,19 +138,19 @@ class Device:
         self._arena.undefined.add(begin, array.nbytes, self._fill)
 
     def define(self, array: DeviceArray) -> None:
-        """Take the bytes of an array as written, by whatever means."""
+        """Mark the bytes of an array as written."""
         assert self._arena.undefined is not None
         marks = self._arena.undefined.of(array)
         if marks is not None:
             marks[...] = 0
 
     def free(self, array: DeviceArray) -> None:
-        """Free an array: a later access to it is out of bounds. Its addresses are not given out again.
+        """Free an array: later accesses to it are out of bounds, and its addresses are not reused.
 
         Raises
         ------
         LaunchError
-            If it is not the beginning of an array of the device.
+            If the array is not the start of an allocation of the device.
         """
         extent = self._arena.extent_of(array.address)
         if extent is None or GLOBAL_BASE + extent.begin != array.address:
@@ -158,12 +158,12 @@ class Device:
         self._arena.remove(extent)
 
     def at(self, address: int, size: int) -> DeviceArray:
-        """The bytes from an address on.
+        """``size`` bytes of device memory from an address on, as uint8.
 
         Raises
         ------
         LaunchError
-            If they do not lie in one array or variable of the device.
+            If the bytes do not lie in one array or variable of the device.
         """
         begin = address - GLOBAL_BASE
         extent = self._arena.extent_of(address)
@@ -185,7 +185,7 @@ class Device:
     # ---- code -------------------------------------------------------------------------------------------------------
 
     def module(self, ptx: str | bytes, *, at: Mapping[str, int] | None = None) -> DeviceModule:
-        """Load PTX: its variables get their places and their first values.
+        """Load PTX: place its variables, and set their initial values.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Device:
         PtxSyntaxError, UnsupportedInstruction
             If the text cannot be read.
         LaunchError
-            If the variables do not fit.
+            If the device has too little memory left for the variables.
         """
         return DeviceModule(self, ptx_text(ptx), at or {})
 
@@ -206,7 +206,7 @@ class Device:
 
     @property
     def host_shares(self) -> bool:
-        """Whether the host accesses memory of the device directly."""
+        """Whether the host accesses device memory directly."""
         return self._streams.host_shares
 
     @host_shares.setter
@@ -215,8 +215,9 @@ class Device:
 
     @property
     def overlaps(self) -> bool:
-        """Whether launches may overlap the one before them in their stream (``programmatic``): then what each launch
-        accesses is kept in mind. The first such launch sets it, too: what is before that one counts as complete."""
+        """Whether launches may overlap their predecessor in the stream (``programmatic``); the device then records the
+        accesses of each launch. The first such launch also sets it: earlier launches count as complete.
+        """
         return self._streams.overlaps
 
     @overlaps.setter
@@ -225,45 +226,46 @@ class Device:
 
     @property
     def streams(self) -> Sequence[Stream]:
-        """All streams, the default one first."""
+        """All streams; the default stream is first."""
         return self._streams.all
 
     @property
     def default_stream(self) -> Stream:
-        """The stream of what is issued without one."""
+        """The stream of operations without a ``stream`` argument."""
         return self._streams.default
 
     def stream(self, *, blocking: bool = True) -> Stream:
-        """A new stream. What is issued to the default stream comes after all that is in blocking streams, and before
-        all that comes later to them (CUDA's legacy default stream)."""
+        """Create a stream. Blocking streams synchronize with the default stream in both directions (CUDA's legacy
+        default stream).
+        """
         return self._streams.create(blocking=blocking)
 
     def synchronize(self) -> None:
-        """The host waits for everything that was issued so far."""
+        """Wait on the host for all operations issued so far."""
         for stream in self._streams.all:
             stream.synchronize()
 
     def copy(self, target: Array, source: Array, *, stream: Stream | None = None, wait: bool = True) -> list[Hazard]:
-        """Copy bytes between arrays, of the device or of the host, as an operation of a stream.
+        """Copy bytes between arrays of the device or the host, as an operation of a stream.
 
         Parameters
         ----------
         target, source : ndarray
-            Contiguous, of the same number of bytes.
+            Contiguous arrays with the same number of bytes.
         stream : Stream, optional
             Default: the default stream.
         wait : bool
-            Whether the host waits until it is done.
+            Whether the host waits for the copy.
 
         Returns
         -------
         list of Hazard
-            Races with what other streams do.
+            Races with operations of other streams.
 
         Raises
         ------
         LaunchError
-            If the arrays do not have the same number of bytes, or are not contiguous.
+            If the arrays differ in size in bytes, or are not contiguous.
         """
         if target.nbytes != source.nbytes:
             raise LaunchError(f"a copy of {source.nbytes} bytes to an array of {target.nbytes}")
@@ -273,7 +275,7 @@ class Device:
         return self.operation("a copy", source, target, stream=stream, wait=wait)
 
     def fill(self, array: DeviceArray, byte: int, *, stream: Stream | None = None, wait: bool = False) -> list[Hazard]:
-        """Set all bytes of an array, as an operation of a stream. Otherwise like :meth:`copy`."""
+        """Set all bytes of an array to ``byte``, as an operation of a stream; otherwise like :meth:`copy`."""
         if not array.flags.c_contiguous:
             raise LaunchError("a fill is of a contiguous array")
         array.reshape(-1).view(np.uint8)[:] = byte
@@ -289,23 +291,23 @@ class Device:
         wait: bool = False,
         source: str = "",
     ) -> list[Hazard]:
-        """An operation of a stream that the caller carries out on the bytes of arrays.
+        """Record an operation of a stream that the caller executes on the bytes of arrays.
 
         Parameters
         ----------
         name : str
-            For messages: ``a copy``.
+            Name in messages, such as ``a copy``.
         reads, writes : ndarray, optional
-            What it accesses. Arrays of the host race with nothing.
+            Accessed arrays. Arrays of the host take part in no race.
         stream, wait
             As for :meth:`copy`.
         source : str
-            ``file:line`` of the program that issues it, if that is known.
+            ``file:line`` in the issuing program, if known.
 
         Returns
         -------
         list of Hazard
-            Races with what other streams do.
+            Races with operations of other streams.
         """
         stream = stream or self._streams.default
         self._streams.begin(stream)
@@ -317,12 +319,13 @@ class Device:
         return hazards
 
     def host_access(self, address: int, size: int, *, write: bool, source: str = "") -> list[Hazard]:
-        """The host reads or writes memory of the device directly; it comes after what the host has waited for.
+        """Record a direct access of the host to device memory, ordered after the operations the host has synchronized
+        with.
 
         Returns
         -------
         list of Hazard
-            Races with operations that the host has not waited for. Device(host_shares=True) keeps them in mind.
+            Races with operations that the host has not synchronized with; requires ``Device(host_shares=True)``.
         """
         runs = Runs.of_bytes(address - GLOBAL_BASE, size)
         operation = StreamOperation("the host", None if write else runs, runs if write else None, at=source)
@@ -331,11 +334,13 @@ class Device:
         return hazards
 
     def pending(self) -> tuple[Array, Array]:
-        """What operations that the host has not waited for read, and what they write: addresses from and to [n, 2]."""
+        """Byte ranges read and written by operations that the host has not synchronized with: begin and end addresses
+        [n, 2].
+        """
         return self._streams.pending_stretches()
 
     def _runs(self, array: Array) -> Runs | None:
-        """The stretches of global memory of an array, one a row if it is not contiguous; None if it is on the host."""
+        """Byte ranges of an array in global memory, one per row if not contiguous; None for an array of the host."""
         begin = int(array.ctypes.data - self._memory.ctypes.data)
         if not 0 <= begin < len(self._memory):
             return None
@@ -345,13 +350,13 @@ class Device:
 
 
 class DeviceModule:
-    """PTX on a device. Made by :meth:`Device.module`.
+    """A PTX module on a device, created by :meth:`Device.module`.
 
     Attributes
     ----------
     text : str
     entries : tuple of str
-        Its kernels, as C++ has their names.
+        Names of its kernels as in C++ (demangled).
     """
 
     def __init__(self, device: Device, text: str, at: Mapping[str, int]) -> None:
@@ -370,21 +375,21 @@ class DeviceModule:
         self.entries = tuple(map(demangled, self._module.entries))
 
     def __getitem__(self, name: str) -> DeviceFunction:
-        """A kernel by its name, mangled or as C++ has it."""
+        """The kernel with a mangled or C++ name."""
         return DeviceFunction(self, resolve(name, self._module.entries, "entry"))
 
     def variable(self, name: str, dtype: Any = np.uint8) -> DeviceArray:
-        """A ``__device__`` or ``__constant__`` variable, which keeps its value from launch to launch.
+        """A ``__device__`` or ``__constant__`` variable, which keeps its value across launches.
 
         Returns
         -------
         DeviceArray
-            Of one axis; writing to it sets the variable.
+            One axis; assignments to its elements set the variable.
 
         Raises
         ------
         LaunchError
-            If there is no such variable, or its size is no multiple of the element's.
+            If the variable does not exist, or its size is not a multiple of the element size.
         """
         mangled = resolve(name, self.placed, "variable")
         size, item = self._module.variables[mangled].size, np.dtype(dtype).itemsize
@@ -394,7 +399,7 @@ class DeviceModule:
 
 
 class DeviceFunction:
-    """A kernel of a module. Made by ``module[name]``."""
+    """A kernel of a module, created by ``module[name]``."""
 
     def __init__(self, module: DeviceModule, entry: str) -> None:
         self.module, self.entry = module, entry
@@ -414,25 +419,25 @@ class DeviceFunction:
         Parameters
         ----------
         grid, block, args
-            As in :func:`~warpsan.launch.launch`. An array of the device is passed as its address; another NumPy
-            array is copied to the device for this launch, and back.
+            As in :func:`~warpsan.launch.launch`. An array of the device is passed by address; any other NumPy array is
+            copied to the device for this launch and back afterwards.
         stream : Stream, optional
             Default: the default stream.
         **options
-            The others of :func:`~warpsan.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
+            Further options of :func:`~warpsan.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
             ``programmatic``, ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``,
-            ``max_steps``, ``workers``. With ``programmatic`` the kernel may overlap the launch before it in the stream,
-            if that is what comes before it, and no other.
+            ``max_steps``, ``workers``. With ``programmatic`` the kernel may overlap the launch directly before it in
+            the stream, but no other operation.
 
         Returns
         -------
         Report
-            Its hazards include races with launches in other streams.
+            Result of the launch; its hazards include races with launches in other streams.
 
         Raises
         ------
         SimError
-            As :func:`~warpsan.launch.launch`. The device's memory is then what the kernel left until it stopped.
+            As :func:`~warpsan.launch.launch`. Device memory then holds all writes up to the error.
         """
         device = self.module.device
         arena, streams = device._arena, device._streams

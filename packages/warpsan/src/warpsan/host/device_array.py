@@ -15,44 +15,44 @@ __all__ = ["DeviceArray"]
 
 
 class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array in a device's memory: a NumPy array whose bytes are those that kernels see.
+    """A NumPy array whose bytes are device memory, as kernels access it.
 
-    Its parts (``x[10:]``, ``x.reshape(...)``) lie in the same memory, and are launch arguments that point there. What
-    NumPy computes from it is an ordinary array.
+    Views (``x[10:]``, ``x.reshape(...)``) share the memory and are valid launch arguments. Results of NumPy operations
+    are ordinary arrays.
     """
 
     _arena: Arena | None = None
     """The device's memory."""
 
     def __array_finalize__(self, parent: Any) -> None:
-        """NumPy's hook: views know their device."""
+        """NumPy's hook: views keep their device."""
         self._arena = getattr(parent, "_arena", None)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Write elements: their bytes are as defined as those of the value."""
+        """Assign elements; unwritten bytes of the value stay unwritten in the copy."""
         super().__setitem__(key, value)
         if self._arena is not None and self._arena.undefined is not None:
             self._arena.undefined.assigned(self, key, value)
 
     def fill(self, value: Any) -> None:
-        """Write all elements."""
+        """Set all elements."""
         self[...] = value
 
     @property
     def unwritten(self) -> npt.NDArray[np.bool_]:
-        """For each byte of each element whether nobody has written it: bool, with one more axis than the array."""
+        """Whether each byte of each element is unwritten: bool, with one more axis than the array."""
         undefined = None if self._arena is None else self._arena.undefined
         marks = None if undefined is None else undefined.of(self)
         return np.zeros((*self.shape, self.itemsize), bool) if marks is None else marks != 0
 
     @property
     def address(self) -> int:
-        """The address of the first element on the device.
+        """Address of the first element on the device.
 
         Raises
         ------
         LaunchError
-            If the array is a copy, which is not on the device.
+            If the array is a copy outside the device's memory.
         """
         memory = None if self._arena is None else self._arena.memory
         offset = -1 if memory is None else int(self.ctypes.data - memory.ctypes.data)

@@ -1,4 +1,4 @@
-"""The sizes of a launch: grid, block, cluster and dynamic shared memory."""
+"""Sizes of a launch: grid, block, cluster and dynamic shared memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warpsan.engine.selection import WARP
 __all__ = ["Dim3", "Geometry"]
 
 Dim3 = tuple[int, int, int]
-"""x, y and z, as CUDA writes them."""
+"""x, y and z, in CUDA's order."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class Geometry:
 
     @property
     def threads(self) -> int:
-        """Threads of one CTA."""
+        """Threads per CTA."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def warps(self) -> int:
-        """Warps of one CTA."""
+        """Warps per CTA."""
         return -(-self.threads // WARP)
 
     @property
     def cluster_size(self) -> int:
-        """CTAs of one cluster."""
+        """CTAs per cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
     def block_at(self, linear: int) -> Dim3:
-        """The index of the block with that linear index."""
+        """Block index from a linear index."""
         return _at(linear, self.grid)
 
     def thread_at(self, linear: int) -> Dim3:
-        """The index in its block of the thread with that linear index."""
+        """Thread index within the block from a linear index."""
         return _at(linear, self.block)
 
     @property

@@ -1,5 +1,6 @@
 """The heap of device code: ``malloc`` and ``free`` in a kernel (CUDA C++ Programming Guide, "Dynamic Global Memory
-Allocation"). Each allocation is a buffer of its own, with room behind it that belongs to nobody."""
+Allocation"). Each allocation is a separate buffer with inaccessible bytes behind it.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +9,31 @@ from warpsan.host.memory import GLOBAL_BASE, POISON, Extent, Space
 __all__ = ["HEAP_BYTES", "Heap"]
 
 HEAP_BYTES = 8 << 20
-"""``cudaLimitMallocHeapSize`` by default."""
+"""Default of ``cudaLimitMallocHeapSize``."""
 _ALIGN, _GUARD = 16, 16
 
 
 class Heap:
-    """A region of global memory that allocations are made in, from its beginning on; what is freed is used again once
-    the end is reached.
+    """A region of global memory for allocations, filled from its beginning; freed memory is reused after the end is
+    reached.
 
     Parameters
     ----------
     begin : int
-        Byte index of the region.
+        First byte index of the region.
     """
 
     def __init__(self, begin: int) -> None:
         self.begin = self._top = begin
         self.live: dict[int, Extent] = {}
-        """Allocations by their first byte."""
+        """Live allocations by first byte index."""
         self._freed: dict[int, list[int]] = {}
         self._count = 0
 
     def allocate(self, space: Space, size: int) -> int:
-        """The address of so many bytes of poison; 0 if there is no room. :meth:`publish` makes it accessible."""
+        """Allocate ``size`` bytes of poison, and return the address; 0 if the heap is full. :meth:`publish` makes it
+        accessible.
+        """
         room = -(-max(size, 1) // _ALIGN) * _ALIGN + _GUARD
         if self._top + room <= self.begin + HEAP_BYTES:
             begin, self._top = self._top, self._top + room
@@ -46,7 +49,7 @@ class Heap:
         return GLOBAL_BASE + begin
 
     def free(self, address: int) -> bool:
-        """Give back what begins at an address; False if that is no allocation."""
+        """Free the allocation at an address, and return True; False if there is none."""
         extent = self.live.pop(address - GLOBAL_BASE, None)
         if extent is None:
             return False
@@ -55,6 +58,6 @@ class Heap:
         return True
 
     def publish(self, space: Space) -> None:
-        """Let the space allow accesses to what is allocated, and to nothing else of the region."""
+        """Allow accesses to live allocations, and to no other byte of the region."""
         others = (each for each in space.extents if not self.begin <= each.begin < self.begin + HEAP_BYTES)
         space.set_extents(sorted((*others, *self.live.values()), key=lambda each: each.begin))

@@ -1,4 +1,4 @@
-"""Launching a kernel: arguments to a parameter block, arrays to global memory, CTAs to chunks, and the report."""
+"""Kernel launches: arguments to a parameter block, arrays to global memory, CTAs to chunks, and the report."""
 
 from __future__ import annotations
 
@@ -42,16 +42,17 @@ from warpsan.report.hazards import Hazard, Note
 __all__ = ["MEMORY_BUDGET", "Accesses", "Executed", "Report", "execute", "launch", "prepare", "ptx_text"]
 
 MEMORY_BUDGET = 8 * 2**30
-"""Most memory that a launch may need, in bytes, by an estimate made before it begins."""
+"""Maximum memory of a launch in bytes, estimated before allocation."""
 
 _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
-"""Lanes of a chunk, if there are that many: of CTAs that are in lockstep in the report, and alive together where one
-waits for a later one."""
+"""Minimum and maximum lanes of a chunk: CTAs that run in lockstep, and are resident together if one waits for a later
+one.
+"""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 
 Accesses = Literal["none", "places"]
-"""What of a launch's accesses to global memory is wanted (:func:`execute`)."""
+"""Accesses to global memory that :func:`execute` records."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,19 @@ class Report:
     Attributes
     ----------
     hazards : list of Hazard
-        One for each kind and place in the code, in the order of the code.
+        One per kind and place in the code, in code order.
     lane_instructions : int
-        Instructions executed, counted once for each lane.
+        Executed instructions, counted once per lane.
     steps : int
-        Vector steps taken: instructions, each over all lanes that ran it together.
+        Vector steps: instructions, each counted once for all lanes that execute it together.
     shared_bytes : int
-        Static and dynamic shared memory of one CTA.
+        Static and dynamic shared memory of one CTA, in bytes.
     counters : Counters, optional
-        The counters, if requested.
+        Profiler counters, if requested.
     printed : tuple of str
-        What each printf of each thread wrote, in the order of execution.
+        Output of each printf of each thread, in execution order.
     notes : tuple of Note
-        Asynchronous copies that threads have not waited for when they end, with the ``async`` check.
+        Asynchronous copies that threads did not wait for before exit, with the ``async`` check.
     """
 
     hazards: list[Hazard]
@@ -86,10 +87,10 @@ class Report:
 
 
 def prepare(*, wait: bool = False) -> None:
-    """Begin to compile what every launch needs, in another process, if this machine has not compiled it yet.
+    """Start compilation of the launch runtime in another process, unless the cache has it already.
 
-    The first launch does so, too: this is for callers with other work before it, such as the build of a kernel, and,
-    with ``wait``, for those whose launches run in a process that cannot write to the cache.
+    The first launch also starts it. Call this before other long work, such as a kernel build; use ``wait`` if launches
+    run in a process without write access to the cache.
     """
     from warpsan.engine.library import library  # imports LLVM
 
@@ -123,67 +124,67 @@ def launch(
     watchers: Sequence[AccessRecorder] = (),
     unwritten: Sequence[Unwritten] = (),
 ) -> Report:
-    """Execute a kernel's PTX on this machine's CPU.
+    """Execute a PTX kernel on the CPU, and report its hazards.
 
     Parameters
     ----------
     ptx : str or bytes
         PTX text.
     entry : str
-        The entry's name as it stands in the PTX (mangled), or as C++ has it.
+        Name of the entry, mangled as in the PTX or as in C++.
     grid, block : int or up to three ints
     args : sequence
-        One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or
-        float takes the parameter's declared type, and None is a null pointer. Bytes, a ctypes structure or a NumPy
-        structured scalar fill a parameter that is passed by value; so do a :class:`~warpsan.host.arguments.Struct`,
-        with addresses and tensor maps in it, and a :class:`~warpsan.host.tensor_map.TensorMap`. A
-        :class:`~warpsan.host.arguments.Pointer` points into an array, a list of arrays is a table of their addresses,
-        and arrays that share bytes share a buffer.
+        One value per kernel parameter. A NumPy array (contiguous, writable) is a device buffer, and is updated in
+        place. An int or float is converted to the parameter's declared type, and None is a null pointer. Bytes, a
+        ctypes structure, a NumPy structured scalar, a :class:`~warpsan.host.arguments.Struct` (with addresses and
+        tensor maps) and a :class:`~warpsan.host.tensor_map.TensorMap` fill a parameter passed by value. A
+        :class:`~warpsan.host.arguments.Pointer` points into an array, a list of arrays becomes a table of their
+        addresses, and arrays with common bytes share a buffer.
     dynamic_smem : int
-        Bytes of dynamic shared memory of each CTA.
+        Dynamic shared memory per CTA, in bytes.
     cluster : up to three ints
-        Blocks of a cluster; if it is (1, 1, 1), what the kernel was compiled for.
+        Blocks per cluster. (1, 1, 1) selects the cluster size the kernel was compiled for.
     cooperative : bool
-        A cooperative launch: all blocks are there at once, and may synchronise as a grid.
+        Cooperative launch: all blocks are resident at once, and may synchronize as a grid.
     programmatic : bool
-        A launch with programmatic stream serialization: the kernel before it in the stream may still run, and access
-        all of the arrays, until ``griddepcontrol.wait``. Earlier accesses to them are races
-        (:mod:`warpsan.checks.prerequisites`).
+        Programmatic stream serialization: the preceding kernel in the stream may run, and access all arrays, until
+        ``griddepcontrol.wait``. Earlier accesses to the arrays are races (:mod:`warpsan.checks.prerequisites`).
     checks : sequence of str
-        Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
+        Enabled checks (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
-        Whether to count what a profiler would (:attr:`Report.counters`).
+        Whether to collect profiler counters (:attr:`Report.counters`).
     schedule : {"lockstep", "forward", "reverse", "random"}
-        All lanes of a chunk of CTAs together, or one warp of each CTA at a time: from the first, from the last, or
-        drawn at every branch and barrier. ``reverse`` also runs blocks from the last on, and ``random`` shuffles them.
+        ``lockstep`` runs all lanes of a chunk of CTAs together. The others run one warp of each CTA at a time:
+        ``forward`` from the first, ``reverse`` from the last (and from the last block), ``random`` drawn at every
+        branch and barrier, with shuffled blocks.
     async_mode : {"late", "early"}
-        When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
+        Completion of asynchronous copies: as late as the waits allow, with a poisoned destination until then, or
+        immediately.
     numerics : {"hardware", "float32", "ring"}
-        How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
-        (:mod:`warpsan.numerics.choices`). ``ring``: f16, bf16, f32 and 8-bit elements of all arrays are codes of the
-        integers mod p (p - 1), in their bits (:mod:`warpsan.numerics.ring`); there are no checks then, and no hazards
-        are reported.
+        Sums of the tensor cores: as on the GPU of the module's ``.target``, or in float32
+        (:mod:`warpsan.numerics.choices`). With ``ring``, the bits of all f16, bf16, f32 and 8-bit elements encode
+        integers mod p (p - 1) (:mod:`warpsan.numerics.ring`); checks are off, and the report has no hazards.
     seed : int
-        For the random schedule and for stale reads.
+        Seed of the random schedule and of stale reads.
     max_steps : int, optional
-        Vector steps that one warp may take. Default: twenty million.
+        Maximum vector steps of one warp. Default: 20 million.
     workers : int, optional
-        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
-        The report and the arrays are the same for any number.
+        Threads that execute clusters in parallel. Default: one per CPU, for launches long enough to gain. Report and
+        arrays do not depend on it.
     names : sequence of str
-        What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
-        has its index there, one outside an array without a name its byte.
+        Name of each array of ``args`` in hazard reports; empty for other arguments. An access outside a named array is
+        reported with its index, outside an unnamed array with its byte.
     volatile : {"sync", "data"}
-        What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
-        or data, as in CUDA C++ (:mod:`warpsan.checks.orders`).
+        Meaning of volatile accesses for the ``race`` check: relaxed operations with the widest scope, as in PTX, or
+        plain data, as in CUDA C++ (:mod:`warpsan.checks.orders`).
     reads : {"latest", "stale"}
-        What reads return: what was written last, or, drawn by the seed, any value that the PTX memory model allows
-        (:mod:`warpsan.weak`). Then threads also take turns at every access, under all schedules but lockstep.
+        Values of reads: the latest write, or any value that the PTX memory model allows, drawn by the seed
+        (:mod:`warpsan.weak`). Threads then also switch at every access, under all schedules except lockstep.
     watchers : sequence of AccessRecorder
-        What collects the accesses at some instructions. With one, a single thread runs all clusters.
+        Recorders of the accesses at given instructions. A launch with recorders uses one thread.
     unwritten : sequence of Unwritten
-        Arrays among ``args`` that nobody has written yet, or not all of: what the kernel reads there and uses is
-        reported. All other arrays count as written.
+        Arrays of ``args`` with unwritten bytes; a kernel that reads and uses these bytes is reported. All other arrays
+        count as written.
 
     Returns
     -------
@@ -192,15 +193,15 @@ def launch(
     Raises
     ------
     LaunchError
-        For a wrong entry, grid, block, argument, check, numerics, shared memory size or number of workers.
+        If the entry, grid, block, an argument, check, numerics, shared memory size or number of workers is invalid.
     PtxSyntaxError, UnsupportedInstruction
-        For PTX that cannot be read or is not modelled, with its line.
+        If the PTX is invalid, or has an instruction without a model; the exception has the line.
     IllegalAccess, Deadlock, StepLimit, KernelTrap
-        For what goes wrong while running.
+        If the kernel fails during execution.
     NotAlgebraic
-        In a ring, for an instruction that has no meaning there.
+        If the kernel executes an instruction without a meaning in a ring, with ``ring``.
     SimError
-        If a worker process dies; in a ring, if the native engine does not have what the kernel uses.
+        If a worker process dies, or the engine lacks an instruction of the kernel with ``ring``.
     """
     text = ptx_text(ptx)
     return execute(
@@ -226,17 +227,16 @@ def launch(
 
 
 def ptx_text(ptx: str | bytes) -> str:
-    """PTX as text, without the zeros that end it in a binary."""
+    """PTX as text, without the trailing zeros of PTX in a binary."""
     return (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
 
 
 @dataclass(frozen=True)
 class Executed:
-    """A launch that has run to its end: its report, and the entry with all that it calls.
+    """A completed launch: its report, and the entry with all functions it calls.
 
-    Where the places of its accesses to global memory were asked for, with the ``race`` check and on a device,
-    ``touched`` has them, and ``again`` gives the accesses to some of these: it runs the launch once more, in a copy of
-    the memory as it was.
+    With requested places, the ``race`` check and a device, ``touched`` has the places of accesses to global memory.
+    ``again`` returns the accesses to some of them: it repeats the launch in a copy of the initial memory.
     """
 
     report: Report
@@ -276,10 +276,11 @@ def execute(
     watchers: Sequence[AccessRecorder] = (),
     unwritten: Sequence[Unwritten] = (),
 ) -> Executed:
-    """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
+    """Run a launch in an arena, and copy results back to the caller's arrays; :func:`launch` with its memory as an
+    argument.
 
-    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
-    ``accesses`` is whether the places of the accesses to global memory are wanted.
+    ``entry`` is the name in the PTX; ``placed`` has the addresses of variables that are in the arena already;
+    ``accesses`` selects whether to record the places of accesses to global memory.
     """
     check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
     valid_numerics(numerics)
@@ -288,7 +289,7 @@ def execute(
     code, program = _linked(text, entry, reads)
     geometry = shape_of(code, module.target, grid, block, cluster, dynamic_smem)
     taken = takes_parameter_addresses(code)
-    if taken:  # before all else: 32 bits must hold such an address
+    if taken:  # before all allocations: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
     known = len(arena.extents)
     params = parameter_block(code, args, arena, names)
@@ -327,7 +328,7 @@ def execute(
     before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
     try:
         run = run_launch(setup, arena, before, 1 if watchers else workers, places=accesses == "places")
-    except SimError:  # what it has written until then is not known
+    except SimError:  # the extent of its writes is unknown
         arena.define_all()
         raise
     arena.copy_back(run.space)
@@ -346,7 +347,7 @@ def execute(
 
 
 def _accesses_to(setup: Setup, before: Before, extents: Sequence[Extent], places: Indices) -> GlobalHistory:
-    """The accesses of a launch that has run to its end to some places, in a copy of the memory as it was before."""
+    """Accesses of a completed launch to given places, from a repeated run in a copy of the initial memory."""
     from warpsan.engine.histories import history_of
 
     memory, heap = before
@@ -363,14 +364,14 @@ def _uses_heap(entry: Entry) -> bool:
 
 @lru_cache(maxsize=64)
 def _linked(text: str, entry: str, reads: str) -> tuple[Entry, Program]:
-    """An entry with the functions that it calls, and its blocks, built once for each text."""
+    """An entry with the functions it calls, and its basic blocks; cached by text."""
     with without_collector():
         code = link(parse(text), entry)
         return code, build_program(code, fine=reads == "stale")
 
 
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
-    """Clusters of ``lanes`` lanes that make a chunk."""
+    """Clusters per chunk of ``lanes`` lanes."""
     clusters = geometry.ctas // geometry.cluster_size
     alive = min(max(clusters * lanes // _CHUNKS_WANTED, _LANES_AT_LEAST), _LANES_AT_MOST)
     return min(clusters, max(1, alive // lanes))
@@ -379,16 +380,15 @@ def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
 def _check_memory(
     global_bytes: int, entry: Entry, program: Program, symbols: Symbols, lanes: int, ctas: int, checks: Sequence[str]
 ) -> None:
-    """Refuse a launch that needs too much memory, by an estimate, before anything is allocated.
+    """Check the estimated memory of a launch before any allocation.
 
-    ``lanes`` and ``ctas`` are those that may be alive at once. Global memory is there three times where hazards are
-    reported; the checks keep twelve bytes for each 16, as many for each granule, and more where there are strong
-    accesses.
+    ``lanes`` and ``ctas`` are the maximum numbers alive at once. Hazard reports need three copies of global memory. The
+    checks need twelve bytes per 16, twelve per granule, and more with strong accesses.
 
     Raises
     ------
     LaunchError
-        If that is more than :data:`MEMORY_BUDGET`.
+        If the estimate exceeds :data:`MEMORY_BUDGET`.
     """
     registers = sum(rows * max(1, bits // 8) for bits, rows in program.files.items())
     need = lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes + global_bytes * (3 if checks else 1)

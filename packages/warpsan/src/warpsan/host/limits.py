@@ -36,16 +36,16 @@ _SHARED_PER_BLOCK = {
     120: 99,
     121: 99,
 }
-"""Shared memory that one CTA can have with opt-in, in KiB, by compute capability times ten."""
+"""Maximum opt-in shared memory per CTA in KiB, by ten times the compute capability."""
 
 
 def shared_limit(target: str) -> int:
-    """Most shared memory one CTA can have, in bytes, for a PTX target such as ``sm_89`` or ``sm_90a``.
+    """Maximum shared memory per CTA in bytes, for a PTX target such as ``sm_89`` or ``sm_90a``.
 
     Raises
     ------
     LaunchError
-        If the target is not known.
+        If the target is unknown.
     """
     match = re.fullmatch(r"sm_(\d+)[af]?", target)
     if match is None or int(match.group(1)) not in _SHARED_PER_BLOCK:
@@ -55,7 +55,7 @@ def shared_limit(target: str) -> int:
 
 
 def check_geometry(geometry: Geometry) -> None:
-    """Raise LaunchError if no NVIDIA GPU could launch this grid and block."""
+    """Raise LaunchError for a grid or block that exceeds the limits of all NVIDIA GPUs."""
     for name, dims, most in (
         ("grid", geometry.grid, (2**31 - 1, 65535, 65535)),
         ("block", geometry.block, (1024, 1024, 64)),
@@ -70,12 +70,11 @@ def check_geometry(geometry: Geometry) -> None:
 
 
 _MOST_CLUSTER = 16
-"""CTAs of a cluster; beyond 8 a GPU requires that the kernel allows the non-portable size (sm_90 and sm_100 have
-it)."""
+"""Maximum CTAs per cluster; more than 8 require the non-portable size attribute of the kernel (sm_90 and sm_100)."""
 
 
 def check_cluster(geometry: Geometry, target: str) -> None:
-    """Raise LaunchError if no GPU of that target could launch these clusters."""
+    """Raise LaunchError for clusters that no GPU of the target can launch."""
     size = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
     if min(geometry.cluster) < 1 or size > _MOST_CLUSTER:
         raise LaunchError(f"a cluster has 1 to {_MOST_CLUSTER} blocks, not {geometry.cluster}")
@@ -88,18 +87,19 @@ def check_cluster(geometry: Geometry, target: str) -> None:
 
 
 REGISTER_FILE = 65536
-"""32-bit registers of one SM, and the most that one block can have; the same for every architecture here."""
+"""32-bit registers per SM, and maximum per block; the same for all supported architectures."""
 _MOST_REGISTERS = 255
-"""Of one thread."""
+"""Maximum registers per thread."""
 _REGISTER_UNIT = 8
-"""Registers of a thread are given in multiples of that."""
+"""Allocation granularity of registers per thread."""
 
 
 def registers_at_launch(code: Entry, geometry: Geometry) -> int:
-    """Most registers that a thread can have been launched with.
+    """Maximum registers per thread at launch.
 
-    That is what .maxnreg says, or what fits for as many blocks of .maxntid (or .reqntid) threads as .minnctapersm
-    requires on an SM (PTX ISA, "Performance-Tuning Directives"), or for the block without any.
+    The value of .maxnreg, or the registers that fit for as many blocks of .maxntid (or .reqntid) threads as
+    .minnctapersm requires on an SM (PTX ISA, "Performance-Tuning Directives"). Without directives: the registers that
+    fit for the block.
     """
     directives = code.directives
     most = directives.get("maxnreg", (_MOST_REGISTERS,))[0]
@@ -109,13 +109,14 @@ def registers_at_launch(code: Entry, geometry: Geometry) -> int:
         return most
     warps = -(-math.prod(block or geometry.block) // WARP) * max(1, directives.get("minnctapersm", (1,))[0])
     fits = REGISTER_FILE // (warps * WARP) // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(most, fits) or most  # a .minnctapersm that cannot be is ignored
+    return min(most, fits) or most  # ptxas ignores an impossible .minnctapersm
 
 
 def check_registers(code: Entry, geometry: Geometry) -> None:
-    """Raise LaunchError if a block's threads, with as many registers as the directives allow each, do not fit on an SM.
+    """Raise LaunchError if the threads of a block, with the registers their directives allow, exceed the registers of
+    an SM.
 
-    How many ptxas will take is not known here: a kernel that stays below a limit which does not fit is refused too.
+    The register count of ptxas is unknown here: a kernel below a limit that does not fit is rejected too.
     """
     most = code.directives.get("maxnreg", (0,))[0]
     if most > _MOST_REGISTERS:

@@ -1,9 +1,9 @@
 """Memory spaces: byte buffers with aligned word views, bounds, and the windows of the generic address space.
 
-An address in a register is an offset into its space for shared and local memory (as PTX has it) and an absolute
-address for global memory. Inside the simulator every access is an index into one byte array per space: shared
-memory has one stretch a CTA, local memory one a lane, global memory one a buffer with guard zones between, so that
-running off the end of a buffer never lands in its neighbour.
+Addresses in registers are offsets for shared and local memory (as in PTX), and absolute for global memory. Inside the
+simulator an access is an index into one byte array per space: one range per CTA for shared memory, one per lane for
+local memory, and one per buffer for global memory. Guard zones separate the buffers, so an overrun never reaches the
+next buffer.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7B00_0000_0000
 LOCAL_BASE = 0x7900_0000_0000
 FUNCTION_BASE = 0x7700_0000_0000
-"""Where functions have their addresses."""
+"""First address of functions."""
 WINDOW_BITS = 40
-"""Addresses that agree above this bit lie in the same window of the generic address space."""
+"""Addresses with equal bits above this one lie in the same window of the generic address space."""
 RANK_SHIFT = 24
-"""From this bit on, a shared::cluster address holds the rank of a CTA plus one; 0 is the CTA that uses it."""
+"""Lowest bit of the CTA rank plus one in a shared::cluster address; 0 is the executing CTA."""
 
 POISON = 0xFF
 """Byte that fills uninitialised memory and registers: NaN in every float type, -1 in every integer type."""
@@ -47,18 +47,18 @@ WORDS: dict[int, np.dtype[np.generic]] = {
     2: np.dtype(np.uint16),
     4: np.dtype(np.uint32),
     8: np.dtype(np.uint64),
-    16: np.dtype(np.complex128),  # never computed with: NumPy's only native 16-byte element that gathers fast
+    16: np.dtype(np.complex128),  # NumPy's only native 16-byte element with a fast gather; never used in arithmetic
 }
-"""The element of a view by the width of an access in bytes."""
+"""Element type of a view, by access width in bytes."""
 _NEAR = 1 << 30
 _SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A named stretch of a space, in byte indices: a buffer of global memory.
+    """A named range of a space, in byte indices; in global memory, a buffer.
 
-    ``shape`` and ``itemsize`` are those of the array in it, where the launch names that.
+    ``shape`` and ``itemsize`` describe the array in the buffer, if the launch names it.
     """
 
     name: str
@@ -69,20 +69,20 @@ class Extent:
 
 
 class Space:
-    """One memory space as bytes, with a view for each access width.
+    """A memory space as bytes, with a view for each access width.
 
     Parameters
     ----------
     name : str
         ``global``, ``shared`` or ``local``.
     size : int
-        Bytes in all.
+        Total bytes.
     limit : int
-        Bytes that one CTA (shared) or lane (local) may address; for global memory, the whole arena.
+        Addressable bytes per CTA (shared) or lane (local); the whole arena for global memory.
     extents : sequence of Extent
-        Where accesses are allowed, sorted; for shared and local memory the limit decides.
+        Accessible ranges, sorted; shared and local memory use the limit only.
     data : ndarray of uint8, optional
-        Memory that is there already: a multiple of 16 bytes, aligned to 16.
+        Existing memory: a multiple of 16 bytes, aligned to 16.
     """
 
     def __init__(
@@ -91,23 +91,23 @@ class Space:
         self.name = name
         self.limit = limit
         self.undefined: Array | None = None
-        """Of global memory, where that is looked for: for each byte 1 as long as nobody has written it, uint8."""
+        """uint8 mark for each byte of global memory, 1 while it is unwritten; None without tracking."""
         self.data: Array = _fresh(size) if data is None else data
         self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
         self.set_extents(extents)
 
     def set_extents(self, extents: Sequence[Extent]) -> None:
-        """Allow accesses in these stretches, sorted, and nowhere else."""
+        """Allow accesses in the given ranges, sorted, and nowhere else."""
         self.extents = tuple(extents)
         self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
         self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
 
     def load(self, index: Indices, width: int) -> Array:
-        """The words of ``width`` bytes at byte indices ``index``, which are in bounds and aligned."""
+        """Load words of ``width`` bytes at the byte indices ``index``, which are in bounds and aligned."""
         return self.views[width].take(index >> _SHIFTS[width])
 
     def store(self, index: Indices, width: int, values: Array) -> None:
-        """Write words; where two lanes name one address, the last lane wins, as hardware may decide."""
+        """Store words; if two lanes store to one address, the last lane wins (the order is undefined on hardware)."""
         self.views[width][index >> _SHIFTS[width]] = values
 
     def fill(self, index: Indices, width: int, byte: int = POISON) -> None:
@@ -116,7 +116,9 @@ class Space:
         self.views[width][index >> _SHIFTS[width]] = word
 
     def out_of_bounds(self, offset: Indices, width: int) -> Mask | None:
-        """Which accesses leave every allowed stretch; None if none does. ``offset`` is relative to the CTA or lane."""
+        """Mask of accesses outside all accessible ranges; None if all are inside. ``offset`` is relative to the CTA or
+        lane.
+        """
         low, high = int(offset.min()), int(offset.max()) + width
         if not self.extents:
             if low >= 0 and high <= self.limit:
@@ -129,12 +131,12 @@ class Space:
         return bad if bad.any() else None
 
     def holds(self, begin: int, size: int) -> bool:
-        """Whether one stretch has these bytes."""
+        """Whether one range contains these bytes."""
         place = int(np.searchsorted(self._begins, begin, side="right")) - 1
         return place >= 0 and begin + size <= int(self._ends[place])
 
     def extent_near(self, offset: int) -> Extent | None:
-        """The stretch that holds ``offset`` or is nearest to it, for messages; None if all are 1 GiB away or more."""
+        """The range that contains or is nearest to ``offset``, for messages; None beyond a distance of 1 GiB."""
 
         def distance(extent: Extent) -> int:
             return max(extent.begin - offset, offset - extent.end + 1, 0)
@@ -144,12 +146,12 @@ class Space:
 
 
 def _fresh(size: int) -> Array:
-    """Bytes with room for a view of the widest word, and for one access at the end."""
+    """Bytes with padding for a view of the widest word, and for one access at the end."""
     raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
     skip = -raw.ctypes.data % 16
     return raw[skip : skip + len(raw) // 16 * 16 - 16]
 
 
 def generic_base(space: str) -> int:
-    """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
+    """Base of a space in the generic address space (0 for global memory)."""
     return {"global": 0, "const": 0, "local": LOCAL_BASE}.get(space, SHARED_BASE)

@@ -1,4 +1,4 @@
-"""What a launch can ask for: checks, schedule, copies, reads, volatile accesses."""
+"""Options of a launch: checks, schedule, copies, reads, volatile accesses."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from warpsan.errors import LaunchError
 __all__ = ["CHECKS", "READS", "SCHEDULES", "all_checks", "check_options", "thorough_checks"]
 
 CHECKS = ("race", "memory", "async")
-"""The checks that are on unless a launch says otherwise."""
+"""Checks that are enabled by default."""
 MORE_CHECKS = ("lanes", "strict", "values", "provenance")
-"""What a launch has to ask for. ``lanes``: lanes of a warp that execute an instruction together need not stay
-together; without it, only lanes that had diverged race with each other. ``strict``: the same, mbarriers for bulk
-copies need a fence behind their initialisation, and an mbarrier's instruction without a scope has that of the CTA.
-``values``: a write races also if the value is there already. ``provenance``: an access stays in the buffer from whose
-pointer its address is computed."""
+"""Opt-in checks. ``lanes``: lanes of a warp may execute an instruction at different times; without it, only diverged
+lanes race with each other. ``strict``: as ``lanes``, and mbarriers for bulk copies need a fence after initialization,
+and an mbarrier instruction without a scope has CTA scope. ``values``: a write of an unchanged value is also a race.
+``provenance``: an access stays in the buffer from whose pointer its address is computed.
+"""
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
-"""The orders in which warps run (:func:`~warpsan.launch`)."""
+"""Execution orders of warps (:func:`~warpsan.launch`)."""
 
 READS = ("latest", "stale")
-"""What reads return (:func:`~warpsan.launch`)."""
+"""Values of reads (:func:`~warpsan.launch`)."""
 _NEEDS = (("strict", "lanes"), ("lanes", "race"), ("values", "race"), ("provenance", "memory"))
-"""Checks that are part of others."""
+"""Pairs of a check and the check that contains it."""
 
 
 def thorough_checks(*, strict: bool = False) -> tuple[str, ...]:
-    """The checks of the judge, of ``sanitize`` and of programs: :data:`CHECKS` and ``lanes``.
+    """Checks of the judge, of ``sanitize`` and of programs: :data:`CHECKS` and ``lanes``.
 
-    With ``strict``, also those that many right kernels do not keep: ``strict`` and ``provenance``.
+    ``strict`` adds ``strict`` and ``provenance``, which many correct kernels violate.
     """
     return (*CHECKS, "lanes", *(("strict", "provenance") if strict else ()))
 
 
 def all_checks(checks: Sequence[str]) -> tuple[str, ...]:
-    """Checks, and those that they are part of."""
+    """Checks, with all checks that contain them."""
     for check, needed in _NEEDS:
         if check in checks and needed not in checks:
             checks = (*checks, needed)
@@ -52,7 +52,7 @@ def check_options(
     volatile: str,
     reads: str,
 ) -> None:
-    """Raise LaunchError for an option that there is not, in a sentence with those that there are."""
+    """Raise LaunchError for an unknown option; the message lists the valid ones."""
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")

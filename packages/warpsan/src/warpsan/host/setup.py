@@ -1,4 +1,4 @@
-"""What a launch comes to before it runs, and the checks of the order of accesses that it asks for."""
+"""Prepared launches, and the observers of access order that a launch requests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["Setup", "race_observers"]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a launch comes to before it runs: the code, where everything lies, and how it is run and watched.
+    """A prepared launch: code, addresses, execution options and checks.
 
-    ``workspace`` is the address of the grid's workspace in a cooperative launch, and 0 in others. ``chunks`` has the
-    linear indices of the CTAs of each chunk; the rest is as in :func:`~warpsan.launch` and
+    ``workspace`` is the address of the grid's workspace in a cooperative launch, 0 otherwise. ``chunks`` has the linear
+    CTA indices of each chunk. The other attributes are as in :func:`~warpsan.launch` and
     :class:`~warpsan.engine.machine.Machine`.
     """
 
@@ -51,24 +51,25 @@ class Setup:
     seed: int
     max_steps: int
     tracking: bool = False
-    """Whether undefined bytes of memory are followed to where they matter."""
+    """Whether to track undefined bytes of memory up to their use."""
     looks: bool = False
-    """Whether there are bytes of global memory that nobody has written, and reads of these are looked for."""
+    """Whether global memory has unwritten bytes and their reads are tracked."""
     volatile: str = "sync"
     watchers: Sequence[AccessRecorder] = ()
     numerics: str = DEFAULT_NUMERICS
     reads: str = "latest"
     resident: bool = False
-    """Whether the native engine runs all blocks of a chunk at once, by turns, so that one may wait for another."""
+    """Whether all blocks of a chunk are resident at once, so that one block may wait for another."""
     prerequisites: Indices | None = None
-    """Of a launch with programmatic stream serialization, what the kernel before it accesses
-    (:class:`~warpsan.checks.prerequisites.PrerequisiteCheck`)."""
+    """Accesses of the preceding kernel in a launch with programmatic stream serialization
+    (:class:`~warpsan.checks.prerequisites.PrerequisiteCheck`).
+    """
 
 
 def race_observers(
     setup: Setup, machine: Machine, log: HazardLog, history: GlobalHistory | None, tally: Tally
 ) -> list[Observer]:
-    """The checks of the order of accesses that a launch asks for; ``history`` with the ``race`` check."""
+    """Observers of access order for the enabled checks; ``history`` is used with the ``race`` check."""
     observers: list[Observer] = []
     if history is not None:
         race = RaceCheck(

@@ -1,4 +1,4 @@
-"""The shape of a launch: grid, block and cluster that fit the code, and the order of its clusters."""
+"""Shape of a launch: grid, block and cluster that match the code, and the execution order of clusters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def shape_of(
     cluster: Sequence[int],
     dynamic_smem: int,
 ) -> Geometry:
-    """The sizes of a launch, in which the cluster is what the code requires if (1, 1, 1) is asked for.
+    """Geometry of a launch; cluster (1, 1, 1) selects the cluster size that the code requires.
 
     Raises
     ------
     LaunchError
-        If they are none, or no GPU of ``target`` could launch this code with them.
+        If the sizes are invalid, or no GPU of ``target`` can launch the code with them.
     """
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
@@ -41,8 +41,9 @@ def shape_of(
 
 
 def clusters_in_order(geometry: Geometry, schedule: str, seed: int) -> Array:
-    """Linear block indices [clusters, blocks of a cluster] in the order in which clusters run: as the launch numbers
-    them, from the last on, or shuffled."""
+    """Linear block indices [clusters, blocks per cluster] in execution order of the clusters: numbered order, reverse
+    order, or shuffled.
+    """
     clusters = _by_cluster(geometry)
     if schedule == "reverse":
         return clusters[::-1]
@@ -50,7 +51,7 @@ def clusters_in_order(geometry: Geometry, schedule: str, seed: int) -> Array:
 
 
 def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
-    """The cluster of a launch, and whether it has one (PTX ISA, "Cluster Dimension Directives")."""
+    """The cluster of a launch, and whether the launch uses clusters (PTX ISA, "Cluster Dimension Directives")."""
     numbers = code.directives.get("reqnctapercluster")
     if numbers:
         required = _dim3("cluster", numbers)
@@ -78,7 +79,7 @@ def _check_directives(code: Entry, geometry: Geometry) -> None:
 
 
 def _by_cluster(geometry: Geometry) -> Array:
-    """Linear block indices [clusters, blocks of a cluster], blocks in the order of their rank."""
+    """Linear block indices [clusters, blocks per cluster], blocks sorted by rank."""
     x, y, z = geometry.cluster
     grid = np.arange(geometry.ctas).reshape(geometry.grid[::-1])
     apart = grid.reshape(grid.shape[0] // z, z, grid.shape[1] // y, y, grid.shape[2] // x, x)

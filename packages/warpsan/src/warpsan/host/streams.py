@@ -1,11 +1,12 @@
-"""Streams and events of a device: which operations come after which, and the races of those that do not.
+"""Streams and events of a device: the order of operations, and races of unordered operations.
 
-Operations run when they are issued, one after the other. Two of different streams that no event or synchronisation
-orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
-clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
+Operations execute when they are issued, one after the other. Operations of different streams without an order by events
+or synchronization may overlap on a GPU: a byte that one writes and the other accesses is a race. The orders are vector
+clocks with one component per stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
 
-A launch leaves only the places of its accesses, and of reads wider ones. Where those of two meet, both are run once
-more, in the memory as it was: whether it is a race, and between which instructions, is read from that.
+A launch records only the places of its accesses, as byte ranges that may be wider than the reads. For two launches with
+common places, both run again in a copy of the initial memory; the repeated runs show whether there is a race, and
+between which instructions.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _USUALLY = "usually a missing event or a missing synchronisation between the str
 _HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
 _SEVERAL = 0xFFFFFFFF
 _LOOKED_AT_FIRST, _ALL = 1 << 14, 1 << 62
-"""Bytes that two operations may both access in which a race is looked for, and then."""
+"""Common bytes of two operations that are searched for a race first, and then."""
 
 Clock = dict[int, int]
-"""For each stream, how many of its operations come before."""
+"""Number of preceding operations, by stream."""
 
 
 def _join(clock: Clock, other: Clock) -> None:
@@ -46,14 +47,14 @@ def _join(clock: Clock, other: Clock) -> None:
 
 @dataclass(frozen=True)
 class Runs:
-    """Stretches of global memory in the order of their addresses, each with the access that was the last to it.
+    """Byte ranges of global memory sorted by address, each with its last access.
 
     Attributes
     ----------
     begins, ends : ndarray of int64
         Byte indices.
     pcs, owners, tags : ndarray of int64
-        Of an access of a kernel: its pc, its block + 1 and its warp's tag; -1 in a copy.
+        pc, block + 1 and warp tag of a kernel's access; -1 for copies.
     """
 
     begins: Indices
@@ -64,7 +65,7 @@ class Runs:
 
     @staticmethod
     def of_marks(marks: Marks, end: int) -> Runs:
-        """What a launch left in its history of the first ``end`` bytes."""
+        """Ranges of a launch's history in the first ``end`` bytes."""
         many = end // marks.owner.granule
         owner, tag, pc = (shadow.words()[:many] for shadow in (marks.owner, marks.tag, marks.pc))
         there = np.flatnonzero(owner)
@@ -79,54 +80,54 @@ class Runs:
 
     @staticmethod
     def of_stretches(stretches: Indices) -> Runs:
-        """Stretches [n, 2] of which nothing is kept but where they are."""
+        """Ranges [n, 2] without their accesses."""
         none = np.full(len(stretches), -1, np.int64)
         return Runs(stretches[:, 0], stretches[:, 1], none, none, none)
 
     @staticmethod
     def of_bytes(begins: int | Indices, size: int) -> Runs:
-        """The stretches that a copy accesses, of ``size`` bytes each."""
+        """Ranges of a copy, of ``size`` bytes each."""
         begins = np.atleast_1d(np.asarray(begins, np.int64))
         none = np.full(len(begins), -1, np.int64)
         return Runs(begins, begins + size, none, none, none)
 
     @staticmethod
     def of_all(several: Sequence[Runs]) -> Runs:
-        """The stretches that any of these have, of which nothing is kept but where they are."""
+        """Union of several ranges, without their accesses."""
         bounds = np.unique(np.concatenate([bound for runs in several for bound in (runs.begins, runs.ends)]))
         inside = np.any([runs.has(bounds) for runs in several], axis=0)
         return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[inside[:-1]])
 
     @property
     def stretches(self) -> Indices:
-        """From and to [n, 2]."""
+        """Begin and end of each range [n, 2]."""
         return np.stack([self.begins, self.ends], axis=1)
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return int((self.ends - self.begins).sum())
 
     def has(self, places: Indices) -> Mask:
-        """Which of these bytes are in a stretch."""
+        """Mask of bytes that lie in a range."""
         before = np.searchsorted(self.begins, places, side="right") - 1
         inside: Mask = (before >= 0) & (places < np.append(self.ends, 0)[before])
         return inside
 
     def shared(self, other: Runs) -> Runs:
-        """The stretches that both have."""
+        """Intersection with other ranges."""
         bounds = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
         both = self.has(bounds) & other.has(bounds)
         return Runs.of_stretches(np.stack([bounds[:-1], bounds[1:]], axis=1)[both[:-1]])
 
     def first(self, most: int) -> Runs:
-        """The first stretches, of not much more than so many bytes in all."""
+        """The first ranges with a total of about ``most`` bytes."""
         many = int(np.searchsorted(np.cumsum(self.ends - self.begins), most)) + 1
         ends = np.minimum(self.ends[:many], self.begins[:many] + most)
         return Runs.of_stretches(np.stack([self.begins[:many], ends], axis=1))
 
     def meeting(self, other: Runs) -> tuple[int, int] | None:
-        """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
+        """Numbers of the first range and of a range of ``other`` with common bytes; None without an intersection."""
         if not len(self.begins) or not len(other.begins):
             return None
         place = np.searchsorted(other.ends, self.begins, side="right")
@@ -137,24 +138,23 @@ class Runs:
 
 @dataclass
 class StreamOperation:
-    """A launch, copy or fill that was issued to a stream.
+    """A launch, copy or fill in a stream.
 
     Attributes
     ----------
     name : str
-        For messages.
+        Name in messages.
     reads, writes, atomics : Runs, optional
     instruction : function
         The instruction at a pc.
     place : function
-        The block and the first thread of the warp of an owner and a tag, and the warp's number; None where there are
-        several.
+        Block and first thread of the warp of an owner and a tag, and the number of the warp; None for several blocks.
     at : str
-        ``file:line`` of the host's code that issued it, if that is known.
+        ``file:line`` in the issuing host code, if known.
     again : function, optional
-        Of a launch of which only the places are there: the same with its accesses to stretches [n, 2] of bytes.
+        Repeats a launch with recorded places, and returns the operation with its accesses to byte ranges [n, 2].
     snapshot_bytes : int
-        Bytes that this function keeps.
+        Bytes of the memory snapshot that ``again`` holds.
     """
 
     name: str
@@ -170,10 +170,10 @@ class StreamOperation:
     stream: int = 0
     index: int = 0
     _known: tuple[Runs, StreamOperation] | None = None
-    """The last stretches that ``again`` was given, and what it has found out."""
+    """The last ranges given to ``again``, with its result."""
 
     def prerequisites(self) -> Indices | None:
-        """What a launch accesses: bytes from and to, and whether it writes there [n, 3]; None for a copy or a fill."""
+        """Accesses of a launch as begin, end and write flag [n, 3]; None for a copy or a fill."""
         if self.instruction is None:
             return None
         parts = [np.empty((0, 3), np.int64)]
@@ -183,7 +183,7 @@ class StreamOperation:
         return np.concatenate(parts)
 
     def accesses_to(self, places: Runs) -> StreamOperation:
-        """The operation with its accesses to these stretches at least, if only their places are there: else itself."""
+        """The operation with at least its accesses to the given ranges; repeats a launch that has only places."""
         if self.again is None:
             return self
         if self._known is None or self._known[0].shared(places).size < places.size:
@@ -193,7 +193,7 @@ class StreamOperation:
         return self._known[1]
 
     def keep_all(self) -> None:
-        """Find out all of its accesses, if only their places are there, and keep them in place of the memory."""
+        """Determine all accesses of a launch that has only places, and release the memory snapshot."""
         stretches = self.prerequisites()
         if self.again is not None and stretches is not None:
             whole = self.again(stretches[:, :2])
@@ -201,7 +201,7 @@ class StreamOperation:
             self.again, self.snapshot_bytes = None, 0
 
     def access(self, runs: Runs, number: int, stream: str) -> ConflictingAccess:
-        """One of its stretches as a conflicting access."""
+        """One of the ranges as a conflicting access."""
         note = f"{self.name} in {stream}"
         if self.instruction is None:
             return ConflictingAccess(self.name, -1, 0, self.at, note=f"in {stream}")
@@ -212,7 +212,7 @@ class StreamOperation:
         return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, None, note)
 
     def hazard(self, what: str, runs: Runs, number: int, other: ConflictingAccess, where: str, stream: str) -> Hazard:
-        """A race of one of its stretches."""
+        """A race of one of the ranges."""
         text = what.replace("{other}", str(other))
         usually = _USUALLY if stream else _HOST_USUALLY
         parts = f"{what}, {where}", usually
@@ -234,14 +234,14 @@ class StreamOperation:
 
 
 def launch_operation(executed: Executed, end: int, history: GlobalHistory | None = None) -> StreamOperation:
-    """The operation that a launch was, with its accesses to the first ``end`` bytes: those of a history, or their
-    places alone."""
+    """The operation of a launch, with its accesses to the first ``end`` bytes: from a history, or only as places."""
     code, module, geometry = executed.code, executed.module, executed.geometry
     operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
     operation.source = lambda instruction: source_of(module, instruction)
 
     def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
-        if owner == _SEVERAL or tag >> int(ACTOR_SHIFT) >= 2 * geometry.warps * geometry.cluster_size:  # a copy's
+        # an asynchronous copy
+        if owner == _SEVERAL or tag >> int(ACTOR_SHIFT) >= 2 * geometry.warps * geometry.cluster_size:
             return None
         warp = (tag >> int(ACTOR_SHIFT)) % geometry.warps
         return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
@@ -271,53 +271,53 @@ _RULES = (
     ("atomics", "writes", "updates what {other} wrote"),
     ("atomics", "reads", "updates what {other} reads"),
 )
-"""Accesses of a later and an earlier operation that conflict."""
+"""Pairs of access kinds of a later and an earlier operation that conflict."""
 
 
 def _meeting(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> tuple[int, int] | None:
-    """The numbers of the first of one operation's stretches of one kind, and of one of another's, that share bytes."""
+    """Numbers of the first ranges with common bytes, for one access kind of each of two operations."""
     runs: Runs | None = getattr(later, mine)
     before: Runs | None = getattr(earlier, others)
     return runs.meeting(before) if runs is not None and before is not None else None
 
 
 def _shared(later: StreamOperation, mine: str, earlier: StreamOperation, others: str) -> Runs:
-    """The stretches that accesses of one kind of an operation share with those of a kind of another one."""
+    """Intersection of the ranges of one access kind of each of two operations."""
     runs: Runs | None = getattr(later, mine)
     before: Runs | None = getattr(earlier, others)
     return Runs.of_bytes(np.empty(0, np.int64), 0) if runs is None or before is None else runs.shared(before)
 
 
 class Streams:
-    """All streams of a device, and the operations that others may still run beside."""
+    """All streams of a device, and the operations that later ones may overlap."""
 
     def __init__(self, arena: Arena, *, host_shares: bool = False) -> None:
         self.arena, self.host_shares = arena, host_shares
         self.host: Clock = {}
         self.overlaps = False
-        """Whether there is code for launches that begin while the one before in their stream runs."""
+        """Whether some launch may overlap its predecessor in the stream."""
         self.default = Stream(self, 0, blocking=True)
         self.all = [self.default]
         self.pending: list[StreamOperation] = []
 
     def create(self, *, blocking: bool) -> Stream:
-        """A new stream: it comes after what the host has waited for."""
+        """Create a stream, ordered after the operations that the host has synchronized with."""
         stream = Stream(self, len(self.all), blocking=blocking)
         self.all.append(stream)
         return stream
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes that are kept to find out the accesses of launches whose places are known."""
+        """Bytes of the memory snapshots of launches that have only places."""
         return sum(each.snapshot_bytes for each in self.pending)
 
     @property
     def needs_accesses(self) -> bool:
-        """Whether operations may run beside each other at all."""
+        """Whether any operations may overlap."""
         return self.host_shares or len(self.all) > 1
 
     def begin(self, stream: Stream) -> None:
-        """An operation is issued: what it comes after."""
+        """Order a new operation after its predecessors."""
         _join(stream.clock, self.host)
         for other in self.all:
             implicit = stream.blocking and other.blocking and (stream is self.default or other is self.default)
@@ -325,7 +325,7 @@ class Streams:
                 _join(stream.clock, other.clock)
 
     def add(self, stream: Stream, operation: StreamOperation) -> list[Hazard]:
-        """The operation has run: its races with earlier ones that it does not come after."""
+        """Record a completed operation, and return its races with unordered earlier operations."""
         operation.stream, operation.index = stream.number, stream.clock.get(stream.number, 0) + 1
         hazards: dict[tuple[int, str], Hazard] = {}
         for earlier in self.pending:
@@ -343,7 +343,7 @@ class Streams:
         return self.host_shares or any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
 
     def host_races(self, operation: StreamOperation) -> list[Hazard]:
-        """The races of an access of the host's with what it has not waited for."""
+        """Races of a host access with operations that the host has not synchronized with."""
         hazards = [
             hazard
             for earlier in self.pending
@@ -353,7 +353,9 @@ class Streams:
         return hazards[:1]
 
     def pending_stretches(self) -> tuple[Indices, Indices]:
-        """What operations that the host has not waited for read, and what they write: addresses from and to [n, 2]."""
+        """Byte ranges read and written by operations that the host has not synchronized with: begin and end addresses
+        [n, 2].
+        """
         stretches: tuple[list[Indices], list[Indices]] = ([np.empty((0, 2), np.int64)], [np.empty((0, 2), np.int64)])
         for each in self.pending:
             if each.index > self.host.get(each.stream, 0):
@@ -365,7 +367,7 @@ class Streams:
     def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
         issued = self.all[later.stream].name if stream is None else stream
         others_stream, rules = self.all[earlier.stream].name, list(_RULES)
-        for most in (_LOOKED_AT_FIRST, _ALL):  # mostly the first places show a race
+        for most in (_LOOKED_AT_FIRST, _ALL):  # most races show in the first places
             shared = [_shared(later, mine, earlier, others).first(most) for mine, others, _ in rules]
             if not any(each.size for each in shared):
                 return
@@ -378,7 +380,7 @@ class Streams:
                     continue
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
                 if begin >= mine_places.ends.max(initial=0):
-                    continue  # there may be one before
+                    continue  # an earlier pair may exist
                 rules.remove((mine, others, what))
                 other = before_it.access(before, met[1], others_stream)
                 extent = self.arena.extent_of(GLOBAL_BASE + begin)
@@ -387,36 +389,37 @@ class Streams:
 
 
 class Stream:
-    """A stream of operations, each of which comes after those before it. Made by :meth:`Device.stream`."""
+    """A stream of operations in issue order, created by :meth:`Device.stream`."""
 
     def __init__(self, streams: Streams, number: int, *, blocking: bool) -> None:
         self._streams, self.number, self.blocking = streams, number, blocking
         self.clock: Clock = {}
         self.last: Indices | None = None
-        """What the last operation accesses, if that is a launch (:meth:`StreamOperation.prerequisites`) which the next
-        one may overlap."""
+        """Accesses of the last operation (:meth:`StreamOperation.prerequisites`), if it is a launch that the next one
+        may overlap.
+        """
         self.name = f"stream {number}" if number else "the default stream"
 
     def record(self) -> Event:
-        """An event behind everything that was issued to the stream so far."""
+        """Record an event after all operations issued to the stream so far."""
         return Event(self._streams, dict(self.clock))
 
     def wait(self, event: Event) -> None:
-        """What is issued from now on comes after the event."""
+        """Order all later operations of the stream after the event."""
         _join(self.clock, event.clock)
 
     def synchronize(self) -> None:
-        """The host waits for everything that was issued to the stream so far."""
+        """Wait on the host for all operations issued to the stream so far."""
         _join(self._streams.host, self.clock)
 
 
 @dataclass(frozen=True)
 class Event:
-    """A point in the work of a stream. Made by :meth:`Stream.record`."""
+    """A point in the work of a stream, created by :meth:`Stream.record`."""
 
     _streams: Streams
     clock: Clock
 
     def synchronize(self) -> None:
-        """The host waits for it."""
+        """Wait on the host for the event."""
         _join(self._streams.host, self.clock)

@@ -1,7 +1,7 @@
 """Functions that the driver gives to every kernel: ``vprintf``, ``__assertfail``, ``malloc`` and ``free`` (CUDA C++
 Programming Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation").
 
-What both engines share: the sizes of the arguments, and the text of a printf.
+Sizes of the arguments, and text of a printf, for both engines.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ ARGUMENT_BYTES: dict[str, tuple[int, ...]] = {
     "malloc": (8,),
     "free": (8,),
 }
-"""By name: a format and the buffer of its arguments; message, file, line, function and character size; a number of
-bytes; a pointer."""
+"""Argument sizes in bytes by name: format and argument buffer; message, file, line, function and character size; number
+of bytes; pointer.
+"""
 
 _FORMAT = re.compile(rb"%(?:%|([-+ #0]*)(\*|\d+)?(\.(?:\*|\d*))?(hh|h|ll|l|j|z|t)?([diuxXocsfFeEgGp]))")
 _WIDE = (b"ll", b"l", b"j", b"z", b"t")
@@ -33,20 +34,20 @@ _NARROW = {b"hh": 8, b"h": 16}
 
 
 class LaneMemory(ABC):
-    """Memory as one lane sees it through generic addresses."""
+    """Memory of one lane at generic addresses."""
 
     @abstractmethod
     def stretch(self, address: int) -> Array:
-        """The bytes from an address to the end of what it lies in.
+        """The bytes from an address to the end of its buffer.
 
         Raises
         ------
         IllegalAccess
-            If there is nothing.
+            If no buffer contains the address.
         """
 
     def read(self, address: int, size: int) -> bytes:
-        """Some bytes."""
+        """``size`` bytes at an address."""
         content: bytes = self.stretch(address)[:size].tobytes()
         return content.ljust(size, b"\0")
 
@@ -59,7 +60,7 @@ class LaneMemory(ABC):
 
 
 def nothing_there(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
-    """The exception for a function that is given an address where there is nothing."""
+    """The exception for a system call with an address outside all buffers."""
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line} is given the address {address:#x}, where "
         f"there is nothing (block {block}, thread {thread})"
@@ -67,7 +68,7 @@ def nothing_there(instruction: Instruction, address: int, block: Dim3, thread: D
 
 
 def freed_in_vain(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
-    """The exception for ``free`` of what is no allocation."""
+    """The exception for ``free`` of an address without an allocation."""
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line}: free is given {address:#x}, which malloc did "
         f"not return or which is free already (block {block}, thread {thread})"
@@ -75,7 +76,7 @@ def freed_in_vain(instruction: Instruction, address: int, block: Dim3, thread: D
 
 
 def formatted(memory: LaneMemory, template: int, buffer: int) -> tuple[str, int]:
-    """The text of a printf, and how many arguments it took; each lies in the buffer at a multiple of its size."""
+    """Text of a printf, and number of its arguments; each argument is aligned to its size in the buffer."""
     taken = offset = 0
 
     def argument(size: int) -> int:

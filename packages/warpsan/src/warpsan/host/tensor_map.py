@@ -1,7 +1,7 @@
-"""Tensor maps: the description of a tensor in global memory for bulk tensor copies, and the elements of a box.
+"""Tensor maps: descriptions of tensors in global memory for bulk tensor copies, and the elements of a box.
 
-A map's 128 bytes hold the whole description, so that a kernel may copy it, or change parts of it
-(``tensormap.replace``). The layout is the simulator's own, as the driver's is the driver's.
+The 128 bytes of a map hold the whole description: a kernel may copy it, or change fields (``tensormap.replace``). The
+layout is specific to the simulator; the driver's layout is not documented.
 
 Sources: CUDA Driver API, "Tensor Map Object Management" (limits, swizzles), and PTX ISA, "Tensors" (boxes, out of
 bounds, swizzling modes), "tensormap.replace" (numbers of the fields' values).
@@ -36,15 +36,16 @@ __all__ = [
 
 DESCRIPTOR_BYTES = 128
 ALIGNMENT, CHUNK = 64, 16
-"""Of a tensor map in memory; bytes that are copied at a time."""
+"""Alignment of a tensor map in memory, and bytes per chunk of a copy."""
 BYTE_STRIDES = 8.5
-"""The PTX version (that of CUDA 12.5) from which on a stride is given in bytes, and not in units of 16."""
+"""First PTX version (CUDA 12.5) with strides in bytes instead of units of 16 bytes."""
 _MAGIC = b"sdpa-map"
 _LAYOUT = struct.Struct("<8s 8x Q 5Q 5I 5H 5B 5B")
 """Magic, unused, address; strides in bytes, dims, box and element strides, innermost first; rank, element, interleave,
-swizzle, fill. The unused word is the second: CuTe clears its bit 21 for drivers of CUDA 12.2 and before."""
+swizzle, fill. The second word is unused, because CuTe clears its bit 21 for drivers of CUDA 12.2 and earlier.
+"""
 DESCRIBED_BYTES = _LAYOUT.size
-"""Of a map's bytes, those that say anything."""
+"""Bytes of a map that hold the description."""
 FIELDS = {
     "global_address": (16, 8, 1),
     "global_dim": (64, 4, 5),
@@ -57,32 +58,33 @@ FIELDS = {
     "swizzle_mode": (102, 1, 1),
     "fill_mode": (103, 1, 1),
 }
-"""Where the fields of ``tensormap.replace`` lie: offset, bytes of an element, and elements; the strides are those of
-the axes behind the innermost."""
+"""Fields of ``tensormap.replace``: offset, bytes per element, and number of elements; strides exclude the innermost
+axis.
+"""
 _SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
-"""How many bits of the number of a 128-byte row are XORed into the number of a 16-byte chunk."""
+"""Number of bits of a 128-byte row's number that are XORed into the number of a 16-byte chunk."""
 _FILLS = ("zero", "nan")
 _ELEMENTS = tuple(
     np.dtype(name)
     for name in (
         *("u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f4", "f8", ml_dtypes.bfloat16, "f4", "f4"),
-        # What has no number of its own in PTX, and is copied as another type.
+        # Types without a number in PTX, copied as another type.
         *("i1", "i2", "?", ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
     )
 )
-"""The elements by their number."""
+"""Element types by number."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The description of a tensor without its address. Axes are in the order of PTX, the innermost first.
+    """Description of a tensor without its address; axes in PTX order, innermost first.
 
     Attributes
     ----------
     dtype : dtype
-        Of an element.
+        Element type.
     dims, strides, box, steps : tuple of int
-        Elements and bytes from one to the next along each axis; elements of a box, and every how many it takes one.
+        Elements and byte strides along each axis; elements and element strides of a box.
     swizzle : str
     oob_fill : str
         ``zero`` or ``nan``.
@@ -100,12 +102,12 @@ class Tiling:
 
     @property
     def item(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return self.dtype.itemsize
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Elements of a box along each axis that are copied."""
+        """Copied elements of a box along each axis."""
         return tuple(-(-size // step) for size, step in zip(self.box, self.steps, strict=True))
 
     @property
@@ -115,26 +117,26 @@ class Tiling:
 
     @property
     def fill(self) -> bytes:
-        """An element outside the tensor."""
+        """Bytes of an element outside the tensor."""
         return bytes(self.item) if self.oob_fill == "zero" else np.array(np.nan, self.dtype).tobytes()
 
     @property
     def reach(self) -> int:
-        """Bytes from the tensor's first to behind its last."""
+        """Bytes from the first element of the tensor to the end of the last."""
         return self.item + sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True))
 
     def check(self) -> None:
-        """The driver's limits.
+        """Check the driver's limits.
 
         Raises
         ------
         LaunchError
-            With the first that is not kept.
+            For the first violated limit.
         """
         inner = self.box[0] * self.item if self.box else 0
         span = {"none": inner, "32B": 32, "64B": 64, "128B": 128}.get(self.swizzle, -1)
         floating = self.dtype.kind not in "iub"
-        axes = range(len(self.dims) - 1, -1, -1)  # NumPy counts from the outermost
+        axes = range(len(self.dims) - 1, -1, -1)  # axes as NumPy numbers them, outermost first
         bad = [
             (axis, size, stride)
             for axis, size, stride in zip(axes, self.dims, self.strides, strict=True)
@@ -173,7 +175,7 @@ class Tiling:
                 raise LaunchError(f"a tensor map {why}")
 
     def packed(self, address: int) -> bytes:
-        """The 128 bytes of the map of a tensor at ``address``."""
+        """The 128 bytes of the map for a tensor at ``address``."""
         code = _ELEMENTS.index(self.dtype) if self.dtype in _ELEMENTS else _ELEMENTS.index(np.dtype(f"u{self.item}"))
         five = [(*values, *(0,) * 5)[:5] for values in (self.strides[1:], self.dims, self.box, self.steps)]
         numbers = len(self.dims) - 1, code, 0, _SWIZZLES[self.swizzle], _FILLS.index(self.oob_fill)
@@ -182,32 +184,32 @@ class Tiling:
 
 
 class TensorMap:
-    """A tensor map (``CUtensorMap``) as a launch argument, for a parameter of 128 bytes. Tiled mode.
+    """A tensor map (``CUtensorMap``) in tiled mode, for a parameter of 128 bytes.
 
     Parameters
     ----------
     array : ndarray
-        The buffer, contiguous; elements of 1, 2, 4 or 8 bytes.
+        The buffer, contiguous, with elements of 1, 2, 4 or 8 bytes.
     box : sequence of int
-        Elements of a box along each axis, in NumPy's order (the innermost last).
+        Elements of a box along each axis, in NumPy's order (innermost last).
     swizzle : {"none", "32B", "64B", "128B"}
     shape : sequence of int, optional
-        The tensor's shape, at most five axes in NumPy's order; that of the array by default.
+        Shape of the tensor, at most five axes in NumPy's order. Default: the shape of the array.
     strides : sequence of int, optional
-        Bytes from one element to the next along each axis; those of a contiguous tensor by default. The last is the
-        element's size. Along an axis of size 1 it may be 0.
+        Bytes between elements along each axis; the last stride is the element size, and an axis of size 1 may have
+        stride 0. Default: contiguous.
     element_strides : sequence of int, optional
-        Every how many elements of each axis the box takes one; 1 by default, and always along the last axis.
+        Element stride of the box along each axis; the last one is 1. Default: 1.
     interleave : {"none"}
     oob_fill : {"zero", "nan"}
-        What elements of the box outside the tensor become.
+        Value of box elements outside the tensor.
     offset : int
-        Bytes from the beginning of the array to that of the tensor, a multiple of 16.
+        Bytes from the start of the array to the tensor, a multiple of 16.
 
     Raises
     ------
     LaunchError
-        For what the driver would refuse.
+        If the driver would reject the description.
     """
 
     def __init__(
@@ -244,20 +246,20 @@ class TensorMap:
             raise LaunchError(f"a tensor map reaches {reach} bytes into its array, which has {array.nbytes}")
 
     def descriptor(self, address: int) -> bytes:
-        """The 128 bytes that a kernel passes on, of a tensor that begins at ``address``."""
+        """The 128 bytes of the kernel parameter for a tensor at ``address``."""
         return self.tiling.packed(address)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The elements of boxes, in units of ``unit`` bytes that are contiguous and inside or outside as a whole.
+    """The elements of boxes, in units of ``unit`` contiguous bytes that are inside or outside as a whole.
 
     Attributes
     ----------
     unit : int
         1, 2, 4, 8 or 16.
     index : ndarray of int64 [boxes, units]
-        Where each unit lies in the global space, in the order of shared memory before the swizzle.
+        Byte index of each unit in the global space, in shared memory order before the swizzle.
     inside : ndarray of bool [boxes, units]
     """
 
@@ -268,14 +270,14 @@ class Box:
 
 @dataclass(frozen=True)
 class PlacedMap:
-    """A tensor map as it was found in memory; ``begin`` is where its tensor begins in the global space."""
+    """A tensor map read from memory; ``begin`` is the byte index of its tensor in the global space."""
 
     map: Tiling
     begin: int
 
     @staticmethod
     def read(descriptor: bytes) -> PlacedMap | None:
-        """The map that 128 bytes describe; None if they are none.
+        """Decode the tensor map in 128 bytes; None if they hold no map.
 
         Raises
         ------
@@ -301,7 +303,7 @@ class PlacedMap:
         return PlacedMap(tiling, address - GLOBAL_BASE)
 
     def box_at(self, coordinates: Indices) -> Box:
-        """The boxes at coordinates [boxes, axes], innermost first; coordinates may lie outside the tensor."""
+        """Boxes at coordinates [boxes, axes], innermost first; coordinates may lie outside the tensor."""
         tensor = self.map
         starts = int(np.gcd.reduce(coordinates[:, 0])) * tensor.item
         unit = int(np.gcd.reduce([16, starts, tensor.dims[0] * tensor.item, tensor.counts[0] * tensor.item]))
@@ -319,6 +321,6 @@ class PlacedMap:
 
 
 def swizzled(offset: Indices, mode: str) -> Indices:
-    """Shared-memory offsets after the swizzle: bits 4 and up of the address, XORed with its bits 7 and up."""
+    """Swizzled shared memory offsets: address bits 4 and up, XORed with bits 7 and up."""
     mask = (1 << _SWIZZLES[mode]) - 1
     return offset ^ ((offset >> 7 & mask) << 4)

@@ -1,9 +1,8 @@
-"""Which bytes of a device's memory nobody has written, from launch to launch.
+"""Unwritten bytes of a device's memory, across launches.
 
 New memory is undefined. Writes through :class:`~warpsan.host.device_array.DeviceArray` define bytes, copies between
-arrays of one device pass on which bytes are undefined, and launches define what they write. What NumPy writes by other
-ways (``out=``, ``np.copyto``, plain views) shows by bytes that are no longer what new memory holds: then the whole
-buffer counts as written.
+arrays of one device copy the marks, and launches define the bytes they write. Other NumPy writes (``out=``,
+``np.copyto``, plain views) are detected by bytes that differ from new memory; the whole buffer then counts as written.
 """
 
 from __future__ import annotations
@@ -18,55 +17,55 @@ from warpsan.engine.selection import Array
 __all__ = ["UndefinedMemory"]
 
 _AT_ONCE = 1 << 24
-"""Bytes that are compared at a time."""
+"""Bytes per comparison."""
 _WORD = 8
 _BASIC = (int, np.integer, slice, EllipsisType, type(None))
-"""Keys by which NumPy takes a part of an array, and not a copy."""
+"""Key types for which NumPy returns a view instead of a copy."""
 
 
 class UndefinedMemory:
-    """Marks of the bytes that nobody has written.
+    """Marks of unwritten bytes.
 
     Parameters
     ----------
     memory : ndarray of uint8
-        The device's.
+        Memory of the device.
     """
 
     def __init__(self, memory: Array) -> None:
         self._memory = memory
         self._marks: Array = np.zeros(0, np.uint8)
-        """For each byte 1 where it is undefined; empty as long as none was."""
+        """Mark of each byte, 1 if undefined; empty while no byte was ever undefined."""
         self._copy: Array = self._marks
-        """Those that a launch works on, which may be thrown away: 0 outside of the stretches."""
+        """Marks that the current launch changes, and that an error discards; 0 outside the ranges."""
         self._stretches: dict[int, tuple[int, int]] = {}
-        """Where there may be any: from which byte index to which, and what each byte held at first."""
+        """Ranges with possibly undefined bytes: end index and initial byte, by begin index."""
 
     def add(self, begin: int, size: int, fill: int) -> None:
-        """There is new memory, each byte of which holds ``fill``."""
+        """Add new memory; each of its bytes is ``fill``."""
         if size:
             self.watch(begin, size, fill)
             self._marks[begin : begin + size] = 1
 
     def watch(self, begin: int, size: int, fill: int) -> None:
-        """Memory may become undefined in a launch, and hold ``fill`` then."""
+        """Add memory that may become undefined during a launch; its bytes are then ``fill``."""
         if not len(self._marks):
             self._marks, self._copy = (np.zeros(len(self._memory), np.uint8) for _ in range(2))
         self._stretches[begin] = begin + size, fill
 
     def define(self, begin: int, size: int) -> None:
-        """Bytes have been written, or are no more."""
+        """Mark written or removed bytes as defined."""
         for marks in (self._marks, self._copy):
             marks[begin : begin + size] = 0
 
     def define_all(self) -> None:
-        """Whatever is there counts as written."""
+        """Mark all bytes as defined."""
         for begin, (end, _) in self._stretches.items():
             self.define(begin, end - begin)
         self._stretches.clear()
 
     def marks(self) -> Array:
-        """The marks of all bytes, for a launch to change: a copy, uint8, which takes the place of the one before."""
+        """Copy of the marks of all bytes, uint8, for a launch to change; replaces the previous copy."""
         if not len(self._marks):
             return np.zeros(len(self._memory), np.uint8)
         for begin, (end, _) in self._stretches.items():
@@ -74,7 +73,7 @@ class UndefinedMemory:
         return self._copy
 
     def update(self) -> None:
-        """The launch has run to its end with that copy."""
+        """Adopt the marks of a completed launch."""
         for begin, (end, _) in self._stretches.items():
             self._marks[begin:end] = self._copy[begin:end]
 
@@ -87,7 +86,7 @@ class UndefinedMemory:
         return bool(self._stretches)
 
     def _written_unseen(self, begin: int, end: int, fill: int) -> bool:
-        """Whether an undefined byte does not hold what it held at first."""
+        """Whether an undefined byte differs from its initial value."""
         for first in range(begin - begin % _WORD, end, _AT_ONCE):
             last = min(first + _AT_ONCE, -(-end // _WORD) * _WORD)
             words = self._memory[first:last].view(np.uint64)
@@ -101,8 +100,9 @@ class UndefinedMemory:
     # ---- writes of the host -----------------------------------------------------------------------------------------
 
     def of(self, array: Array) -> Array | None:
-        """The marks of an array's elements, with one more axis for the bytes of an element, as a view; None if the
-        array is not in the memory, or nothing was ever undefined."""
+        """Marks of an array's elements as a view, with one more axis for the bytes of an element; None if the array is
+        outside the memory, or no byte was ever undefined.
+        """
         begin = int(array.ctypes.data - self._memory.ctypes.data)
         if not 0 <= begin < len(self._marks):
             return None
@@ -111,8 +111,7 @@ class UndefinedMemory:
         return view
 
     def assigned(self, array: Array, key: Any, value: Any) -> None:
-        """``array[key] = value`` has been carried out. Undefined bytes of the device's memory remain so where they have
-        been copied to."""
+        """Update the marks after ``array[key] = value``. Copies of undefined bytes of the device stay undefined."""
         target = self.of(array)
         if target is None:
             return

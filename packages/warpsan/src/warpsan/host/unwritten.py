@@ -1,4 +1,4 @@
-"""Which bytes of an array nobody has written: an argument of launches beside the array itself."""
+"""Unwritten bytes of an array that is a launch argument."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["Unwritten"]
 
 
 class Unwritten:
-    """An array whose bytes nobody has written yet, for ``launch(..., unwritten=[...])``.
+    """An array with unwritten bytes, for ``launch(..., unwritten=[...])``.
 
-    Kernels that read such bytes, and use them, are reported (``uninitialised``). What a launch writes counts as written
-    in the next one that is given the same object.
+    Kernels that read and use such bytes are reported (``uninitialised``). Bytes written by a launch count as written in
+    later launches with the same object.
 
     Parameters
     ----------
     array : ndarray
-        Contiguous; an argument of a launch, or a part of one.
+        Contiguous array: a launch argument, or a part of one.
 
     Attributes
     ----------
     bytes : ndarray of uint8
-        For each byte of the array 1, or 0 once it has been written; the caller may write here, too.
+        Mark of each byte: 1 if unwritten, 0 if written. The caller may change the marks.
     """
 
     def __init__(self, array: Array) -> None:

@@ -1,4 +1,4 @@
-"""Variables of a launch: where each lies, and what it begins with (PTX ISA, "State Spaces", "Variables")."""
+"""Variables of a launch: addresses and initial values (PTX ISA, "State Spaces", "Variables")."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
 
 _WORD = 16
 _STACK, _LEAST_DEPTH = 4096, 16
-"""Bytes for the local variables of functions that call themselves (four times what CUDA gives a thread by default), and
-how deep such calls may be at least."""
+"""Bytes for local variables of recursive functions (four times CUDA's default per thread), and minimum recursion depth.
+"""
 
 Addresses = dict[str, tuple[str, int]]
-"""(space, address) of each variable by name."""
+"""Space and address of each variable by name."""
 
 
 def place_global_variables(module: PtxModule, variables: Iterable[Variable], arena: Arena) -> Addresses:
-    """Place those of the variables that lie in global memory, with what they begin with, but for addresses in them."""
+    """Place the global variables with their initial values, except addresses in them."""
     addresses: Addresses = {}
     for variable in variables:
         if variable.space in ("global", "const"):
@@ -45,7 +45,7 @@ def place_global_variables(module: PtxModule, variables: Iterable[Variable], are
 def fill_in_addresses(
     module: PtxModule, variables: Iterable[Variable], addresses: Mapping[str, tuple[str, int]], arena: Arena
 ) -> None:
-    """Fill the addresses into the variables that begin with some."""
+    """Fill in the initial values that are addresses."""
     for variable in variables:
         if variable.relocations and variable.space in ("global", "const"):
             arena.fill_in(addresses[variable.name][1], _relocated(module, variable, addresses))
@@ -59,7 +59,7 @@ def place_variables(
     arena: Arena,
     placed: Mapping[str, tuple[str, int]] | None = None,
 ) -> Symbols:
-    """Addresses of everything that the entry can name. Dynamic shared memory begins behind the static.
+    """Addresses of all symbols that the entry can use. Dynamic shared memory follows static shared memory.
 
     Parameters
     ----------
@@ -67,14 +67,14 @@ def place_variables(
     dynamic_smem : int
         Bytes.
     parameters : int, optional
-        The address of the parameter block, where the entry takes addresses of parameters.
+        Address of the parameter block, if the entry takes addresses of parameters.
     arena : Arena
     placed : mapping, optional
-        Where the module's variables in global memory lie, if they were placed before this launch.
+        Addresses of global variables that were placed before this launch.
     """
     used = set(_names_of(code))
     pending = list(used)
-    while pending:  # a variable may hold addresses of others
+    while pending:  # a variable may hold addresses of other variables
         variable = module.variables.get(pending.pop())
         held = {each.name for each in variable.relocations} - used if variable is not None else set()
         used |= held
@@ -96,7 +96,7 @@ def place_variables(
         if variable.space in tops or variable.space == "param":
             if variable.size == 0:
                 dynamic_align = max(dynamic_align, variable.align)
-            elif name not in stacked:  # what passes through a device function's call lies in local memory
+            elif name not in stacked:  # parameters of device function calls lie in local memory
                 space = "local" if variable.space == "param" else variable.space
                 top = -(-tops[space] // variable.align) * variable.align
                 addresses[name] = space, top
@@ -119,14 +119,14 @@ def place_variables(
 
 
 def circle_frames(code: Entry) -> dict[frozenset[str], tuple[int, int]]:
-    """For each circle of functions with local variables, the bytes of these, and how many times they are there."""
+    """Bytes and number of frames of the local variables, for each cycle of recursive functions."""
     stacked = _stacked(code)
     sizes = {circle: -(-_offsets(code, stacked, circle)[1] // _WORD) * _WORD for circle in stacked.values()}
     return {circle: (size, max(_LEAST_DEPTH, _STACK // size)) for circle, size in sizes.items()}
 
 
 def _stacked(code: Entry) -> dict[str, frozenset[str]]:
-    """The local variables of functions that call themselves, with their circles."""
+    """Local variables of recursive functions, with their call cycles."""
     return {
         variable.name: circle
         for function, circle in code.circles.items()
@@ -136,7 +136,7 @@ def _stacked(code: Entry) -> dict[str, frozenset[str]]:
 
 
 def _offsets(code: Entry, stacked: Mapping[str, frozenset[str]], circle: frozenset[str]) -> tuple[dict[str, int], int]:
-    """Where the local variables of a circle lie in its frame, and their bytes."""
+    """Offsets of the local variables of a call cycle in its frame, and the bytes of the frame."""
     offsets, top = {}, 0
     for name in (each for each in stacked if stacked[each] == circle):
         variable = code.variables[name]
@@ -147,18 +147,18 @@ def _offsets(code: Entry, stacked: Mapping[str, frozenset[str]], circle: frozens
 
 
 def takes_parameter_addresses(code: Entry) -> bool:
-    """Whether the entry takes the address of a parameter: a load of one by its name does not."""
+    """Whether the entry takes the address of a parameter; a load by name does not."""
     return not _names_of(code).isdisjoint(param.name for param in code.params)
 
 
 @derived
 def _names_of(code: Entry) -> frozenset[str]:
-    """What :func:`names_used` finds in an entry."""
+    """Result of :func:`names_used` for an entry."""
     return frozenset(names_used(code.instructions))
 
 
 def _relocated(module: PtxModule, variable: Variable, addresses: Mapping[str, tuple[str, int]]) -> bytes:
-    """A variable's initial value with the addresses that it holds; 0 for what the PTX only declares."""
+    """Initial value of a variable with addresses filled in; zeros for an external variable."""
     content = bytearray(variable.data.ljust(variable.size, b"\0"))
     for each in variable.relocations:
         space, address = addresses.get(each.name, ("", function_address(module, each.name)))
@@ -168,7 +168,7 @@ def _relocated(module: PtxModule, variable: Variable, addresses: Mapping[str, tu
 
 
 def names_used(instructions: Iterable[Instruction]) -> set[str]:
-    """Variables and functions by name, and the parameters whose address is taken: a load of one does not need it."""
+    """Names of used variables and functions, and of parameters whose address is taken; a load does not take it."""
     names: set[str] = set()
     taking = (each for each in instructions if each.opcode != "ld" or "param" not in {mod[:5] for mod in each.mods})
     stack: list[Any] = [

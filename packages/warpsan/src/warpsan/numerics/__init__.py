@@ -1,4 +1,4 @@
-"""Arithmetic of a launch: sums of tensor cores by architecture, and the ring of exact arithmetic."""
+"""Arithmetic of a launch: sums of tensor cores by architecture, and the ring for exact arithmetic."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """Coefficients of the special function unit (MUFU): quadratic polynomials on 64 or 128 pieces of a binade.
 
-The numbers are those of ptx-math, commit 2c7dc92, whose functions its author compared with GPUs of sm_50 to sm_75 on
-every float32 argument. They come under its licence:
+The numbers are from ptx-math, commit 2c7dc92. Its author compared the functions with GPUs of sm_50 to sm_75 on every
+float32 argument. Their licence:
 
     MIT License. Copyright (c) 2020 Benjamin Carleton
 
@@ -30,18 +30,18 @@ __all__ = ["EXPONENTIAL", "QUARTER", "QUARTER_END", "QUARTER_INVERSE", "TABLES",
 
 @dataclass(frozen=True)
 class Quadratic:
-    """How a significand's function is evaluated.
+    """Evaluation of a function on a significand.
 
-    The argument's upper ``index_bits`` fraction bits choose a piece, the others are x; the result is
-    ``(c0 << shifts[0]) + signs[0] * (c1 * x << shifts[1]) + signs[1] * c2 * x**2 + bias``, where the square lacks what
-    its partial products have in the lowest 19 columns. ``weight`` is the place of the bit that stands for 1.
+    The upper ``index_bits`` fraction bits of the argument select a piece, the others are x. The result is ``(c0 <<
+    shifts[0]) + signs[0] * (c1 * x << shifts[1]) + signs[1] * c2 * x**2 + bias``, with a square without the lowest 19
+    columns of its partial products. ``weight`` is the position of the bit with value 1.
 
     Attributes
     ----------
     index_bits, weight, bias : int
     shifts, signs : tuple of int
     pieces : tuple of tuple of int
-        c0, c1 and c2 of each piece. Of a root, those of odd exponents follow those of even ones.
+        c0, c1 and c2 of each piece. For roots, the pieces of odd exponents follow those of even exponents.
     """
 
     index_bits: int
@@ -53,7 +53,7 @@ class Quadratic:
 
     @property
     def argument_bits(self) -> int:
-        """Bits of x."""
+        """Number of bits of x."""
         return 23 - self.index_bits
 
 
@@ -183,10 +183,10 @@ TABLES: dict[str, Quadratic] = {
     "sqrt": Quadratic(6, 58, (33, 18), (1, -1), 0x3FFFC0000, _pieces(_SQRT)),
     "sin": Quadratic(6, 56, (31, 19), (1, -1), 0x0, _pieces(_SIN)),
 }
-"""The polynomials of ``ex2``, ``lg2``, ``rcp``, ``rsqrt``, ``sqrt`` and ``sin`` (with ``cos``)."""
+"""Polynomials of ``ex2``, ``lg2``, ``rcp``, ``rsqrt``, ``sqrt`` and ``sin`` (with ``cos``)."""
 
 QUARTER_INVERSE, QUARTER = float.fromhex("0x1.45f306p-1"), float.fromhex("0x1.921fb6546df20p0")
 QUARTER_END = float.fromhex("0x1.921fb6p0")
-"""In the argument's reduction: 2 / pi in float32, pi / 2 in 48 bits, and in float32."""
+"""Constants of argument reduction: 2 / pi in float32, pi / 2 in 48 bits, and in float32."""
 EXPONENTIAL = tuple(math.log(2) ** k / math.factorial(k) for k in range(14))
 """Coefficients of ``2**f``, for f from -1/2 to 1/2 in float64."""

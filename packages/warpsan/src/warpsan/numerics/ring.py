@@ -1,23 +1,24 @@
-"""The ring in which ``numerics="ring"`` computes: the integers mod p (p - 1), for a prime p.
+"""The ring of ``numerics="ring"``: the integers mod p (p - 1), for a prime p.
 
-A code carries its residue mod p, in which sums and weights live, and its residue mod p - 1, in which exponents live.
-Addition and multiplication are the ring's. ``ex2(x)`` is g^x mod p for a primitive root g, and 1 mod p - 1: so
-``ex2(x + y) = ex2(x) ex2(y)``, exactly. ``lg2`` is its inverse, the discrete logarithm. ``rcp`` inverts mod p, and
-mod p - 1 where there is an inverse. Every conversion keeps the code. ``docs/algebra.md`` has the proof that a right
-attention then has the right outputs, and where it does not hold.
+A code has a residue mod p, for sums and weights, and a residue mod p - 1, for exponents. Addition and multiplication
+are the ring's. ``ex2(x)`` is g^x mod p for a primitive root g, and 1 mod p - 1, so ``ex2(x + y) = ex2(x) ex2(y)``
+exactly. ``lg2`` is its inverse, the discrete logarithm. ``rcp`` inverts mod p, and mod p - 1 if an inverse exists.
+Conversions keep the code. ``docs/algebra.md`` proves that correct attention has correct outputs in the ring, and lists
+the exceptions.
 
-**Words.** An element of an array is the code itself, as an unsigned integer in its bits: 16 bits hold the 62,750 codes
-of p = 251, 8 bits the 156 of p = 13. What is not below p (p - 1) is a floating-point constant:
+**Words.** An array element is a code as an unsigned integer in the element's bits: 16 bits hold the 62,750 codes of p =
+251, 8 bits the 156 codes of p = 13. Words from p (p - 1) on are floating-point constants:
 
-- a finite one below 10,000 is m 2^e with m odd, and stands for the code of that number: true mod p and mod the odd
-  part of p - 1, where 2 has an inverse. Mod the power of 2 in p - 1 an integer stands for itself, and a fraction for m.
-  So a product of constants is the constant of the product. ln 2 stands for the inverse of log2 e;
-- an infinite one, or a finite one from 10,000 on (the number of a mask), is *large*. Arithmetic with a large word is
-  that of floating point, with 1 in the place of a code: ``x - (-inf)`` is +inf, ``ex2(-inf)`` is 0;
-- a NaN stays one.
+- a finite constant below 10,000 is m 2^e with m odd, and represents the code of that number: exact mod p and mod the
+odd
+  part of p - 1, where 2 has an inverse. Mod the power of 2 in p - 1 an integer represents itself, and a fraction m. A
+  product of constants is therefore the constant of the product. ln 2 represents the inverse of log2 e;
+- an infinite constant, or a finite one from 10,000 on (a mask value), is *large*. Arithmetic with a large word is
+  floating-point arithmetic, with 1 in place of a code: ``x - (-inf)`` is +inf, ``ex2(-inf)`` is 0;
+- a NaN stays NaN.
 
-**Order.** Which of two codes is larger means nothing: they are ordered by their number, times :attr:`Ring.spacing`, and
-constants by theirs. Which are equal does mean something.
+**Order.** The order of two codes has no meaning: codes are ordered by their number times :attr:`Ring.spacing`,
+constants by their value. Equality of codes is meaningful.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from warpsan.engine.selection import Array
 __all__ = ["LARGE", "LN_2", "LOG2_E", "RINGS", "Ring", "has_eight_bits", "ring_of"]
 
 LARGE = 1e4
-"""From here on the size of a constant counts as infinite: masks are made with -1e4, -1e9, -FLT_MAX, -inf."""
+"""Constants of at least this magnitude count as infinite: masks use -1e4, -1e9, -FLT_MAX, -inf."""
 LOG2_E, LN_2 = np.float32(1.4426950408889634), np.float32(0.6931471805599453)
 EXPONENTS = range(-150, 14)
-"""Powers of 2 that a constant below :data:`LARGE` may have."""
+"""Exponents of 2 in constants below :data:`LARGE`."""
 _EIGHT_BITS = re.compile(r"\.(e4m3|e5m2)")
 
 
@@ -53,9 +54,9 @@ class Ring:
     root : int
         A primitive root g mod p.
     spacing : float
-        How far apart neighbouring codes are where one is compared with a constant. Which is larger means nothing; but a
-        comparison with a threshold should be seen to hold and to fail, and by their number all codes mod 13 * 12 are
-        below 448, and nearly all mod 251 * 250 above it.
+        Distance of neighbouring codes in comparisons with constants. The order has no meaning, but a threshold should
+        have codes on both sides: by their number all codes mod 13 * 12 are below 448, and nearly all mod 251 * 250
+        above it.
     """
 
     prime: int
@@ -64,13 +65,13 @@ class Ring:
 
     @property
     def name(self) -> str:
-        """As in the option ``numerics``."""
+        """Name, as in the option ``numerics``."""
         order = "" if self.spacing == 1.0 else "-near" if self.spacing < 1.0 else "-far"
         return f"{self.arithmetic}{order}"
 
     @property
     def arithmetic(self) -> str:
-        """A name for all but the order of codes."""
+        """Name without the order of codes."""
         return f"ring-{self.prime}"
 
     @property
@@ -80,7 +81,7 @@ class Ring:
 
     @property
     def modulus(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return self.prime * self.order
 
     @property
@@ -105,21 +106,22 @@ class Ring:
 
     @cached_property
     def powers(self) -> Array:
-        """``ex2`` by the exponent mod p - 1, uint32."""
+        """``ex2`` by exponent mod p - 1, uint32."""
         return self._table(self.code(pow(self.root, x, self.prime), 1, 1) for x in range(self.order))
 
     @cached_property
     def logarithms(self) -> Array:
-        """``lg2`` by the argument mod p, uint32; of 0 it means nothing."""
+        """``lg2`` by argument mod p, uint32; the entry of 0 is arbitrary."""
         table = np.zeros(self.prime, np.uint32)
         table[[pow(self.root, x, self.prime) for x in range(self.order)]] = np.arange(self.order)
         return table
 
     @cached_property
     def inverses(self) -> tuple[Array, Array]:
-        """``rcp`` as a sum of two codes, by the argument mod p and mod p - 1, uint32.
+        """``rcp`` as a sum of two codes, by argument mod p and mod p - 1, uint32.
 
-        Mod the even part of p - 1 what has no inverse gets 1, as the constant 1 / x has: so x / 8 is x times 0.125.
+        Mod the even part of p - 1, an argument without an inverse maps to 1, like the constant 1 / x: x / 8 equals x
+        times 0.125.
         """
 
         def inverse(x: int, part: int, otherwise: int) -> int:
@@ -144,7 +146,7 @@ class Ring:
 
     @cached_property
     def ln_2(self) -> int:
-        """The code of ln 2: the inverse of log2 e as float32 has it."""
+        """The code of ln 2: the inverse of float32 log2 e."""
         code = self.constant(float(LOG2_E))
         return self.code(pow(code, -1, self.prime), pow(code, -1, self.odd), pow(code, -1, self.even))
 
@@ -154,12 +156,12 @@ class Ring:
     # ---- values in Python --------------------------------------------------------------------------------------------
 
     def constant(self, value: float) -> int:
-        """The code of a floating-point constant below :data:`LARGE`, which is rounded to float32.
+        """The code of a floating-point constant below :data:`LARGE`, rounded to float32.
 
         Raises
         ------
         ValueError
-            If it has none.
+            If the constant has no code.
         """
         single = np.float32(value)
         if not abs(single) < LARGE:
@@ -176,9 +178,8 @@ class Ring:
     def elements(self, draws: Array) -> Array:
         """Codes (int64) for the elements of a kernel's inputs, from random 16-bit numbers.
 
-        ``draws`` is [B, H, S, D]. In a ring for 8-bit types the codes have inverses, because a kernel that quantises
-        divides by the largest of them; and the largest differs from head to head and from one 32 rows to the next, so
-        that scales are not all alike.
+        ``draws`` is [B, H, S, D]. In a ring for 8-bit types the codes have inverses, because a quantising kernel
+        divides by the largest. The largest code differs by head and by group of 32 rows, so that scales differ.
         """
         if self.modulus > 1 << 8:
             return draws.astype(np.int64) % self.modulus
@@ -195,9 +196,9 @@ class Ring:
         return words
 
     def decoded(self, array: Array) -> tuple[Array, Array]:
-        """The codes (int64) of an array of 16- or 32-bit floating-point words, and where they mean something.
+        """Codes (int64) of an array of 16- or 32-bit floating-point words, and a mask of the valid ones.
 
-        They do not where the word is a NaN or a large word.
+        NaN and large words are invalid.
         """
         words = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).astype(np.int64)
         codes, known = words.copy(), words < self.modulus
@@ -210,7 +211,7 @@ class Ring:
         return codes, known | finite
 
     def product(self, left: Array, right: Array, dtype: Any) -> Array:
-        """The matrix product of arrays of words, as words of a type; NaN where a factor means nothing."""
+        """Matrix product of arrays of words, as words of a type; NaN for invalid factors."""
         (a, a_known), (b, b_known) = self.decoded(left), self.decoded(right)
         words = self.encoded(np.matmul(a, b) % self.modulus, dtype)
         unknown = np.matmul(~a_known, np.ones_like(b_known)) | np.matmul(np.ones_like(a_known), ~b_known)
@@ -219,15 +220,16 @@ class Ring:
 
 
 RINGS = {ring.name: ring for ring in (Ring(251, 6), Ring(13, 2), Ring(251, 6, 2.0**-13), Ring(13, 2, 64.0))}
-"""The rings by the value of ``numerics`` that names them. Each has a second order of its codes: those mod 251 * 250 are
-then all below 8, and those mod 13 * 12 spread up to 9,920."""
+"""Rings by their ``numerics`` name. Each has a second order of codes: codes mod 251 * 250 are then all below 8, and
+codes mod 13 * 12 reach up to 9,920.
+"""
 
 
 def ring_of(numerics: str, *, eight_bits: bool, reordered: bool = False) -> Ring | None:
-    """The ring that a value of ``numerics`` names; None if it is no ring.
+    """The ring for a value of ``numerics``; None for other values.
 
-    ``ring`` is that of p = 13 for code with 8-bit floating-point types, and of p = 251 for all other; ``reordered``,
-    with the second order of its codes.
+    ``ring`` selects p = 13 for code with 8-bit floating-point types, and p = 251 otherwise; ``reordered`` selects the
+    second order of codes.
     """
     if numerics != "ring":
         return RINGS.get(numerics)

@@ -1,14 +1,14 @@
-"""How the tensor cores of each architecture sum the products of one instruction.
+"""Sums of products in one tensor-core instruction, by architecture.
 
-A sum is a chain of blocks. In each, all products and the sum so far are aligned to the greatest exponent among them,
-cut off (toward zero) behind ``fraction`` bits, added exactly, and rounded once: to f32 toward zero, to f16 to nearest
-even. A product's exponent is the sum of its factors' exponents, where subnormals have the least exponent of their type
-(of f16 if 8-bit factors are unpacked to that); zeros have none. A sum that is or rounds to zero is +0, and one of f32
-beyond the range is infinite.
+A sum is a chain of blocks. In each block, all products and the partial sum are aligned to the greatest exponent among
+them, truncated (toward zero) after ``fraction`` bits, added exactly, and rounded once: to f32 toward zero, to f16 to
+nearest even. A product's exponent is the sum of its factors' exponents. Subnormals have the least exponent of their
+type (of f16 if 8-bit factors are unpacked to f16); zeros have none. A sum that is zero or rounds to zero is +0; an f32
+sum beyond the range is infinite.
 
-Sources: the words of eight GPUs that MATLAB-tensor-core b12b5a7 publishes (Khattak and Mikaitis, "Accurate Models of
-NVIDIA Tensor Cores", arXiv 2512.07004), the models of MMA-Sim c785138 (arXiv 2511.10909), and for 8-bit factors in
-``mma.sync`` of sm_90 the machine code. The tests compare this module with the words.
+Sources: words of eight GPUs published in MATLAB-tensor-core b12b5a7 (Khattak and Mikaitis, "Accurate Models of NVIDIA
+Tensor Cores", arXiv 2512.07004), models of MMA-Sim c785138 (arXiv 2511.10909), and the machine code for 8-bit factors
+in ``mma.sync`` of sm_90. The tests compare this module with the words.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from functools import lru_cache
 __all__ = ["EMIN", "FAR", "SPECIAL_EXPONENT", "ZERO_EXPONENT", "SumRule", "rule_of"]
 
 EMIN = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
-"""Exponent of the subnormal numbers of each type, where a significand is in [1, 2) otherwise."""
+"""Exponent of subnormal numbers by type; significands are otherwise in [1, 2)."""
 
 ZERO_EXPONENT, SPECIAL_EXPONENT, FAR = -5_000, 12_000, 2_500
-"""In the place of an exponent for zeros, and for infinities and NaN. In 16 bits, the greatest exponent of a block is
-above ``FAR`` if there is one of the latter, also beside a zero, and below ``-FAR`` if all terms are zero."""
+"""Pseudo-exponents of zeros, and of infinities and NaN, in 16 bits. The greatest exponent of a block exceeds ``FAR``
+with any infinity or NaN, also beside a zero, and is below ``-FAR`` if all terms are zero.
+"""
 
 _EIGHT_BITS = ("e4m3", "e5m2")
 
 
 @dataclass(frozen=True)
 class SumRule:
-    """How one instruction sums its products.
+    """Summation rule of one instruction.
 
     Attributes
     ----------
     blocks : tuple of tuple of int
-        The indices along K of each block's products, in the order in which the blocks are added.
+        Indices along K of each block's products, in the order of the blocks.
     fraction : int
-        Bits behind the point that a term keeps when it is aligned: its leading digit before the point.
+        Fraction bits kept in an aligned term, after its leading digit.
     precision : int
-        Bits behind the point of a result in f32, 23 or less.
+        Fraction bits of an f32 result, 23 or less.
     addend_last : bool
-        Whether the sum begins with zero, and C is added at the end, rounded to nearest even.
+        Whether the sum starts at zero, and C is added last, rounded to nearest even.
     least : tuple of int
-        Exponents of subnormal factors, of A and of B.
+        Exponents of subnormal factors of A and of B.
     evidence : {"words", "model", "nearest"}
-        What the rule was compared with: words of a GPU, public models only, or nothing (it is the rule of the nearest
-        architecture that is known).
+        Evidence for the rule: words of a GPU, public models only, or none (rule of the nearest known architecture).
     source : str
-        The GPUs with such words, or what the rule is taken from.
+        GPUs with such words, or another source of the rule.
     """
 
     blocks: tuple[tuple[int, ...], ...]
@@ -62,7 +62,7 @@ class SumRule:
 
     @property
     def name(self) -> str:
-        """A short text that differs where two rules of the same K differ."""
+        """A short text that differs between different rules for one K."""
         widths = "_".join(str(len(block)) for block in self.blocks)
         least = "_".join(str(-exponent) for exponent in self.least)
         return f"{widths}.f{self.fraction}.{self.precision}.e{least}{'.last' * self.addend_last}"
@@ -70,7 +70,7 @@ class SumRule:
 
 @lru_cache(maxsize=512)
 def rule_of(target: str, unit: str, kind: str, depth: int, result: str, kind_b: str | None = None) -> SumRule:
-    """The rule of an instruction.
+    """The summation rule of an instruction.
 
     Parameters
     ----------
@@ -83,19 +83,19 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str, kind_b: 
         K of the instruction.
     result : {"f32", "f16"}
     kind_b : str, optional
-        Type of B's factors if it is the other 8-bit type; ``kind`` is then A's.
+        Type of B's factors if it is the other 8-bit type; ``kind`` is then the type of A.
 
     Returns
     -------
     SumRule
-        For an architecture that is not known, that of the nearest older one.
+        For an unknown architecture, the rule of the nearest older one.
     """
     number = int(re.sub(r"\D", "", target) or 0)
     known = max((each for each in _KNOWN if each <= number), default=min(_KNOWN))
     eight = kind in _EIGHT_BITS
     width, fraction, precision, source = _KNOWN[known](unit, kind, depth, result)
     split = eight and unit != "wgmma" and known in (90, 100)
-    if split:  # unpacked to f16; an instruction takes two of each four
+    if split:  # unpacked to f16, in two instructions of two out of each four
         blocks = tuple(tuple(k for k in range(depth) if k % 4 // 2 == half) for half in range(2))
     else:
         blocks = tuple(tuple(range(at, min(at + width, depth))) for at in range(0, depth, width))
@@ -115,7 +115,7 @@ _MMA_SIM, _SASS = "MMA-Sim", "MMA-Sim's sums in the order of the machine code"
 _MODELS = (_MMA_SIM, _SASS)
 
 Numbers = tuple[int, int, int, str]
-"""Products of a block, fraction, precision, and what the rule was compared with: GPUs, a model, or nothing."""
+"""Products per block, fraction, precision, and evidence: GPUs, a model, or none."""
 
 
 def _volta(unit: str, kind: str, depth: int, result: str) -> Numbers:
@@ -164,4 +164,4 @@ _KNOWN = {
     100: _blackwell,
     120: _consumer_blackwell,
 }
-"""The rules by architecture: of its ``.target``."""
+"""Rules by architecture, from the ``.target``."""

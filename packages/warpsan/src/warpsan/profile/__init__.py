@@ -1,4 +1,4 @@
-"""Counters of a simulated launch, recorded accesses and their pictures."""
+"""Counters of a simulated launch, recorded accesses and pictures of them."""
 
 from typing import TYPE_CHECKING
 

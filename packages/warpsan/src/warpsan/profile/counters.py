@@ -1,4 +1,4 @@
-"""Counters of a profiler, from the simulation: instructions by pipe, sectors, wavefronts, FLOPs, divergence.
+"""Profiler counters of a simulated launch: instructions by pipe, sectors, wavefronts, FLOPs, divergence.
 
 Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (32-byte sectors) and "Shared Memory and
 Memory Banks" (32 banks of 4 bytes; a warp's access of 4, 8 or 16 bytes a lane is served in phases of 32, 16 or 8
@@ -22,13 +22,13 @@ from warpsan.ptx.opcodes import opcode_of
 __all__ = ["BANKS", "Counters", "InstructionCount", "counted", "pipe_of", "wavefronts"]
 
 BANKS = 32
-"""Of shared memory, 4 bytes wide each."""
+"""Number of shared memory banks, each 4 bytes wide."""
 
 _FLOAT_TYPES = {"f16": "half", "f16x2": "half", "bf16": "half", "bf16x2": "half", "f32": "float", "f64": "double"}
 
 
 def pipe_of(instruction: Instruction) -> str:
-    """The kind of unit that executes an instruction: tensor, special, float, half, integer, global, shared, ..."""
+    """Execution unit of an instruction: tensor, special, float, half, integer, global, shared, ..."""
     pipe = opcode_of(instruction).pipe
     if pipe == "space":
         spaces = {mod.split("::")[0] for mod in instruction.mods}
@@ -38,20 +38,20 @@ def pipe_of(instruction: Instruction) -> str:
 
 @dataclass
 class InstructionCount:
-    """One instruction's share.
+    """Counts of one instruction.
 
     Attributes
     ----------
     lanes, warps : int
-        Executions, counted once a lane and once a warp (a guarded-off lane counts: it was issued).
+        Executions, counted once per lane and once per warp (a lane with a false guard counts, because it was issued).
     sectors, ideal_sectors : int
-        32-byte sectors of global memory that its warps touched, and that they would touch if their bytes lay together.
+        32-byte sectors of global memory touched by its warps, and the number for contiguous bytes.
     wavefronts, ideal_wavefronts : int
-        128-byte passes of shared memory that its accesses took, and that they would take without bank conflicts.
+        128-byte passes of its shared memory accesses, and the number without bank conflicts.
     tensor_flops : int
-        Multiplications and additions, if it is a matrix instruction.
+        Multiplications and additions of a matrix instruction.
     frames : tuple of str
-        ``file:line:column`` of the instruction and of the calls through which it was inlined, outwards.
+        ``file:line:column`` of the instruction and of the calls that inlined it, innermost first.
     """
 
     pc: int
@@ -71,7 +71,7 @@ class InstructionCount:
 
 @dataclass
 class Counters:
-    """Counts of a whole launch; ``by_instruction`` is in the order of the code.
+    """Counts of a whole launch; ``by_instruction`` is in code order.
 
     Attributes
     ----------
@@ -80,14 +80,14 @@ class Counters:
     exponentials : int
         Lanes that executed ex2.
     compulsory_read_bytes, compulsory_write_bytes : int
-        Distinct 32-byte sectors of global memory that were read or written at all, in bytes: the least DRAM traffic.
+        Bytes of the distinct 32-byte sectors of global memory read or written: the minimum DRAM traffic.
     divergence : float
-        Share of issued lanes that were switched off: 0 if every warp always ran whole.
+        Fraction of inactive lanes among issued lanes: 0 for fully active warps.
     by_cta : list of int
-        Warp instructions of each CTA, by its linear index in the grid: how even the work is.
+        Warp instructions of each CTA by linear index, a measure of load balance.
     by_warp : list of list of int
-        How often each instruction was run by the warps of one number in their CTA, of all CTAs: one list a number. They
-        tell warps with different tasks apart.
+        Executions of each instruction by the warps with one index in all CTAs: one list per index. The lists separate
+        warps with different roles.
     """
 
     by_instruction: list[InstructionCount] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Counters:
     by_warp: list[list[int]] = field(default_factory=list)
 
     def total(self, name: str, pipe: str | None = None) -> int:
-        """Sum of one count over all instructions, or over those of a pipe."""
+        """Sum of one count over all instructions, or over the instructions of a pipe."""
         return sum(getattr(each, name) for each in self.by_instruction if pipe in (None, each.pipe))
 
     def mix(self) -> dict[str, int]:
@@ -118,7 +118,7 @@ class Counters:
         return content
 
     def listing(self) -> str:
-        """A line for each source line (or PTX line without line information): what ran there and what it cost."""
+        """A line per source line (or PTX line without line information), with its instructions and costs."""
         groups: dict[str, list[InstructionCount]] = {}
         for each in self.by_instruction:
             groups.setdefault(each.source or f"PTX line {each.ptx_line}", []).append(each)
@@ -139,7 +139,7 @@ def _ratio(count: int, ideal: int) -> str:
 
 
 def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> Counters:
-    """The counts of a launch, from what it has added up."""
+    """Counts of a launch from its tally."""
     code = entry.instructions
     sizes = [block.size for block in program.blocks]
     numbers = np.column_stack(
@@ -168,19 +168,19 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
 
 
 def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:
-    """Passes of 128 bytes that shared memory takes for one access of each lane.
+    """128-byte passes of shared memory for one access of each lane.
 
     Parameters
     ----------
     warp, laneid, offset : ndarray of int64 [lanes]
-        The lanes and the bytes of their CTA's shared memory.
+        Lanes, and byte offsets in the shared memory of their CTA.
     width : int
-        Bytes a lane: those of 4, 8 or 16 are served 32, 16 or 8 lanes at a time.
+        Bytes per lane; accesses of 4, 8 or 16 bytes take 32, 16 or 8 lanes per phase.
 
     Returns
     -------
     int
-        For each such phase, the largest number of different words that one bank must deliver; summed.
+        Sum over phases of the most distinct words that one bank delivers.
     """
     words = max(1, width // 4)
     phase = warp * 64 + laneid // (WARP // words)
@@ -193,9 +193,9 @@ def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> i
 
 
 def tensor_flops(instruction: Instruction) -> int:
-    """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for anything else.
+    """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for other instructions.
 
-    A wgmma is four warps' work.
+    A wgmma is the work of four warps.
     """
     if opcode_of(instruction).pipe != "tensor":
         return 0

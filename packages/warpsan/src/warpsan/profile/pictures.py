@@ -1,6 +1,6 @@
-"""Pictures of one access: which banks its lanes touch, and which elements of a tensor.
+"""Pictures of one access: the banks that its lanes touch, and the tensor elements.
 
-Banks: CUDA C++ Programming Guide, "Shared Memory": 32 banks of 4 bytes; lanes that access one word share it.
+Banks: CUDA C++ Programming Guide, "Shared Memory": 32 banks of 4 bytes; one access serves all lanes of a word.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["AccessPicture", "TileMap", "TileRow", "access_pictures", "bank_passe
 
 _WORD = 4
 _MOST_CELLS = 64
-"""Of a row of a tile."""
+"""Maximum cells in a row of a tile."""
 _LONG_ROW = 1024
-"""Elements from which on an innermost axis is folded."""
+"""Length in elements from which the innermost axis is folded."""
 
 Lanes = tuple[int, ...]
 
 
 def bank_passes(access: RecordedAccess) -> tuple[tuple[Lanes, ...], ...]:
-    """For each pass of a warp's access of shared memory, and each bank, the lanes that it serves.
+    """Lanes served per bank, for each pass of a warp's shared memory access.
 
-    Lanes are served 32, 16 or 8 at a time, so that a phase is of 128 bytes; a bank delivers one word a pass, and the
-    phase takes as many as the bank with most different words. There are :attr:`RecordedAccess.cost` passes.
+    A phase serves 32, 16 or 8 lanes (128 bytes). A bank delivers one word per pass, and a phase takes as many passes as
+    the largest number of distinct words in one bank. There are :attr:`RecordedAccess.cost` passes.
     """
     words = max(1, access.width // _WORD)
     phases: dict[int, dict[int, dict[int, list[int]]]] = {}
@@ -49,10 +49,10 @@ def bank_passes(access: RecordedAccess) -> tuple[tuple[Lanes, ...], ...]:
 
 @dataclass(frozen=True)
 class TileRow:
-    """One row: its index along all axes but the innermost, and its cells.
+    """A row of a tile: its index along all axes but the innermost, and its cells.
 
-    A cell has the lanes of the pictured access that touch it; None if the block touches it in no access of the
-    instruction, and no lane if in another than the pictured one.
+    A cell has the lanes of the pictured access that touch it: None if the block never touches it at the instruction,
+    empty if only other accesses do.
     """
 
     index: tuple[int, ...]
@@ -62,18 +62,18 @@ class TileRow:
 
 @dataclass(frozen=True)
 class TileMap:
-    """The elements of a buffer that a block touches at one instruction.
+    """Elements of a buffer that a block touches at one instruction.
 
     Attributes
     ----------
     region : str
-        ``k[0, 0, 0:64, 0:64]``: the smallest box that holds them all.
+        ``k[0, 0, 0:64, 0:64]``: the smallest box that contains the elements.
     elements : int
-        How many there are.
+        Number of elements.
     unit : int
-        Elements of a cell.
+        Elements per cell.
     rows : tuple of TileRow
-        Those that the block touches.
+        Rows that the block touches.
     """
 
     region: str
@@ -83,7 +83,7 @@ class TileMap:
 
 
 def tile_map(access: RecordedAccess) -> TileMap | None:
-    """The elements of an access of global memory; None if the launch names no array there."""
+    """Elements of a global memory access; None if the launch has no named array there."""
     buffer = access.buffer
     if buffer is None or not buffer.shape:
         return None
@@ -120,18 +120,18 @@ def tile_map(access: RecordedAccess) -> TileMap | None:
 
 @dataclass(frozen=True)
 class AccessPicture:
-    """What a line accesses in one space or buffer: its instruction of most cost, and all that the block touches.
+    """Accesses of a source line to one space or buffer: the most expensive instruction, and all touched elements.
 
     Attributes
     ----------
     access : RecordedAccess
-        Of the instruction whose access took most wavefronts or sectors.
+        Access with the most wavefronts or sectors.
     instructions : int
-        PTX instructions of the line that access the same space or buffer.
+        PTX instructions of the line with an access to the same space or buffer.
     passes : tuple
-        Of shared memory, :func:`bank_passes`; else empty.
+        :func:`bank_passes` for shared memory; empty for global memory.
     tile : TileMap or None
-        Of global memory, the elements of all these instructions.
+        Elements of all these instructions, for global memory.
     """
 
     access: RecordedAccess
@@ -141,19 +141,19 @@ class AccessPicture:
 
     @property
     def least_passes(self) -> int:
-        """Wavefronts that the access would take without bank conflicts: one for each 128 bytes of lanes."""
+        """Wavefronts of the access without bank conflicts: one per 128 bytes."""
         words = max(1, self.access.width // _WORD)
         return len(np.unique(self.access.lanes // (WARP // words)))
 
 
 def access_pictures(records: Iterable[RecordedAccess]) -> tuple[AccessPicture, ...]:
-    """One picture for each memory, buffer and width that the recorded instructions of a line access."""
+    """One picture per memory, buffer and width accessed by the recorded instructions of a line."""
     groups: defaultdict[tuple[str, str, Extent | None, int], list[RecordedAccess]] = defaultdict(list)
     for record in records:
         groups[record.entry, record.space, record.buffer, record.width].append(record)
     pictures = []
     for members in groups.values():
-        worst = max(members, key=lambda record: record.cost)  # the first of them
+        worst = max(members, key=lambda record: record.cost)  # the first maximum
         touched = np.unique(np.concatenate([each.touched for each in members if each.block == worst.block]))
         access = replace(worst, touched=touched)
         passes = bank_passes(access) if access.space == "shared" else ()
@@ -166,7 +166,7 @@ def _cell(element: int, row_length: int, unit: int) -> int:
 
 
 def _elements(offset: Indices, width: int, buffer: Extent) -> Indices:
-    """The elements that accesses of so many bytes touch, each once."""
+    """Distinct elements touched by accesses of ``width`` bytes."""
     each = max(1, width // buffer.itemsize)
     elements: Indices = np.unique((offset // buffer.itemsize)[:, None] + np.arange(each))
     return elements[elements < int(np.prod(buffer.shape))]

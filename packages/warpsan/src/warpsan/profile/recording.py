@@ -1,7 +1,7 @@
-"""Records which bytes the lanes of a warp access at chosen instructions: the pictures of a profile.
+"""Recorders of the bytes that lanes of a warp access at chosen instructions, for pictures of a profile.
 
-The counters say how many sectors and wavefronts an instruction took. This keeps one block's addresses at the few
-instructions that were asked for, so that a reader sees why.
+The counters give the sectors and wavefronts of an instruction. The recorder keeps the addresses of one block at the
+chosen instructions, which show the cause.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ __all__ = ["AccessRecorder", "RecordedAccess", "SeenAccess"]
 
 @dataclass(frozen=True)
 class RecordedAccess:
-    """What one block accesses at one instruction in one memory space.
+    """Accesses of one block at one instruction to one memory space.
 
     Attributes
     ----------
     entry : str
-        Of the launch, as it stands in the PTX.
+        Name of the launched entry in the PTX.
     pc : int
     text : str
-        The opcode with its modifiers.
+        Opcode with modifiers.
     places : tuple of str
-        ``file:line`` of the instruction and of the calls through which it was inlined, outwards.
+        ``file:line`` of the instruction and of the calls that inlined it, innermost first.
     space : str
         ``shared`` or ``global``.
     block : (int, int, int)
-        The first block of the grid that ran the instruction.
+        First block of the grid that executed the instruction.
     warp : int
-        Of that block, the warp whose access took most wavefronts or sectors; the first of several.
+        Warp of the block with the most wavefronts or sectors; the first maximum.
     lanes : ndarray of int64 [accesses]
-        Numbers of its lanes, 0 to 31; a lane that accesses several places is in it once for each.
+        Lane of each access, 0 to 31; a lane with several accesses is repeated.
     offset : ndarray of int64 [accesses]
-        The first byte of each access: of the block's shared memory, or of the buffer.
+        First byte of each access, in the block's shared memory or in the buffer.
     width : int
-        Bytes of each access.
+        Bytes per access.
     cost : int
-        Wavefronts of that access, or sectors.
+        Wavefronts or sectors of the access.
     buffer : Extent, optional
-        Of global memory, the buffer.
+        The buffer of a global memory access.
     touched : ndarray of int64 [accesses]
-        The different first bytes of the block's accesses at this instruction, all of its executions together.
+        Distinct first bytes of all accesses of the block at this instruction.
     """
 
     entry: str
@@ -72,7 +72,7 @@ class RecordedAccess:
 
 @dataclass(frozen=True)
 class SeenAccess:
-    """What lanes of one block access in one memory space, at once.
+    """Simultaneous accesses of one block's lanes to one memory space.
 
     Attributes
     ----------
@@ -82,11 +82,11 @@ class SeenAccess:
     space : str
         ``shared`` or ``global``.
     linear : int
-        The linear index of the block in the grid.
+        Linear index of the block in the grid.
     thread : ndarray of int64 [accesses]
-        The thread of each access.
+        Thread of each access.
     offset : ndarray of int64 [accesses]
-        The first byte of each: of the block's shared memory, or of global memory.
+        First byte of each access, in the block's shared memory or in global memory.
     width : int
     """
 
@@ -101,14 +101,14 @@ class SeenAccess:
 
 
 class AccessRecorder:
-    """Collects the accesses at the instructions of a source line, wrappers that it calls included.
+    """Recorder of accesses at the instructions of a source line, including wrappers that it calls.
 
     Parameters
     ----------
     place : str
         ``file:line``.
 
-    Give it to a launch as one of its ``watchers``; one recorder may watch several launches.
+    Pass it to a launch in ``watchers``; one recorder may serve several launches.
     """
 
     def __init__(self, place: str) -> None:
@@ -117,12 +117,12 @@ class AccessRecorder:
         self._touched: dict[tuple[str, int, str], list[Indices]] = {}
 
     def watches(self, module: PtxModule, instruction: Instruction) -> bool:
-        """Whether it collects the accesses of an instruction."""
+        """Whether the recorder collects the accesses of an instruction."""
         return self.place in _places_of(module, instruction)
 
     @property
     def records(self) -> tuple[RecordedAccess, ...]:
-        """In the order of the code."""
+        """Records in code order."""
         joined = {key: np.unique(np.concatenate(parts)) for key, parts in self._touched.items()}
         return tuple(
             replace(record, touched=joined[key] - (record.buffer.begin if record.buffer else 0))
@@ -130,8 +130,9 @@ class AccessRecorder:
         )
 
     def see(self, seen: SeenAccess, grid: Dim3, extents: Sequence[Extent]) -> None:
-        """Keep the access of most cost at each instruction of the first block of the grid, of equal ones that of the
-        first warp, and all that the block touched there."""
+        """Record accesses of the first block of the grid: the most expensive one (of the first warp, if equal), and all
+        touched bytes.
+        """
         key = seen.entry, seen.instruction.pc, seen.space
         known, block = self._records.get(key), _unravelled(seen.linear, grid)
         if known is not None and known.block != block:
@@ -167,25 +168,25 @@ class AccessRecorder:
         )
 
     def take(self, records: Sequence[RecordedAccess]) -> None:
-        """Take over what a recorder of another process has seen."""
+        """Add the records of another process."""
         for record in records:
             key = record.entry, record.pc, record.space
             self._records[key] = record
             self._touched[key] = [record.touched + (record.buffer.begin if record.buffer else 0)]
 
     def block_of(self, entry: str, pc: int, space: str) -> Dim3 | None:
-        """The block whose accesses are recorded; None before the first."""
+        """The recorded block; None before the first access."""
         record = self._records.get((entry, pc, space))
         return record.block if record else None
 
 
 def _places_of(module: PtxModule, instruction: Instruction) -> tuple[str, ...]:
-    """``file:line`` of an instruction and of the calls through which it was inlined, outwards."""
+    """``file:line`` of an instruction and of the calls that inlined it, innermost first."""
     return tuple(frame.rpartition(":")[0] for frame in frames_of(module, instruction))
 
 
 def _cost(space: str, thread: Indices, offset: Indices, width: int) -> int:
-    """Wavefronts of one warp's access of shared memory, or sectors of one of global memory."""
+    """Wavefronts of one warp's shared memory access, or sectors of a global memory access."""
     if space == "shared":
         return wavefronts(np.zeros_like(thread), thread % WARP, offset, width)
     return len(np.unique(np.concatenate([offset // SECTOR, (offset + width - 1) // SECTOR])))

@@ -1,4 +1,4 @@
-"""What a launch adds up while it runs: arrays, so that what several processes have counted can be added."""
+"""Sums of a running launch, as arrays that can be added across processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warpsan.ptx.ir import Entry
 __all__ = ["SECTOR", "Tally"]
 
 SECTOR = 32
-"""Bytes of a sector: what global memory is read and written in."""
+"""Bytes per sector of global memory."""
 
 
 class Tally:
@@ -29,26 +29,26 @@ class Tally:
         CTAs of the grid.
     warps_per_cta : int
     traffic : bool
-        Whether memory traffic, and what each CTA runs, is counted; if not, their arrays are empty.
+        Whether to count memory traffic and instructions per CTA; otherwise these arrays are empty.
     zeros : function
-        Makes an array of a shape and a dtype.
+        Creates an array from a shape and a dtype.
 
     Attributes
     ----------
     steps : ndarray of int64 [1]
         Vector steps.
     lanes, warps : ndarray of int64 [blocks of the program]
-        How many have run each block.
+        Number of executions of each block, by lane and by warp.
     sectors, wavefronts : ndarray of int64 [instructions, 2]
-        Of global and of shared memory, that accesses took; and that they would have taken at best.
+        Actual and ideal numbers for global and shared memory accesses.
     touched : ndarray of bool [2, sectors]
-        Sectors of global memory that were read, and written.
+        Sectors of global memory read, and written.
     issued : ndarray of int64 [CTAs of the grid]
-        Warp instructions that each CTA has run.
+        Warp instructions of each CTA.
     by_warp : ndarray of int64 [warps of a CTA, blocks of the program]
-        How often each block was run by the warps of that number, of all CTAs.
+        Executions of each block by the warps with one index in all CTAs.
     unwaited : ndarray of int64 [instructions]
-        With the ``async`` check, copies of threads that ended without a wait for them.
+        Copies of threads that exited without a wait, with the ``async`` check.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Tally:
         self.by_warp = zeros((warps_per_cta, blocks if traffic else 0), np.int64)
 
     def add(self, other: Tally) -> None:
-        """Add what another process has counted."""
+        """Add the sums of another process."""
         for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued", "by_warp", "unwaited"):
             mine = getattr(self, name)
             mine += getattr(other, name)

@@ -1,10 +1,9 @@
-"""Programs as they are: a CUDA program, or a Python program with Triton's kernels, runs unmodified on the simulator.
+"""Unmodified programs on the simulator: CUDA programs, and Python programs with Triton kernels.
 
-A CUDA program is linked with the shared CUDA runtime, in whose place it loads a stand-in (``cudart.c``). That hands
-every call to this process through a socket; device memory is shared. Modules come as PTX from the program's fat
-binaries.
+A CUDA program links the shared CUDA runtime; at run time it loads a replacement (``cudart.c``), which sends every call
+to this process through a socket. Device memory is shared. Modules are the PTX of the program's fat binaries.
 
-A Python program runs in a process in which the simulator is Triton's GPU (``triton_driver.py``), on tensors of the CPU
+A Python program runs in a process with the simulator as Triton's GPU (``triton_driver.py``), on CPU tensors
 (``cpu_tensors.py``).
 """
 

@@ -1,4 +1,4 @@
-"""Arguments of a launch from their bytes: numbers, the buffers that addresses are of, structures with both in them."""
+"""Launch arguments decoded from bytes: numbers, references to buffers, and structures with both."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Finder = Callable[[int], Allocation | None]
 
 
 def element_types(name: str, count: int) -> list[str]:
-    """The element type of each pointer among ``count`` parameters, by a demangled name; ``uint8`` where it is none.
+    """Element type of each pointer among ``count`` parameters, from a demangled name; ``uint8`` if unknown.
 
-    A number's type is there with a ``=`` in front: ``=int32``.
+    The type of a number has the prefix ``=``: ``=int32``.
     """
     begin = _parameters_at(name)
     parts = _split(name[begin + 1 : name.rfind(")")]) if begin >= 0 else []
@@ -60,7 +60,7 @@ def element_types(name: str, count: int) -> list[str]:
 
 
 def _parameters_at(name: str) -> int:
-    """Where the parameters of a demangled function begin; -1 if it has none."""
+    """Start of the parameters in a demangled function name; -1 without any."""
     depth, begin = 0, -1
     for place, character in enumerate(name):
         if character == "<":
@@ -74,7 +74,7 @@ def _parameters_at(name: str) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are in no brackets."""
+    """Split a text at commas outside brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "<([{") - (character in ">)]}")
@@ -86,19 +86,19 @@ def _split(text: str) -> list[str]:
 
 
 def described_argument(param: Param, raw: bytes, type_: str, allocation_at: Finder, names: Mapping[int, str]) -> Any:
-    """An argument as a launch file has it.
+    """An argument in the format of a launch file.
 
     Parameters
     ----------
     param : Param
     raw : bytes
-        As the program passed it.
+        Bytes from the program.
     type_ : str
-        Of :func:`element_types`.
+        Item of :func:`element_types`.
     allocation_at : function
-        The allocation that an address lies in.
+        Returns the allocation that contains an address.
     names : mapping
-        The names of buffers by their addresses.
+        Names of buffers by address.
     """
     if param.size != param.type.bytes:
         return _structure(raw, allocation_at, names)
@@ -117,8 +117,8 @@ def described_argument(param: Param, raw: bytes, type_: str, allocation_at: Find
 
 
 def _reference(value: int, allocation_at: Finder, names: Mapping[int, str]) -> Any:
-    """The buffer that an address is of, or None."""
-    allocation = allocation_at(value) or allocation_at(value - 1)  # that behind the last byte is of it, too
+    """The buffer that contains an address, or None."""
+    allocation = allocation_at(value) or allocation_at(value - 1)  # an end pointer belongs to the allocation before it
     if allocation is None or allocation.address not in names:
         return None
     name, offset = names[allocation.address], value - allocation.address
@@ -126,7 +126,7 @@ def _reference(value: int, allocation_at: Finder, names: Mapping[int, str]) -> A
 
 
 def _structure(raw: bytes, allocation_at: Finder, names: Mapping[int, str]) -> dict[str, Any]:
-    """A structure with the addresses and tensor maps in it named."""
+    """A structure, with names in place of its addresses and tensor maps."""
     items: dict[str, Any] = {}
     at = 0
     while at + _ALIGN <= len(raw):
@@ -146,7 +146,7 @@ def _structure(raw: bytes, allocation_at: Finder, names: Mapping[int, str]) -> d
 
 
 def _map(raw: bytes, allocation_at: Finder, names: Mapping[int, str]) -> dict[str, Any] | None:
-    """A tensor map, or None if the bytes are none."""
+    """A tensor map, or None for other bytes."""
     placed = PlacedMap.read(raw)
     allocation = allocation_at(GLOBAL_BASE + placed.begin) if placed is not None else None
     if placed is None or allocation is None or allocation.address not in names:

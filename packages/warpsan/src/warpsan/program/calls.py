@@ -1,7 +1,7 @@
-"""The calls of the CUDA runtime and driver that ``cudart.c`` exports: those with simple arguments by their format, and
-those that are not modelled by name alone.
+"""Calls of the CUDA runtime and driver that ``cudart.c`` exports: calls with simple arguments by format, and calls
+without a model by name.
 
-A format has one character an argument (CUDA Runtime API, CUDA Driver API): ``w`` a word; ``o`` a pointer to a result;
+A format has one character per argument (CUDA Runtime API, CUDA Driver API): ``w`` a word; ``o`` a pointer to a result;
 ``i`` both; ``z`` a string; a digit d a pointer to 8 * d bytes; ``S`` a stream, a word.
 """
 
@@ -130,7 +130,7 @@ cudaStreamGetAttribute Swo
 cudaEventRecord wS
 cudaEventRecordWithFlags wSw
 """
-"""Those that have a ``_ptsz`` variant, whose default stream is that of the thread."""
+"""Calls with a ``_ptsz`` variant, which uses the per-thread default stream."""
 
 
 def _formats() -> dict[str, str]:
@@ -140,13 +140,13 @@ def _formats() -> dict[str, str]:
 
 
 FORMATS: dict[str, str] = _formats()
-"""The formats of the calls with simple arguments."""
+"""Formats of the calls with simple arguments."""
 
 
 def calls_source(exported: Path) -> str:
-    """C for ``calls.inc``: one line a call, and one for each name in a file of further names that the runtime has.
+    """C text of ``calls.inc``: one line per call, and one per name in a file with further names of the runtime.
 
-    Names that ``cudart.c`` defines itself are not in that file.
+    The file has no names that ``cudart.c`` defines.
     """
     lines = [f'CALL({name}, "{form.replace("S", "w")}", {len(form)})' for name, form in FORMATS.items()]
     more = [name for name in exported.read_text().split() if name not in FORMATS]

@@ -1,6 +1,6 @@
-"""torch without a GPU, as a program for a GPU finds it: ``device="cuda"`` is the CPU, and torch describes one GPU.
+"""torch on the CPU for programs that need a GPU: ``device="cuda"`` is the CPU, and torch describes one GPU.
 
-Source: PyTorch documentation, ``torch.overrides.TorchFunctionMode`` (all calls of torch's functions pass it) and
+Source: PyTorch documentation, ``torch.overrides.TorchFunctionMode`` (intercepts all calls of torch functions) and
 ``torch.cuda``.
 """
 
@@ -20,21 +20,22 @@ __all__ = ["CpuTensors", "describe_gpu"]
 
 
 class CpuTensors(TorchFunctionMode):
-    """While it is active, tensors that are asked for on a GPU are made on the CPU."""
+    """Mode that creates CPU tensors in place of GPU tensors."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """One call of torch."""
+        """Intercept one call of torch."""
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items() if name != "pin_memory"}
         if func is torch.Tensor.cuda:
             return args[0]
         return func(*map(_on_cpu, args), **kwargs)
 
     def in_backward(self) -> None:
-        """Be active in the program's backward functions, too: torch disables a mode while it handles a call, and
-        ``backward`` is one."""
-        # torch has no public hook here. mypy sees neither this name nor that modules and classes may be given others.
+        """Activate the mode in backward functions of the program: torch disables a mode while it handles a call, such
+        as ``backward``.
+        """
+        # torch has no public hook here. mypy does not see this name, nor the replacement of modules and classes.
         run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def run_with_mode(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +52,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def describe_gpu(gpu: Gpu, arch: str, memory: int) -> None:
-    """Let ``torch.cuda`` describe a simulated GPU, on which every tensor seems to be, and which is always ready."""
+    """Make ``torch.cuda`` describe a simulated GPU that holds every tensor and is always ready."""
     facts = device_properties(gpu, arch, memory)
     properties = SimpleNamespace(
         name=device_name(gpu),
@@ -91,7 +92,7 @@ def _constant(answer: Any) -> Callable[..., Any]:
 
 
 class _OnlyGpu:
-    """``with torch.cuda.device(...)``: there is one."""
+    """``with torch.cuda.device(...)`` for a single device."""
 
     def __init__(self, device: Any) -> None:
         self.idx = 0

@@ -1,5 +1,6 @@
-"""Calls on the device: its properties, limits and functions' attributes, occupancy; and those that have no effect
-(CUDA Runtime API, "Device Management", "Execution Control", "Occupancy")."""
+"""Device calls: properties, limits, function attributes, occupancy, and calls without effect (CUDA Runtime API, "Device
+Management", "Execution Control", "Occupancy").
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ __all__ = ["shared_bytes_of"]
 _LONGEST_TEXT = 159
 _MAX_DYNAMIC_SMEM, _NON_PORTABLE_CLUSTER = 8, 1
 _LIMITS = {0: 1024, 1: 1 << 20, 2: 8 << 20}
-"""cudaLimit: stack, printf's buffer, the device heap."""
+"""Values by cudaLimit: stack, printf buffer, device heap, in bytes."""
 _REGISTERS_ASSUMED = 32
 _DRIVER = {"11": 11080, "12": 12090, "13": 13000}
 
@@ -32,19 +33,19 @@ nothing(
 
 @handles("cudaGetDevice", "cuCtxGetDevice", "cuDeviceGet", "cudaChooseDevice")
 def get_device(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Device 0."""
+    """Return device 0."""
     return [int32(0)]
 
 
 @handles("cuCtxGetCurrent")
 def get_context(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A handle of the only context."""
+    """Return the handle of the only context."""
     return [word(1)]
 
 
 @handles("cudaSetDevice")
 def set_device(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """There is device 0 alone."""
+    """Accept device 0, and reject all others."""
     if request.int32(0) != 0:
         raise CallError("cudaErrorInvalidDevice", f"there is one device, with the number 0, and not {request.int32(0)}")
     return ()
@@ -52,25 +53,25 @@ def set_device(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaGetDeviceCount", "cuDeviceGetCount")
 def device_count(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """One."""
+    """Return 1."""
     return [int32(1)]
 
 
 @handles("cudaGetDeviceFlags", "cudaDeviceGetCacheConfig", "cudaDeviceGetSharedMemConfig")
 def flags(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The defaults."""
+    """Return the default flags."""
     return [uint32(0)]
 
 
 @handles("cudaDriverGetVersion", "cudaRuntimeGetVersion", "cuDriverGetVersion")
 def versions(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The last of the program's major version."""
+    """Return the last version of the program's major version."""
     return [int32(_DRIVER[state.version])]
 
 
 @handles("cudaGetDeviceProperties", "cudaGetDeviceProperties_v2")
 def device_properties(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """``cudaDeviceProp``, whose layout is that of the program's version: ``_v2`` is that of 12."""
+    """Return ``cudaDeviceProp`` in the layout of the program's runtime version; ``_v2`` is the layout of version 12."""
     version = state.version
     if request.name == "cudaGetDeviceProperties":
         version = "11" if version == "12" else version
@@ -79,7 +80,7 @@ def device_properties(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaDeviceGetAttribute", "cuDeviceGetAttribute")
 def device_attribute(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """One attribute; 0 for what the GPU does not have."""
+    """Return one attribute; 0 for missing features of the GPU."""
     value = attribute_of(state.properties, request.int32(0))
     if value is None:
         raise CallError("cudaErrorInvalidValue")
@@ -88,37 +89,37 @@ def device_attribute(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaDeviceGetLimit")
 def device_limit(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The defaults of CUDA."""
+    """Return CUDA's default limit."""
     return [word(_LIMITS.get(request.int32(0), 0))]
 
 
 @handles("cudaDeviceGetStreamPriorityRange")
 def priorities(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Accepted, and without effect."""
+    """Accept a priority without effect."""
     return [int32(0), int32(-5)]
 
 
 @handles("cudaDeviceCanAccessPeer")
 def can_access_peer(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """There is no peer."""
+    """Return 0: there is no peer."""
     return [int32(0)]
 
 
 @handles("cudaDeviceGetPCIBusId")
 def bus_id(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Some."""
+    """Return an arbitrary bus id."""
     return [b"0000:01:00.0\0"[: max(0, request.int32(0))]]
 
 
 @handles("cudaGetErrorString")
 def error_string(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """What an error means."""
+    """Return the text of an error."""
     return [error_text(request.arguments.word()).encode()[:_LONGEST_TEXT] + b"\0"]
 
 
 @handles("cudaGetErrorName")
 def error_named(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """What an error is called."""
+    """Return the name of an error."""
     return [error_name(request.arguments.word()).encode()[:_LONGEST_TEXT] + b"\0"]
 
 
@@ -135,7 +136,7 @@ def shared_bytes_of(state: ProgramState, address: int) -> int:
 
 @handles("cudaFuncGetAttributes")
 def function_attributes(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """``cudaFuncAttributes``: what PTX says; registers and local memory are ptxas's, and 0 here."""
+    """Return ``cudaFuncAttributes`` from the PTX; registers and local memory, assigned by ptxas, are 0."""
     function = state.function(request.number(0))
     code = parse(state.load(function.module).text).entries[function.entry]
     threads = 1
@@ -149,7 +150,7 @@ def function_attributes(state: ProgramState, request: Request) -> Sequence[bytes
 
 @handles("cudaFuncSetAttribute", "cudaKernelSetAttributeForDevice")
 def set_function_attribute(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The most dynamic shared memory; other attributes have no effect."""
+    """Set the maximum dynamic shared memory; other attributes have no effect."""
     function = state.function(request.number(0))
     attribute, value = request.int32(1), request.int32(2)
     if attribute == _MAX_DYNAMIC_SMEM:
@@ -167,7 +168,9 @@ def set_function_attribute(state: ProgramState, request: Request) -> Sequence[by
     "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
 )
 def active_blocks(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Blocks of an SM by threads and shared memory; for registers, which are ptxas's, 32 a thread are assumed."""
+    """Return the blocks per SM by threads and shared memory, with an assumed 32 registers per thread (unknown before
+    ptxas).
+    """
     threads, dynamic = request.int32(1), request.number(2)
     static = shared_bytes_of(state, request.number(0))
     return [int32(occupancy(state.gpu[1], threads, _REGISTERS_ASSUMED, static + dynamic).blocks_per_sm)]
@@ -175,7 +178,7 @@ def active_blocks(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaOccupancyAvailableDynamicSMemPerBlock")
 def available_shared(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Shared memory of an SM over its blocks."""
+    """Return the shared memory of an SM, divided by its blocks."""
     limits, blocks = sm_limits(state.gpu[1]), max(1, request.int32(1))
     each = limits.shared_bytes // blocks // 128 * 128 - 1024 - shared_bytes_of(state, request.number(0))
     return [word(max(0, each))]
@@ -183,18 +186,18 @@ def available_shared(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaOccupancyMaxPotentialClusterSize")
 def cluster_size(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The portable most."""
+    """Return the maximum portable cluster size."""
     return [int32(8)]
 
 
 @handles("cudaOccupancyMaxActiveClusters")
 def active_clusters(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """One for each eight SMs."""
+    """Return one cluster per eight SMs."""
     return [int32(state.gpu[0].sms // 8)]
 
 
 @handles("version")
 def note_version(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The first message: the major version of the runtime that the program is linked with."""
+    """Store the major version of the program's runtime, from the first message."""
     state.version = str(request.arguments.word())
     return ()

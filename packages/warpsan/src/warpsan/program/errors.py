@@ -1,4 +1,4 @@
-"""Errors that a CUDA call returns to the program: their numbers, names and texts (CUDA Runtime API, "cudaError")."""
+"""CUDA errors returned to the program: numbers, names and texts (CUDA Runtime API, "cudaError")."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ERRORS = {
     "cudaErrorNotSupported": (801, "operation not supported"),
     "cudaErrorUnknown": (999, "unknown error"),
 }
-"""The errors that calls return here."""
+"""Error numbers by name."""
 
 
 class CallError(Exception):
-    """A call fails.
+    """Failure of a call.
 
     Parameters
     ----------
     name : str
-        Of :data:`ERRORS`.
+        Name in :data:`ERRORS`.
     sentence : str
-        What is wrong, where more is known than the error's text; it is reported.
+        Reported sentence with details beyond the error's text; may be empty.
     """
 
     def __init__(self, name: str, sentence: str = "") -> None:
@@ -44,13 +44,13 @@ class CallError(Exception):
 
 
 def error_name(number: int) -> str:
-    """The name of an error, ``cudaErrorInvalidValue``."""
+    """Name of an error, such as ``cudaErrorInvalidValue``."""
     if number == 0:
         return "cudaSuccess"
     for name, (code, _) in ERRORS.items():
         if code == number:
             return name
-    from cuda.bindings import runtime  # takes a third of a second
+    from cuda.bindings import runtime  # import takes about 0.3 s
 
     try:
         return str(runtime.cudaError_t(number).name)
@@ -59,6 +59,6 @@ def error_name(number: int) -> str:
 
 
 def error_text(number: int) -> str:
-    """What ``cudaGetErrorString`` returns; the name where the text is not known here."""
+    """Result of ``cudaGetErrorString``; the name if the text is unknown."""
     texts = dict(ERRORS.values()) | {0: "no error", 100: "no CUDA-capable device is detected", 600: "device not ready"}
     return texts.get(number) or error_name(number)

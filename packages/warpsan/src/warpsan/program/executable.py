@@ -1,4 +1,4 @@
-"""What kind of program a file is: how it is linked with the CUDA runtime, read from its ELF sections.
+"""Executable files: linkage with the CUDA runtime, read from the ELF sections.
 
 Source: System V ABI, "Object Files" (headers, sections, dynamic section).
 """
@@ -21,14 +21,14 @@ _RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
 
 @dataclass(frozen=True)
 class Executable:
-    """The facts of an ELF file.
+    """Facts about an ELF file.
 
     Attributes
     ----------
     needed : tuple of str
-        The shared libraries that it names.
+        Required shared libraries.
     device_code : bool
-        Whether it carries a fat binary.
+        Whether the file contains a fat binary.
     """
 
     needed: tuple[str, ...]
@@ -36,17 +36,17 @@ class Executable:
 
     @property
     def runtime(self) -> str:
-        """The major version of the shared CUDA runtime that it needs; empty if it needs none."""
+        """Major version of the required shared CUDA runtime; empty if not required."""
         return next((match[1] for name in self.needed if (match := _RUNTIME.match(name))), "")
 
 
 def read_executable(path: Path) -> Executable | None:
-    """The facts of a file; None if it is no 64-bit ELF file.
+    """Facts about a file; None unless it is a 64-bit ELF file.
 
     Raises
     ------
     UserError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -71,12 +71,12 @@ def read_executable(path: Path) -> Executable | None:
 
 
 def check_program(name: str) -> tuple[Path, Executable]:
-    """The file of a program, and what it is; a script is a program without device code.
+    """Path of a program, and its facts; a script counts as a program without device code.
 
     Raises
     ------
     UserError
-        If there is no such program, or it is linked with the static CUDA runtime.
+        If the program does not exist, or links the static CUDA runtime.
     """
     located = shutil.which(name)
     if located is None:

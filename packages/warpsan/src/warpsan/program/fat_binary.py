@@ -1,7 +1,7 @@
-"""Fat binaries: the PTX among the code of several architectures that a CUDA program carries.
+"""Fat binaries: PTX and machine code for several architectures in a CUDA program.
 
-Sources: fatbinary_section.h (the wrapper's magic numbers); the layout of the entries as the CUDA Binary Utilities show
-it. Compressed entries are left to cuobjdump, which comes with the package.
+Sources: fatbinary_section.h (the wrapper's magic numbers); the layout of the entries as the CUDA Binary Utilities print
+it. cuobjdump (included in the package) reads compressed entries.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ __all__ = ["FatBinary", "best_ptx", "read_fat_binary"]
 _MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHI")
-"""Kind, version, bytes of the header, of the entry; compressed bytes, options, PTX version; architecture."""
+"""Kind, version, header bytes, entry bytes, compressed bytes, options, PTX version, architecture."""
 _FLAGS_AT, _COMPRESSED = 40, 0xA000
-"""Where an entry's flags are, and those of LZ4 and zstd."""
+"""Offset of an entry's flags, and the flags for LZ4 and zstd."""
 _PTX, _CUBIN = 1, 2
 
 
 @dataclass(frozen=True)
 class FatBinary:
-    """The code in a fat binary.
+    """Code in a fat binary.
 
     Attributes
     ----------
     ptx : tuple of str
-        One text for each architecture.
+        One text per architecture.
     cubins : tuple of str
-        The architectures that it has machine code for.
+        Architectures with machine code.
     """
 
     ptx: tuple[str, ...]
@@ -51,9 +51,9 @@ def read_fat_binary(data: bytes) -> FatBinary:
     Raises
     ------
     UserError
-        If it is none.
+        If the data is not a fat binary.
     MachineError
-        If its PTX is compressed and cuobjdump cannot be run.
+        If the PTX is compressed and cuobjdump cannot run.
     """
     if len(data) < _HEADER.size or _HEADER.unpack_from(data)[0] != _MAGIC:
         raise UserError("the program registers a fat binary that is none: it does not begin with its magic number")
@@ -72,7 +72,7 @@ def read_fat_binary(data: bytes) -> FatBinary:
 
 
 def _extracted(data: bytes) -> tuple[str, ...]:
-    """All PTX of a fat binary, by cuobjdump."""
+    """All PTX of a fat binary, extracted by cuobjdump."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "program.fatbin")
         path.write_bytes(data)
@@ -84,9 +84,10 @@ def _extracted(data: bytes) -> tuple[str, ...]:
 
 
 def best_ptx(binary: FatBinary, arch: str) -> str | None:
-    """The PTX that a driver would take for a GPU of an architecture such as ``sm_90``: the newest that it can run.
+    """The newest PTX that a GPU of an architecture such as ``sm_90`` can run, as the driver selects it; None without
+    one.
 
-    That for exactly one architecture (``sm_90a``) runs on that alone. None if there is none that it can run.
+    PTX for an architecture-specific target (``sm_90a``) matches only that target.
     """
     number = _number(arch)
     able = [text for text in binary.ptx if _runs_on(_target(text), number)]

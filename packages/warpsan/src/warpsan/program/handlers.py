@@ -1,4 +1,4 @@
-"""The table of what calls of the CUDA runtime do here: filled by the modules of the families of calls."""
+"""Table of handlers for calls of the CUDA runtime, filled by the modules with the handlers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from warpsan.program.wire import Request
 __all__ = ["HANDLERS", "Handler", "handles", "int32", "nothing", "uint32", "word"]
 
 Handler = Callable[[ProgramState, Request], Sequence[bytes]]
-"""Takes a call, and returns the bytes of its results, in the order of the arguments."""
+"""Function of a call that returns the bytes of its results, in argument order."""
 
 HANDLERS: dict[str, Handler] = {}
-"""By the name of the call."""
+"""Handlers by call name."""
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Register a function for calls."""
+    """Register a handler for calls."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -30,21 +30,21 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 
 
 def nothing(*names: str) -> None:
-    """Register calls that succeed without any effect here."""
+    """Register calls that succeed without effect."""
     for name in names:
         handles(name)(lambda state, request: ())
 
 
 def word(value: int) -> bytes:
-    """A pointer, a size or a handle."""
+    """Bytes of a pointer, a size or a handle."""
     return value.to_bytes(8, "little")
 
 
 def uint32(value: int) -> bytes:
-    """An ``unsigned`` or an enumeration."""
+    """Bytes of an ``unsigned`` or an enumeration."""
     return value.to_bytes(4, "little")
 
 
 def int32(value: int) -> bytes:
-    """An ``int``."""
+    """Bytes of an ``int``."""
     return struct.pack("<i", value)

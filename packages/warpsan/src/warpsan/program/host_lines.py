@@ -1,4 +1,4 @@
-"""Source lines of the host program: from the return addresses of a call to ``file:line``, by its debug information."""
+"""Source lines of the host program: return addresses of a call to ``file:line``, from debug information."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 __all__ = ["HostLines"]
 
 _GENERATED = ("tmpxft", "cudafe")
-"""Beginnings of the files that nvcc writes between the program's code and the runtime."""
+"""Prefixes of files that nvcc generates between the program's code and the runtime."""
 _LIBRARIES = ("/usr/include/", "/cuda/include/", "/targets/", "/libstdc++", "/include/c++/")
 _NOT_OURS = ("libcudart.so", "libcuda.so", "libc.so", "libc-", "libstdc++", "libpthread", "ld-linux", "[")
 
 
 class HostLines:
-    """The lines of one process.
+    """Source lines of one process.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class HostLines:
     Attributes
     ----------
     folders : list of Path
-        Where the sources are whose lines it has named.
+        Folders of the sources in the results so far.
     """
 
     def __init__(self, pid: int) -> None:
@@ -36,9 +36,9 @@ class HostLines:
         self._maps: list[tuple[int, int, int, str]] = []
 
     def line(self, frames: tuple[int, ...], stubs: Container[str] = ()) -> str:
-        """``file:line`` of the innermost caller that is the program's own; empty if there is no line information.
+        """``file:line`` of the innermost caller in the program's own code; empty without line information.
 
-        ``stubs`` are the (mangled) functions that are skipped: nvcc makes one of each kernel.
+        Functions in ``stubs`` (mangled names) are skipped: nvcc generates one per kernel.
         """
         if frames not in self._known:
             self._known[frames] = self._line(frames, stubs)
@@ -67,10 +67,10 @@ class HostLines:
             self.folders.append(folder)
 
     def _object(self, address: int) -> tuple[str, int]:
-        """The file that an address belongs to, and its offset from where the file is loaded."""
+        """File that contains an address, and the offset from the file's load address."""
         place = self._mapped(address)
         if place is None:
-            self._read_maps()  # a library that was loaded since
+            self._read_maps()  # a library may have been loaded since
             place = self._mapped(address)
         return place or ("", 0)
 
@@ -92,7 +92,7 @@ class HostLines:
             if len(parts) < 6 or not parts[5].startswith("/"):
                 continue
             begin, end = (int(value, 16) for value in parts[0].split("-"))
-            # Code of a program with a fixed address is found by the address itself.
+            # Addresses in a program with a fixed load address are absolute.
             load = loads.setdefault(parts[5], 0 if begin < 1 << 32 and not _is_shared(parts[5]) else begin)
             if "x" in parts[1]:
                 self._maps.append((begin, end, load, parts[5]))
@@ -100,7 +100,7 @@ class HostLines:
 
 @cache
 def _is_shared(path: str) -> bool:
-    """Whether an ELF file is loaded at any address (its type is ET_DYN)."""
+    """Whether an ELF file is position independent (type ET_DYN)."""
     try:
         with open(path, "rb") as file:
             return file.read(18)[16:18] == b"\x03\x00"
@@ -110,7 +110,7 @@ def _is_shared(path: str) -> bool:
 
 @cache
 def _addr2line(path: str, offset: int) -> tuple[str, str]:
-    """The function and ``path:line`` of an address in a file."""
+    """Function and ``path:line`` of an address in a file."""
     tool = shutil.which("addr2line")
     if tool is None:
         return "", ""

@@ -1,5 +1,6 @@
 """Modules and launches: registration by compiled host code, and kernels on the simulator (crt/host_runtime.h; CUDA
-Runtime API, "Execution Control"; CUDA Driver API, "Tensor Map Object Management")."""
+Runtime API, "Execution Control"; CUDA Driver API, "Tensor Map Object Management").
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from warpsan.report.groups import ENDINGS, ending
 __all__ = ["launch"]
 
 _LINKED = 2
-"""The version of a wrapper whose device code nvlink has put together (FATBINC_LINK_VERSION)."""
+"""Version of a wrapper with device code linked by nvlink (FATBINC_LINK_VERSION)."""
 _COOPERATIVE, _CLUSTER, _PROGRAMMATIC, _ATTRIBUTE_BYTES, _ATTRIBUTE_VALUE = 2, 4, 6, 72, 8
 _UNHANDLED = {12: "cudaLaunchAttributeLaunchCompletionEvent", 7: "cudaLaunchAttributeProgrammaticEvent"}
 
 
 @handles("__cudaRegisterFatBinary")
 def register_fat_binary(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Note a fat binary; its PTX is read when it is needed."""
+    """Register a fat binary; its PTX is read on first use."""
     handle, (version,) = request.arguments.word(), request.arguments.ints(1)
     binary = read_fat_binary(request.arguments.counted())
     state.modules[handle] = LoadedModule(f"module {len(state.modules) + 1}", binary, version == _LINKED)
@@ -36,7 +37,7 @@ def register_fat_binary(state: ProgramState, request: Request) -> Sequence[bytes
 
 @handles("__cudaRegisterFunction")
 def register_function(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A kernel of a fat binary, by the address of its host function."""
+    """Register a kernel of a fat binary by the address of its host function."""
     state.stubs.add(request.text(3))
     state.functions[request.number(1)] = RegisteredFunction(state.modules[request.number(0)], request.text(3))
     return ()
@@ -44,14 +45,14 @@ def register_function(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("__cudaRegisterVar")
 def register_variable(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A variable of a fat binary, by the address of its shadow."""
+    """Register a variable of a fat binary by the address of its shadow."""
     state.variables[request.number(1)] = RegisteredVariable(state.modules[request.number(0)], request.text(3))
     return ()
 
 
 @handles("__cudaRegisterManagedVar")
 def register_managed(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A ``__managed__`` variable has memory that the host shares; its address goes where host code looks for it."""
+    """Register a ``__managed__`` variable in shared memory, and store its address for host code."""
     module, name, size = state.modules[request.number(0)], request.text(3), request.number(5)
     module.managed[name] = state.allocate(size, "managed", request, name=f"variable {short_name(name)}").address
     state.variables[request.number(2)] = RegisteredVariable(module, name)
@@ -60,21 +61,21 @@ def register_managed(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("__cudaInitModule")
 def init_module(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The host is about to use a ``__managed__`` variable: it gets its first value."""
+    """Initialize ``__managed__`` variables before their first use on the host."""
     state.load(state.modules[request.number(0)])
     return ()
 
 
 @handles("__cudaGetKernel", "cudaGetKernel", "cudaGetFuncBySymbol")
 def get_kernel(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A kernel's handle is the address of its host function."""
+    """Return the address of the host function as the kernel's handle."""
     state.function(request.number(0))
     return [word(request.number(0))]
 
 
 @handles("parameter sizes")
 def parameter_sizes(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """How many parameters a kernel has, and the bytes of each."""
+    """Return the number of parameters of a kernel, and their sizes in bytes."""
     function = state.function(request.arguments.word())
     code = parse(state.load(function.module).text).entries.get(function.entry)
     if code is None:
@@ -85,7 +86,7 @@ def parameter_sizes(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cudaLaunchKernelExC")
 def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Run a kernel, and note its hazards."""
+    """Run a kernel, and record its hazards."""
     given = request.arguments
     address, grid, block, dynamic, handle = given.word(), given.ints(3), given.ints(3), given.word(), given.word()
     attributes, raw = given.counted(), given.rest()
@@ -129,7 +130,7 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
         state.note(error.hazards, ptx, run)
         state.note_one(ending(error, ptx, run))
         state.sticky = _status(error)
-        return ()  # a kernel's failure shows at the next call
+        return ()  # the next call returns the kernel's error
     except SimError as error:
         state.fatal = f"{where}: {error}"
         raise CallError("cudaErrorNotSupported", f"{name}: {error}") from None
@@ -142,15 +143,14 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 
 def _status(error: SimError) -> int:
-    """The error that a GPU would return for what ended a kernel."""
+    """CUDA error for an exception that ended a kernel."""
     if isinstance(error, KernelTrap):
         return 710 if "assert" in str(error).lower() else 719
     return 702
 
 
 def _attributes(state: ProgramState, data: bytes) -> tuple[bool, tuple[int, ...], bool]:
-    """Whether a launch is cooperative, its cluster, and whether it may overlap the one before it in its stream, by its
-    ``cudaLaunchAttribute`` records."""
+    """Cooperative flag, cluster and programmatic overlap of a launch, from its ``cudaLaunchAttribute`` records."""
     cooperative, cluster, programmatic = False, (1, 1, 1), False
     for at in range(0, len(data), _ATTRIBUTE_BYTES):
         kind = int.from_bytes(data[at : at + 4], "little")

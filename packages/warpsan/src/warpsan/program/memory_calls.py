@@ -21,20 +21,20 @@ __all__ = ["copy", "free_memory"]
 _HOST_TO_HOST, _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _DEFAULT = range(5)
 _PITCH = 512
 _TYPES = {"host": 1, "device": 2, "managed": 3}
-"""cudaMemoryType."""
+"""Values of cudaMemoryType."""
 _ATTACH_HOST = 2
 
 
 @handles("cudaMalloc", "cudaMallocAsync", "cudaMallocFromPoolAsync")
 def malloc(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Device memory; from a stream it is there at once."""
+    """Allocate device memory; stream-ordered allocation is immediate."""
     size = request.number(0)
     return [word(state.allocate(size, "device", request).address if size else 0)]
 
 
 @handles("cudaMallocManaged")
 def malloc_managed(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Memory that the host accesses at the same addresses."""
+    """Allocate memory that the host accesses at the same addresses."""
     size = request.number(0)
     if size == 0:
         raise CallError("cudaErrorInvalidValue")
@@ -43,14 +43,14 @@ def malloc_managed(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaMallocHost", "cudaHostAlloc")
 def malloc_host(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Memory of the host that kernels can access; here it lies in device memory."""
+    """Allocate host memory that kernels can access; it is in device memory."""
     size = request.number(0)
     return [word(state.allocate(size, "host", request).address if size else 0)]
 
 
 @handles("cudaMallocPitch")
 def malloc_pitch(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Rows that each begin at a multiple of 512 bytes."""
+    """Allocate rows, each aligned to 512 bytes."""
     width, height = request.number(0), request.number(1)
     pitch = -(-width // _PITCH) * _PITCH
     return [word(state.allocate(pitch * height, "device", request, _PITCH).address), word(pitch)]
@@ -58,7 +58,7 @@ def malloc_pitch(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaFree", "cudaFreeHost", "cudaFreeAsync")
 def free_memory(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Free memory; ``cudaFree`` waits for the device."""
+    """Free memory; ``cudaFree`` also waits for the device."""
     address = request.number(0)
     if request.name != "cudaFreeAsync":
         state.device.synchronize()
@@ -69,14 +69,14 @@ def free_memory(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaMemGetInfo")
 def memory_info(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Free and all memory."""
+    """Return free and total memory in bytes."""
     used = sum(allocation.size for allocation in state.allocations.values())
     return [word(len(state.memory) - used), word(len(state.memory))]
 
 
 @handles("cudaHostGetDevicePointer")
 def host_device_pointer(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The same address."""
+    """Return the same address."""
     if state.allocation_at(request.number(0)) is None:
         raise CallError("cudaErrorInvalidValue", "the pointer is not of memory that the host and the device share")
     return [word(request.number(0))]
@@ -84,13 +84,13 @@ def host_device_pointer(state: ProgramState, request: Request) -> Sequence[bytes
 
 @handles("cudaHostGetFlags")
 def host_flags(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Mapped and portable."""
+    """Return the flags mapped and portable."""
     return [uint32(_ATTACH_HOST)]
 
 
 @handles("cudaHostRegister")
 def host_register(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Accepted for copies; kernels cannot access such memory here."""
+    """Accept host memory for copies; kernels cannot access it."""
     return ()
 
 
@@ -100,13 +100,13 @@ nothing("cudaMemAdvise_v2", "cudaMemPrefetchAsync_v2", "cudaMemPoolSetAttribute"
 
 @handles("cudaDeviceGetDefaultMemPool", "cudaDeviceGetMemPool")
 def default_pool(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A handle; there is one pool."""
+    """Return the handle of the only pool."""
     return [word(1)]
 
 
 @handles("cudaPointerGetAttributes")
 def pointer_attributes(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """``cudaPointerAttributes``: type, device, the pointer for the device and for the host; 11 to 13 begin alike."""
+    """Return ``cudaPointerAttributes``: type, device, device and host pointer; the same prefix in versions 11 to 13."""
     address = request.number(0)
     allocation = state.allocation_at(address)
     if allocation is None:
@@ -121,13 +121,13 @@ def pointer_attributes(state: ProgramState, request: Request) -> Sequence[bytes]
 
 @handles("cudaGetSymbolAddress")
 def symbol_address(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Where a variable lies on the device."""
+    """Return the device address of a variable."""
     return [word(state.variable(request.number(0)).address)]
 
 
 @handles("cudaGetSymbolSize")
 def symbol_size(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Its bytes."""
+    """Return the size of a variable in bytes."""
     return [word(state.variable(request.number(0)).nbytes)]
 
 
@@ -140,10 +140,9 @@ def symbol_size(state: ProgramState, request: Request) -> Sequence[bytes]:
     *("cudaMemcpy3D", "cudaMemcpy3DAsync"),
 )
 def copy(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A copy of rows. What lies on the device on both sides is copied here; the result says whether the program has to
-    copy itself, because one side is its own memory.
+    """Copy rows. Copies within device memory happen here; otherwise the result tells the program to copy.
 
-    Which copies the host waits for: CUDA Runtime API, "API synchronization behavior".
+    Copies that the host waits for: CUDA Runtime API, "API synchronization behavior".
     """
     target, target_pitch, source, source_pitch, width, height, kind, handle = request.arguments.words(8)
     stream = state.stream(handle, request)
@@ -160,7 +159,7 @@ def copy(state: ProgramState, request: Request) -> Sequence[bytes]:
         state.device.define(to)
     own_memory = to is None or of is None
     if request.name.endswith("Async"):
-        wait = of is not None and to is None  # to memory that is not page-locked
+        wait = of is not None and to is None  # to pageable memory
     else:
         wait = own_memory or "host" in (_kind(state, target), _kind(state, source))
         if wait:
@@ -176,7 +175,7 @@ def _kind(state: ProgramState, address: int) -> str:
 
 
 def _check_direction(state: ProgramState, kind: int, target: int, source: int) -> None:
-    """Refuse a copy whose pointers are not what its kind says."""
+    """Reject a copy whose pointers do not match its kind."""
     if kind > _DEFAULT:
         raise CallError("cudaErrorInvalidMemcpyDirection", f"{kind} is no cudaMemcpyKind")
     if kind == _DEFAULT:
@@ -194,12 +193,12 @@ def _check_direction(state: ProgramState, kind: int, target: int, source: int) -
 def _rows(
     state: ProgramState, request: Request, run: str, address: int, pitch: int, width: int, height: int
 ) -> DeviceArray | None:
-    """The bytes [height, width] of device memory; None for memory of the program.
+    """Bytes [height, width] of device memory; None for memory of the program.
 
     Raises
     ------
     CallError
-        If they do not lie in one allocation: a hazard, besides.
+        If the bytes do not lie in one allocation; also reported as a hazard.
     """
     if not state.in_device(address):
         return None
@@ -220,7 +219,7 @@ def _rows(
 
 @handles("cudaMemset", "cudaMemsetAsync")
 def fill(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Set bytes; the host waits for none of it."""
+    """Set bytes, without a wait on the host."""
     address, byte, size = (request.number(place) for place in range(3))
     return _fill(state, request, address, size, byte, size, 1, 3)
 
@@ -250,12 +249,12 @@ def _fill(
 
 @handles("host access")
 def host_access(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The host reads or writes in a closed page: a hazard if it does not wait for what accesses these bytes.
+    """Handle a host access to a closed page: a hazard if the host has not waited for conflicting operations.
 
     Raises
     ------
     CallError
-        If the host must not access that memory at all.
+        If the host must not access the memory.
     """
     address, write = request.arguments.words(2)
     allocation, place = state.allocation_at(address), state.line(request)
@@ -276,5 +275,5 @@ def host_access(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaMemRangeGetAttribute")
 def range_attribute(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Nothing is known of where managed memory lies."""
+    """Return no attribute: the location of managed memory is not modelled."""
     return [int32(0)]

@@ -1,4 +1,4 @@
-"""How a program is run."""
+"""Options of a program's run."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ __all__ = ["RunOptions"]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a program is run.
+    """Options of a program's run.
 
     Attributes
     ----------
     gpu : Gpu, optional
-        The GPU that the program finds. Default: the one that stands for the newest architecture that it has PTX for.
+        The GPU that the program sees. Default: the GPU of the newest architecture in the program's PTX.
     arch : str
-        Its architecture, such as ``sm_90``; empty for the default.
+        Architecture of the GPU, such as ``sm_90``; empty for the default.
     memory : int
-        Bytes of device memory.
+        Size of device memory in bytes.
     fill : {"poison", "zeros"}
-        What memory holds that nobody has written (:class:`warpsan.Device`).
+        Content of unwritten memory (:class:`warpsan.Device`).
     schedule, async_mode, seed, max_steps
-        Of every launch, as for :func:`warpsan.launch`.
+        Options of every launch, as for :func:`warpsan.launch`.
     strict : bool
-        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence behind
-        their initialisation.
+        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence after
+        initialization.
     seconds : float, optional
-        When the program is ended.
+        Time limit.
     capture : Path, optional
-        The folder in which a launch file is left.
+        Folder for a launch file of the run.
     kernels : tuple of str
-        What is captured: kernels with one of these words in their name; empty for all.
+        Captured kernels: names that contain one of these words; empty for all.
     most_launches : int
-        Launches that are captured at most.
+        Maximum number of captured launches.
     report : callable
-        Called with a sentence for each call that fails or is not modelled.
+        Called with a sentence for each call that fails or has no model.
     progress : callable, optional
-        Called with the label of each launch before it.
+        Called with the label of each launch before it starts.
     """
 
     gpu: Gpu | None = None
@@ -71,5 +71,5 @@ class RunOptions:
             "seed": self.seed,
             "max_steps": self.max_steps,
             "checks": thorough_checks(strict=self.strict),
-            "workers": 1,  # they would share the program's memory, which each must have for itself
+            "workers": 1,  # parallel workers would share the program's memory
         }

@@ -1,4 +1,4 @@
-"""The outcome of a program's run."""
+"""Outcome of a program's run."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ __all__ = ["ProgramOutcome"]
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """The outcome of a run.
+    """Outcome of a run.
 
     Attributes
     ----------
     command : tuple of str
     gpu : str
-        What the program found.
+        GPU that the program saw.
     exit_code : int
-        Of the program; negative for a signal.
+        Exit code of the program; negative for a signal.
     launches : int
     operations : int
-        Launches, copies, fills, and accesses of the host to closed pages.
+        Launches, copies, fills, and host accesses to closed pages.
     hazards : tuple of HazardGroup
     problems : tuple of str
-        Calls that failed or are not modelled.
+        Calls that failed or have no model.
     notes : tuple of str
-        What the run's figures are not.
+        Limits of the run's figures.
     captured : tuple of str
-        The launch files that were left.
+        Written launch files.
     left_out : int
-        Launches beyond the most that are captured.
+        Launches beyond the maximum of captured ones.
     fatal : str
-        What the simulator could not do; the results are then not the program's.
+        Simulator limit that invalidates the results; empty otherwise.
     """
 
     command: tuple[str, ...]
@@ -51,7 +51,7 @@ class ProgramOutcome:
 
     @property
     def clean(self) -> bool:
-        """True if there is no hazard, no call failed, and the program ended well."""
+        """Whether there are no hazards and no failed calls, and the program exited with 0."""
         return not (self.hazards or self.problems or self.exit_code)
 
     def to_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ gpuDirectRDMASupported gpuDirectRDMAFlushWritesOptions:I gpuDirectRDMAWritesOrde
 memoryPoolSupportedHandleTypes:I deferredMappingCudaArraySupported ipcEventSupported clusterLaunch
 unifiedFunctionPointers
 """
-"""The fields in the order of the structure, each with its type as :mod:`struct` has it; without one it is an int."""
+"""Fields in the order of the structure, each with its :mod:`struct` type; the default type is int."""
 
 _NOT_IN_11 = _FIELDS.split().index("hostRegisterSupported")
 _NOT_IN_13 = (
@@ -48,14 +48,14 @@ _SINCE_13 = """
 deviceNumaConfig deviceNumaId mpsEnabled hostNumaId gpuPciDeviceID:I gpuPciSubsystemID:I hostNumaMultinodeIpcSupported
 """
 _RESERVED = {"11": 0, "12": 63, "13": 56}
-"""Ints behind the last field."""
+"""Number of ints after the last field, by major version."""
 
 _SHARED_WITHOUT_OPT_IN = 48 * 1024
 _REGISTERS = 64 * 1024
 
 
 def device_properties(gpu: Gpu, arch: str, memory: int) -> dict[str, Any]:
-    """The fields of ``cudaDeviceProp`` that are not 0, for a GPU of an architecture with that many bytes of memory."""
+    """Fields of ``cudaDeviceProp`` other than 0, for a GPU of an architecture with ``memory`` bytes."""
     number, limits = capability(arch), sm_limits(arch)
     ones = (
         *("canMapHostMemory", "concurrentKernels", "unifiedAddressing", "streamPrioritiesSupported", "deviceOverlap"),
@@ -142,8 +142,8 @@ _OTHER_NAMES = {
 
 
 def attribute_of(values: Mapping[str, Any], number: int) -> int | None:
-    """The value of a ``cudaDeviceAttr``, 0 for what the simulated GPU does not have; None if there is no such."""
-    from cuda.bindings import runtime  # takes a third of a second
+    """Value of a ``cudaDeviceAttr``; 0 for missing features of the GPU, None for an unknown attribute."""
+    from cuda.bindings import runtime  # import takes about 0.3 s
 
     try:
         name = runtime.cudaDeviceAttr(number).name.removeprefix("cudaDevAttr")

@@ -1,4 +1,4 @@
-"""The process of a Python program: ``python -m warpsan.program.python_host OPTIONS OUTCOME SCRIPT [ARG]...``.
+"""Process of a Python program: ``python -m warpsan.program.python_host OPTIONS OUTCOME SCRIPT [ARG]...``.
 
 :mod:`warpsan.program.python_program` starts it.
 """
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the script as Python runs it, and leave what its launches have shown."""
+    """Run the script as ``__main__``, and write the outcome of its launches."""
     import torch
 
     from warpsan.program.cpu_tensors import CpuTensors, describe_gpu
@@ -26,7 +26,7 @@ def main() -> None:
     install(run)
     describe_gpu(options.gpu, options.arch, options.memory)
     if options.fill == "poison":
-        torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then holds NaN
+        torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then contains NaN
     tensors = CpuTensors()
     tensors.in_backward()
     sys.argv[:] = command

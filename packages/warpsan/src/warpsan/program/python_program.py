@@ -1,4 +1,4 @@
-"""A Python program as it is: it runs in a process of its own, in which Triton's GPU is the simulator."""
+"""Unmodified Python programs, in a separate process with the simulator as Triton's GPU."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["run_python"]
 
 _ARCH = "sm_90"
-"""What is compiled for where no GPU is named."""
+"""Default architecture."""
 
 
 def run_python(command: Sequence[str], options: RunOptions) -> ProgramOutcome:
-    """Run a Python file as the main program, its Triton kernels on the simulator.
+    """Run a Python file as the main program, with its Triton kernels on the simulator.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def run_python(command: Sequence[str], options: RunOptions) -> ProgramOutcome:
     Raises
     ------
     UserError
-        If there is no such file, it does not end in time, or launches are to be captured.
+        If the file does not exist, the time limit passes, or ``options`` request a capture of launches.
     MachineError
         If Triton is not installed.
     """
@@ -80,4 +80,4 @@ def run_python(command: Sequence[str], options: RunOptions) -> ProgramOutcome:
 
 
 def _ignore(sentence: str) -> None:
-    """The options of the other process are plain data."""
+    """Discard a sentence; the options of the other process are plain data."""

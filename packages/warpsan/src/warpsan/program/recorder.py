@@ -1,7 +1,7 @@
-"""The launches of a program as a launch file: PTX, buffers as they were, launches, and the buffers afterwards.
+"""Launches of a program as a launch file: PTX, initial buffers, launches, and final buffers.
 
-Buffers keep their addresses, so that those in other buffers and in structures stay valid. What the host does to a
-buffer between two launches is in the later one, as its new content.
+Buffers keep their addresses, so that addresses in other buffers and in structures stay valid. Host changes to a buffer
+between two launches are recorded as its new content in the later launch.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from warpsan.sanitize.launch_file import LaunchFile
 __all__ = ["LaunchRecorder"]
 
 _TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
-"""Relative, of expected values: atomic additions may come in another order."""
+"""Relative tolerances of expected values: the order of atomic additions may differ."""
 _MOST_BYTES = 1 << 30
-"""Of one buffer, as in a launch file."""
+"""Maximum bytes of a buffer in a launch file."""
 
 
 class LaunchRecorder:
-    """Records the launches of one process.
+    """Recorder of the launches of one process.
 
     Parameters
     ----------
     state : ProgramState
     folder : Path
-        Where files are written; it exists.
+        Existing output folder.
     name : str
-        Of the launch file, without its ending.
+        Name of the launch file, without its extension.
     kernels : sequence of str
-        Only kernels with one of these words in their name; empty for all.
+        Recorded kernels: names that contain one of these words; empty for all.
     most : int
-        Launches that are recorded at most.
+        Maximum number of recorded launches.
     """
 
     def __init__(self, state: ProgramState, folder: Path, name: str, kernels: Sequence[str], most: int) -> None:
@@ -51,21 +51,21 @@ class LaunchRecorder:
         self._kernels, self._most = kernels, most
         self.launches: list[dict[str, Any]] = []
         self.left_out = 0
-        """Launches that were not recorded because there were too many."""
+        """Number of launches beyond the maximum."""
         self._buffers: dict[int, tuple[str, dict[str, Any]]] = {}
-        """By address: the name and the description of a buffer."""
+        """Name and description of each buffer by address."""
         self._contents: dict[int | str, bytes] = {}
-        """The bytes of each buffer (by address) and variable (by name) as the last recorded launch left them."""
+        """Bytes of each buffer (by address) and variable (by name) after the last recorded launch."""
         self._changed: set[int] = set()
         self._files: dict[str, str] = {}
-        """The PTX file of each module."""
+        """PTX file of each module."""
         self._issued: dict[int, int] = {}
-        """For each stream, its operations up to its last recorded launch."""
+        """Number of operations of each stream up to its last recorded launch."""
 
     def before(
         self, function: RegisteredFunction, args: Sequence[bytes], options: dict[str, Any], stream: Stream
     ) -> bool:
-        """A launch is about to run. Returns whether it is recorded."""
+        """Record the state before a launch. Returns whether the launch is recorded."""
         label = short_name(function.entry)
         if self._kernels and not any(word in label for word in self._kernels):
             return False
@@ -103,7 +103,7 @@ class LaunchRecorder:
         return True
 
     def after(self, stream: Stream) -> None:
-        """The launch that was recorded last has run."""
+        """Record the state after the last recorded launch."""
         self._issued[stream.number] = stream.clock.get(stream.number, 0)
         for address in self._buffers:
             allocation = self._state.allocations.get(address)
@@ -112,7 +112,7 @@ class LaunchRecorder:
                 self._changed.add(address)
 
     def write(self) -> Path | None:
-        """Write the launch file; its path, or None if nothing was recorded."""
+        """Write the launch file, and return its path; None without a recorded launch."""
         if not self.launches:
             return None
         expected = {}
@@ -134,7 +134,7 @@ class LaunchRecorder:
     # ---- content ----------------------------------------------------------------------------------------------------
 
     def _host_changes(self, types: Sequence[str], args: Sequence[bytes]) -> dict[str, Any]:
-        """New buffers are described; those that changed since the last recorded launch are returned."""
+        """Describe new buffers, and return the buffers that changed since the last recorded launch."""
         kinds = {int.from_bytes(raw, "little"): type_ for raw, type_ in zip(args, types, strict=True) if len(raw) == 8}
         refilled: dict[str, Any] = {}
         for address, allocation in sorted(self._state.allocations.items()):
@@ -160,7 +160,7 @@ class LaunchRecorder:
         return f"buffer-{list(self._buffers).index(address) + 1}"
 
     def _described(self, array: Any, dtype: str, file: str) -> dict[str, Any]:
-        """Bytes as a buffer of a launch file, in a file of their own unless they are all alike."""
+        """Bytes as a buffer of a launch file, in a separate file unless all bytes are equal."""
         from warpsan.dtypes import dtype_of
 
         flat = np.asarray(array).reshape(-1).view(np.uint8)
@@ -175,7 +175,7 @@ class LaunchRecorder:
         return {"dtype": dtype, "file": f"{file}.npy"}
 
     def _variable_changes(self, module: LoadedModule) -> dict[str, Any]:
-        """Variables that do not have their first values, or those that the last recorded launch left."""
+        """Variables that differ from their initial values, or from their values after the last recorded launch."""
         loaded = self._state.load(module)
         refilled: dict[str, Any] = {}
         for name, variable in parse(loaded.text).variables.items():
@@ -190,7 +190,7 @@ class LaunchRecorder:
         return refilled
 
     def _file_of(self, module: LoadedModule) -> str:
-        """The PTX file of a module, written when it is first needed."""
+        """PTX file of a module, written on first use."""
         if module.name not in self._files:
             number = len(self._files) + 1
             file = f"{self._name}.ptx" if number == 1 else f"{self._name}-{number}.ptx"
@@ -200,7 +200,7 @@ class LaunchRecorder:
 
 
 def _readable(entry: str, text: str) -> str:
-    """The name of a kernel as C++ has it, where that says which of the PTX is meant."""
+    """C++ name of a kernel, if it is unique in the PTX."""
     try:
         return demangled(entry) if resolve(demangled(entry), parse(text).entries, "entry") == entry else entry
     except LaunchError:

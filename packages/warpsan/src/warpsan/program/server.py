@@ -1,4 +1,4 @@
-"""The end of the socket on this side: takes the calls of one process, one after the other, and answers them."""
+"""Server end of the socket: receives the calls of one process in order, and replies."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from warpsan.program.wire import CallReply, Request, receive, send
 __all__ = ["Server"]
 
 FAMILIES = (device_calls, launch_calls, memory_calls, stream_calls, tensor_map_calls)
-"""The modules that fill the table of handlers."""
+"""Modules with handlers, imported to fill the table."""
 
 _WITHOUT_DEVICE = ("cudaGetError", "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaGetDeviceCount", "__cuda")
-"""Beginnings of the calls that work after a kernel has failed."""
+"""Prefixes of calls that work after a kernel has failed."""
 _PEER = struct.Struct("3i")
 
 
 class Server:
-    """Listens at a socket file, and has a thread and a state for each process that connects.
+    """Server at a socket file, with a thread and a state per connected process.
 
     Parameters
     ----------
@@ -39,18 +39,18 @@ class Server:
         The socket file.
     options : RunOptions
     on_failure : callable
-        Called, in a thread, when this side fails.
+        Called, in a thread, when the server fails.
     capture : (Path, str), optional
-        Folder and name of the launch file that is left.
+        Folder and name of the launch file to write.
 
     Attributes
     ----------
     states : list of ProgramState
-        Of the processes, in the order in which they connected.
+        States of the processes, in connection order.
     recorders : list of LaunchRecorder
-        Theirs, if launches are captured.
+        Recorders of the processes, if launches are captured.
     failure : Exception, optional
-        What this side failed with.
+        Failure of the server.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Server:
         self._acceptor.start()
 
     def close(self) -> None:
-        """Take no more processes, and wait for the answers to those that ended."""
-        self._socket.shutdown(socket.SHUT_RDWR)  # which ends accept(); a close does not
+        """Accept no more processes, and wait for the last replies."""
+        self._socket.shutdown(socket.SHUT_RDWR)  # ends accept(), which a close does not
         self._acceptor.join()
         self._socket.close()
         for thread in self._threads:
@@ -93,7 +93,7 @@ class Server:
                 while (request := receive(connection)) is not None:
                     send(connection, answer(state, request))
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the process was killed
+            pass  # killed process
         except Exception as error:
             self.failure = self.failure or error
             self._on_failure()
@@ -120,7 +120,7 @@ class Server:
 
 
 def answer(state: ProgramState, request: Request) -> CallReply:
-    """What a call returns."""
+    """The reply to a call."""
     state.calls += 1
     reply = CallReply()
     handler = HANDLERS.get(request.name)

@@ -1,4 +1,4 @@
-"""One run of a program: the process with the stand-in, the server beside it, and the outcome."""
+"""Run of a program: the process with the replacement runtime, the server beside it, and the outcome."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ from warpsan.report.source_text import Sources
 __all__ = ["run_program"]
 
 _NO_ROOM, _ATTEMPTS = 97, 20
-"""What the stand-in exits with if something lies where device memory must be, which chance decides."""
+"""Exit code of the replacement runtime if the addresses of device memory are occupied (random), and maximum attempts.
+"""
 _UNWRITTEN = "memory that nobody has written holds NaN; if the program succeeds with --fill zeros, it reads such memory"
 
 
 def run_program(
     command: Sequence[str], options: RunOptions | None = None, cache: Cache | None = None
 ) -> ProgramOutcome:
-    """Run a program with the simulator in place of a GPU. Its output is that of this process.
+    """Run a program with the simulator in place of a GPU. The program shares this process's output.
 
     Parameters
     ----------
     command : sequence of str
-        The program and its arguments: a CUDA program, or a Python file (``.py``) whose kernels are Triton's.
+        The program and its arguments: a CUDA program, or a Python file (``.py``) with Triton kernels.
     options : RunOptions, optional
     cache : Cache, optional
-        Where the stand-in is kept. Default: the user's.
+        Cache of the replacement runtime. Default: the user's cache.
 
     Raises
     ------
     UserError
-        If there is no such program, it is linked with the static CUDA runtime, or it made no call of CUDA.
+        If the program does not exist, links the static CUDA runtime, or made no CUDA call.
     MachineError
-        If there is no C compiler, or the machine fails otherwise.
+        If the machine has no C compiler, or fails otherwise.
     """
     options = options or RunOptions()
     if command[0].endswith(".py"):
@@ -61,7 +62,7 @@ def run_program(
 def _run(
     path: Path, command: Sequence[str], runtime: str, options: RunOptions, cache: Cache | None
 ) -> ProgramOutcome | None:
-    """One attempt; None if device memory found no room."""
+    """One attempt; None if the addresses of device memory were occupied."""
     with tempfile.TemporaryDirectory(prefix="warpsan-run-") as name:
         folder, libraries = Path(name), {}
         for version in [runtime] if runtime else VERSIONS:
@@ -96,7 +97,7 @@ def _run(
 
 
 def _environment(folder: Path, libraries: dict[str, Path], runtime: str) -> dict[str, str]:
-    """The program's: it finds the stand-in before any other library, also where its RPATH names one."""
+    """Environment of the program, with the replacement runtime first in the library search, also before RPATH."""
     environment = dict(os.environ, WARPSAN_RUN_SOCKET=str(folder / "socket"))
     paths = [str(library.parent) for library in libraries.values()]
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])

@@ -1,9 +1,8 @@
-"""The pages of memory that host and device share: closed to the host while an operation that it has not waited for
-accesses them, so that its own access is noticed.
+"""Pages of memory shared by host and device: closed to the host while unsynchronized operations access them, so that
+host accesses are detected.
 
-A page that pending operations only read may be read; one that they write is closed altogether. This is finer than the
-program's allocations, and coarser than their bytes: an access in a closed page asks, and goes on if it does not
-conflict.
+A page is readable if pending operations only read it, and closed if they write it. Pages are smaller than allocations
+and larger than the accessed bytes: a host access to a closed page is checked, and continues without a conflict.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ _CLOSED, _READ, _OPEN = 0, 1, 2
 
 
 class SharedPages:
-    """Which pages of shared allocations are open to the host."""
+    """Page states of shared allocations for the host."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._states: dict[int, Array] = {}
-        """By the address of the allocation: the state of each page, as the program has it."""
+        """State of each page as in the program, by address of the allocation."""
         self._closing: list[Page] = []
 
     def add(self, address: int, size: int) -> None:
-        """Memory that is shared from now on."""
+        """Add shared memory."""
         self._states[address] = np.full(size // _PAGE, _CLOSED, np.uint8)
 
     def remove(self, address: int) -> None:
-        """Memory that was freed."""
+        """Remove freed memory."""
         states = self._states.pop(address)
         self._closing.append((address, len(states) * _PAGE, _CLOSED))
 
     def changes(self, excused: int = 0) -> list[Page]:
-        """What the program has to open or to close; the page with the address ``excused`` is opened in any case."""
+        """Pages that the program must open or close; the page with the address ``excused`` is opened in any case."""
         pages, self._closing = self._closing, []
         if not self._states:
             return pages
@@ -58,7 +57,7 @@ class SharedPages:
 
 
 def _touched(stretches: Array, address: int, many: int) -> Array:
-    """Which of ``many`` pages from an address on stretches [n, 2] of addresses touch."""
+    """Mask of the ``many`` pages from an address that address ranges [n, 2] touch."""
     first = np.clip((stretches[:, 0] - address) // _PAGE, 0, many)
     behind = np.clip((stretches[:, 1] - 1 - address) // _PAGE + 1, 0, many)
     inside = behind > first
@@ -70,7 +69,7 @@ def _touched(stretches: Array, address: int, many: int) -> Array:
 
 
 def _runs(address: int, before: Array, after: Array) -> list[Page]:
-    """The stretches of pages whose state changes."""
+    """Page ranges with a changed state."""
     changed = np.flatnonzero(before != after)
     if not len(changed):
         return []

@@ -1,4 +1,4 @@
-"""The stand-in for the CUDA runtime, built from ``cudart.c`` by the C compiler of the machine and kept in the cache."""
+"""Replacement for the CUDA runtime, built from ``cudart.c`` by the machine's C compiler and kept in the cache."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from warpsan.program.calls import calls_source
 __all__ = ["VERSIONS", "lay_out_standin"]
 
 VERSIONS = {"11": "libcudart.so.11.0", "12": "libcudart.so.12", "13": "libcudart.so.13"}
-"""The versions of the runtime that there is a stand-in for, and what a program calls them."""
+"""Supported versions of the runtime, with their library names."""
 
 _HERE = Path(__file__).parent
 _OPTIONS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-pthread")
 
 
 def lay_out_standin(version: str, folder: Path, cache: Cache | None = None) -> Path:
-    """Put the stand-in for a version of the runtime into a folder, under the names that programs look for.
+    """Write the replacement for a version of the runtime to a folder, under the library names of the original.
 
     Returns
     -------
     Path
-        The library.
+        Path of the library.
 
     Raises
     ------
     MachineError
-        If the machine has no C compiler, or that fails.
+        If the machine has no C compiler, or compilation fails.
     """
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
@@ -60,7 +60,7 @@ def _compiled(compiler: list[str], source: str, calls: str, version: str) -> byt
         root = Path(folder)
         (root / "cudart.c").write_text(source)
         (root / "calls.inc").write_text(calls)
-        # Programs ask for the symbols in the version that is the library's name.
+        # Programs require symbols with the library's name as their version.
         (root / "symbols.map").write_text(f"{VERSIONS[version]} {{ global: cuda*; cu*; __cuda*; local: *; }};\n")
         out = root / "libcudart.so"
         command = [*compiler, *_OPTIONS, f"-I{folder}", f"-DVERSION={version}", f"-Wl,-soname,{VERSIONS[version]}"]

@@ -1,4 +1,4 @@
-"""What a running program has on the simulated GPU: modules, allocations, streams and events, and what was found."""
+"""State of a running program on the simulated GPU: modules, allocations, streams, events, and findings."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _LINKED = (
 
 
 class Recorder(Protocol):
-    """What records launches (:mod:`warpsan.program.recorder`)."""
+    """Recorder of launches (:mod:`warpsan.program.recorder`)."""
 
     def before(
         self, function: RegisteredFunction, args: Sequence[bytes], options: dict[str, Any], stream: Stream
     ) -> bool:
-        """A launch is about to run."""
+        """Called before a launch; returns whether the launch is recorded."""
 
     def after(self, stream: Stream) -> None:
-        """A launch that is recorded has run."""
+        """Called after a recorded launch."""
 
 
 @dataclass
 class Allocation:
-    """Memory that the program allocated.
+    """Memory allocated by the program.
 
-    ``kind`` is ``device``, ``managed`` or ``host``; the host accesses the last two directly.
+    ``kind`` is ``device``, ``managed`` or ``host``; the host accesses managed and host memory directly.
     """
 
     array: DeviceArray
@@ -61,20 +61,20 @@ class Allocation:
 
     @property
     def address(self) -> int:
-        """Of the first byte."""
+        """Address of the first byte."""
         return self.array.address
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.array.nbytes
 
 
 @dataclass
 class LoadedModule:
-    """A fat binary that the program registered; its PTX is loaded when it is first needed.
+    """A registered fat binary; its PTX is loaded on first use.
 
-    ``managed`` has the addresses of its ``__managed__`` variables; ``linked`` is whether nvlink has put it together.
+    ``managed`` has the addresses of its ``__managed__`` variables; ``linked`` marks output of nvlink.
     """
 
     name: str
@@ -86,9 +86,9 @@ class LoadedModule:
 
 @dataclass
 class RegisteredFunction:
-    """A kernel by the address of its host function.
+    """A kernel, registered by the address of its host function.
 
-    ``dynamic_smem`` is the most shared memory that the program has asked for in advance.
+    ``dynamic_smem`` is the maximum shared memory that the program has set, in bytes.
     """
 
     module: LoadedModule
@@ -98,7 +98,7 @@ class RegisteredFunction:
 
 @dataclass(frozen=True)
 class RegisteredVariable:
-    """A ``__device__``, ``__constant__`` or ``__managed__`` variable by the address of its shadow on the host."""
+    """A ``__device__``, ``__constant__`` or ``__managed__`` variable, registered by its host shadow's address."""
 
     module: LoadedModule
     name: str
@@ -106,7 +106,7 @@ class RegisteredVariable:
 
 @dataclass
 class RecordedEvent:
-    """An event of the program, and where it was recorded last."""
+    """An event of the program, with its last record."""
 
     event: Event | None = None
     steps: int = 0
@@ -114,14 +114,14 @@ class RecordedEvent:
 
 @dataclass
 class ProgramState:
-    """One process with the stand-in.
+    """A process with the replacement runtime.
 
     Attributes
     ----------
     options : RunOptions
     pid : int
     memory : mmap
-        Device memory, which the program has mapped too.
+        Device memory, also mapped by the program.
     """
 
     options: RunOptions
@@ -138,27 +138,27 @@ class ProgramState:
     events: dict[int, RecordedEvent] = field(default_factory=dict)
     hazards: dict[tuple[Any, ...], SanitizedHazard] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
-    """Sentences about calls that failed or are not modelled, with how often."""
+    """Number of occurrences of each sentence about calls that failed or have no model."""
     notes: set[str] = field(default_factory=set)
     fatal: str = ""
-    """The sentence of what the simulator cannot do, and the run's result is not to be trusted for."""
+    """Simulator limit that invalidates the run's result; empty otherwise."""
     calls: int = 0
     allocated: int = 0
     launches: int = 0
     operations: int = 0
     excused: int = 0
-    """The address of a page that the host may access all the same, in the reply to the present call."""
+    """Address of a page that the current reply opens to the host."""
     steps: int = 0
     printed: list[str] = field(default_factory=list)
     sticky: int = 0
-    """The error that all calls return after a kernel has failed."""
+    """Error that all calls return after a failed kernel."""
 
     def __post_init__(self) -> None:
         self.device = Device(np.frombuffer(self.memory, np.uint8), fill=self.options.fill)
         self.lines = HostLines(self.pid)
         self.pages = SharedPages(self.device)
         self.stubs: set[str] = set()
-        """The host functions of the kernels, which only call the runtime."""
+        """Host functions of kernels, which only call the runtime."""
         self._handles = _FIRST_HANDLE
         self._gpu: tuple[Gpu, str] | None = None
 
@@ -166,7 +166,7 @@ class ProgramState:
 
     @property
     def gpu(self) -> tuple[Gpu, str]:
-        """The GPU that is simulated, and its architecture: the newest that the program has PTX for, unless chosen."""
+        """Simulated GPU and architecture: the chosen one, or the newest architecture in the program's PTX."""
         if self._gpu is None:
             arch = self.options.arch or self._newest()
             self._gpu = self.options.gpu or default_gpu(arch), arch
@@ -185,14 +185,14 @@ class ProgramState:
     # ---- code -------------------------------------------------------------------------------------------------------
 
     def load(self, module: LoadedModule) -> DeviceModule:
-        """A module's PTX on the device.
+        """Load the PTX of a module on the device.
 
         Raises
         ------
         CallError
-            If it has no PTX that runs on the GPU.
+            If it has no PTX that the GPU can run.
         warpsan.SimError
-            If the simulator cannot read it.
+            If the simulator cannot read the PTX.
         """
         if module.loaded is None:
             arch = self.gpu[1]
@@ -219,19 +219,19 @@ class ProgramState:
         Raises
         ------
         CallError
-            If there is none.
+            If the function is not registered.
         """
         if address not in self.functions:
             raise CallError("cudaErrorInvalidDeviceFunction", "the function that is launched is no kernel")
         return self.functions[address]
 
     def variable(self, address: int) -> DeviceArray:
-        """The bytes of the variable whose shadow is at an address of the host.
+        """The bytes of the variable with a shadow at a host address.
 
         Raises
         ------
         CallError
-            If there is none.
+            If the variable is not registered.
         """
         if address not in self.variables:
             raise CallError("cudaErrorInvalidSymbol", "there is no such __device__ or __constant__ variable")
@@ -241,12 +241,12 @@ class ProgramState:
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     def allocate(self, size: int, kind: str, request: Request, align: int = 256, name: str = "") -> Allocation:
-        """Memory for a call of the program, which the call names unless ``name`` does.
+        """Allocate memory for a call of the program; its default name is the call's.
 
         Raises
         ------
         CallError
-            If there is no room.
+            If the device has too little memory left.
         """
         from warpsan import LaunchError
 
@@ -262,7 +262,7 @@ class ProgramState:
         allocation = Allocation(array, kind, name)
         self.allocations[array.address] = allocation
         if shared:
-            self.device.define(array)  # the host writes it unseen
+            self.device.define(array)  # host writes to it are not observed
             self.device.host_shares = True
             self.pages.add(array.address, padded)
         return allocation
@@ -273,7 +273,7 @@ class ProgramState:
         Raises
         ------
         CallError
-            If it is not the address of an allocation.
+            If the address is not the start of an allocation.
         """
         allocation = self.allocations.pop(address, None)
         if allocation is None:
@@ -285,11 +285,11 @@ class ProgramState:
             self.pages.remove(address)
 
     def in_device(self, address: int) -> bool:
-        """Whether an address is one of device memory."""
+        """Whether an address is in device memory."""
         return GLOBAL_BASE <= address < GLOBAL_BASE + len(self.memory)
 
     def allocation_at(self, address: int) -> Allocation | None:
-        """The allocation that an address lies in."""
+        """The allocation that contains an address."""
         for allocation in self.allocations.values():
             if allocation.address <= address < allocation.address + max(1, allocation.size):
                 return allocation
@@ -298,7 +298,7 @@ class ProgramState:
     # ---- order ------------------------------------------------------------------------------------------------------
 
     def handle(self) -> int:
-        """A fresh handle of a stream or an event."""
+        """A new handle for a stream or an event."""
         self._handles += 16
         return self._handles
 
@@ -308,7 +308,7 @@ class ProgramState:
         Raises
         ------
         CallError
-            If there is none.
+            If the handle is unknown.
         """
         if handle == 0:
             handle = _PER_THREAD if request.per_thread else _LEGACY
@@ -323,29 +323,29 @@ class ProgramState:
     # ---- findings ---------------------------------------------------------------------------------------------------
 
     def line(self, request: Request) -> str:
-        """``file:line`` of the call in the program, if there is line information."""
+        """``file:line`` of the call in the program; empty without line information."""
         return self.lines.line(request.frames, self.stubs)
 
     def note(self, hazards: Iterable[Hazard], ptx: str, run: str) -> None:
-        """Hazards that one launch or copy has shown."""
+        """Record hazards of one launch or copy."""
         for hazard in hazards:
             self.note_one(SanitizedHazard.of(hazard, ptx, run))
 
     def note_one(self, hazard: SanitizedHazard) -> None:
-        """A hazard, or its runs to those of the same kind at the same place."""
+        """Record a hazard, or add its runs to the same hazard at the same place."""
         key = hazard.ptx, hazard.kind, hazard.ptx_line, hazard.source, hazard.other and hazard.other.source
         known = self.hazards.setdefault(key, hazard)
         if known is not hazard:
             self.hazards[key] = replace(known, runs=tuple(dict.fromkeys((*known.runs, *hazard.runs))))
 
     def problem(self, sentence: str) -> None:
-        """A call that failed, or that is not modelled; the first time it is told at once."""
+        """Record a call that failed or has no model; reported immediately the first time."""
         self.problems[sentence] = self.problems.get(sentence, 0) + 1
         if self.problems[sentence] == 1:
             self.options.report(sentence)
 
     def begin_operation(self, name: str, place: str) -> str:
-        """A launch, a copy or another access to device memory begins: what reports call it."""
+        """Begin an access to device memory such as a launch or a copy, and return its name in reports."""
         self.operations += 1
         label = f"operation {self.operations} ({name}{f' at {place}' if place else ''})"
         if self.options.progress is not None:
@@ -353,7 +353,7 @@ class ProgramState:
         return label
 
     def source_folders(self) -> list[Path]:
-        """Where the sources are: those of host code, and those that the PTX names."""
+        """Folders of host and device sources."""
         folders = list(self.lines.folders)
         for module in self.modules.values():
             if module.loaded is not None:

@@ -14,14 +14,14 @@ __all__ = ["synchronize_device"]
 
 _NON_BLOCKING = 1
 _MS_PER_STEP = 1e-6
-"""What a step of the simulator counts as in the time between two events; a simulated run has no time."""
+"""Milliseconds between two events per simulator step; a simulated run has no GPU time."""
 
 nothing("cudaStreamSetAttribute", "cudaDeviceReset", "cudaThreadExit")
 
 
 @handles("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamCreateWithPriority")
 def create_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A stream; priorities have no effect."""
+    """Create a stream; priorities have no effect."""
     flags = request.int32(0) if request.words else 0
     handle = state.handle()
     state.streams[handle] = state.device.stream(blocking=not flags & _NON_BLOCKING)
@@ -30,7 +30,7 @@ def create_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaStreamDestroy")
 def destroy_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """What was issued to it still counts."""
+    """Destroy a stream; its operations stay recorded."""
     state.stream(request.number(0), request)
     state.streams.pop(request.number(0), None)
     return ()
@@ -38,48 +38,49 @@ def destroy_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaStreamSynchronize")
 def synchronize_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The host waits for a stream."""
+    """Wait on the host for a stream."""
     state.stream(request.number(0), request).synchronize()
     return ()
 
 
 @handles("cudaStreamQuery")
 def query_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Everything has run: as a synchronisation that succeeds."""
+    """Return success after a synchronization: all work is complete."""
     state.stream(request.number(0), request).synchronize()
     return ()
 
 
 @handles("cudaDeviceSynchronize", "cudaThreadSynchronize")
 def synchronize_device(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The host waits for everything."""
+    """Wait on the host for all streams."""
     state.device.synchronize()
     return ()
 
 
 @handles("cudaLaunchHostFunc")
 def host_function(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The program calls the function next, behind all that is in the stream: the host has then waited for that, also
-    where another of its threads learns of it by the function."""
+    """Wait on the host for all work in the stream, before the program calls the function; other host threads may
+    continue after the function.
+    """
     state.stream(request.arguments.word(), request).synchronize()
     return ()
 
 
 @handles("cudaStreamGetFlags")
 def stream_flags(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Whether it is a blocking one."""
+    """Return whether a stream is blocking."""
     return [uint32(0 if state.stream(request.number(0), request).blocking else _NON_BLOCKING)]
 
 
 @handles("cudaStreamGetPriority", "cudaStreamGetDevice")
 def stream_zero(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The default priority, and the only device."""
+    """Return 0: the default priority, or the only device."""
     return [int32(0)]
 
 
 @handles("cudaStreamGetId")
 def stream_id(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Its number."""
+    """Return the number of a stream."""
     return [word(state.stream(request.number(0), request).number)]
 
 
@@ -87,19 +88,19 @@ def stream_id(state: ProgramState, request: Request) -> Sequence[bytes]:
     "cudaStreamIsCapturing", "cudaStreamGetCaptureInfo", "cudaStreamGetCaptureInfo_v2", "cudaStreamGetCaptureInfo_v3"
 )
 def stream_capture(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """It is not captured into a graph."""
+    """Return that no capture is active."""
     return [uint32(0)]
 
 
 @handles("cudaThreadExchangeStreamCaptureMode")
 def capture_mode(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The default mode."""
+    """Return the default capture mode."""
     return [uint32(0)]
 
 
 @handles("cudaStreamWaitEvent")
 def wait_event(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """A stream waits for an event; for one that was never recorded it does not."""
+    """Order a stream after an event; no effect for an unrecorded event."""
     event = _event(state, request.number(1))
     if event.event is not None:
         state.stream(request.number(0), request).wait(event.event)
@@ -108,7 +109,7 @@ def wait_event(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaEventCreate", "cudaEventCreateWithFlags")
 def create_event(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """An event that was not recorded."""
+    """Create an event."""
     handle = state.handle()
     state.events[handle] = RecordedEvent()
     return [word(handle)]
@@ -116,7 +117,7 @@ def create_event(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaEventDestroy")
 def destroy_event(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """It is no more."""
+    """Destroy an event."""
     _event(state, request.number(0))
     del state.events[request.number(0)]
     return ()
@@ -124,7 +125,7 @@ def destroy_event(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaEventRecord", "cudaEventRecordWithFlags")
 def record_event(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The event is behind what was issued to the stream so far."""
+    """Record an event after all work issued to the stream so far."""
     event, stream = _event(state, request.number(0)), state.stream(request.number(1), request)
     event.event, event.steps = stream.record(), state.steps
     return ()
@@ -132,7 +133,7 @@ def record_event(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaEventSynchronize", "cudaEventQuery")
 def synchronize_event(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The host waits for an event."""
+    """Wait on the host for an event."""
     event = _event(state, request.number(0))
     if event.event is not None:
         event.event.synchronize()
@@ -141,7 +142,7 @@ def synchronize_event(state: ProgramState, request: Request) -> Sequence[bytes]:
 
 @handles("cudaEventElapsedTime", "cudaEventElapsedTime_v2")
 def elapsed_time(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """Steps of the simulator between two events, a million to the millisecond: no time of a GPU."""
+    """Return the simulator steps between two events, one million per millisecond; no measure of GPU time."""
     begin, end = (_event(state, request.number(place)) for place in range(2))
     if begin.event is None or end.event is None:
         raise CallError("cudaErrorInvalidResourceHandle", "an event was never recorded")

@@ -1,4 +1,4 @@
-"""Tensor maps: what the driver encodes (CUDA Driver API, "Tensor Map Object Management")."""
+"""Tensor map encoding (CUDA Driver API, "Tensor Map Object Management")."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from warpsan.program.wire import Request
 __all__ = ["encode_tiled"]
 
 _TYPES = ("u1", "u2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", ml_dtypes.bfloat16, "f4", "f4", "f4")
-"""CUtensorMapDataType."""
+"""Element types by CUtensorMapDataType."""
 _SWIZZLES = ("none", "32B", "64B", "128B")
 _FILLS = ("zero", "nan")
 
 
 @handles("cuTensorMapEncodeTiled")
 def encode_tiled(state: ProgramState, request: Request) -> Sequence[bytes]:
-    """The 128 bytes of a tensor map, in the simulator's own layout."""
+    """Return the 128 bytes of a tensor map in the simulator's layout."""
     given = request.arguments
     kind, rank, address, interleave, swizzle, fill = given.words(6)
     dims, strides = given.words(rank), given.words(rank - 1)

@@ -1,8 +1,8 @@
-"""A backend of Triton whose GPU is the simulator: functions under ``@triton.jit`` run on the memory of torch's tensors.
+"""Triton backend for the simulator: functions under ``@triton.jit`` run on the memory of torch tensors.
 
-Triton has a compiler and a driver for each kind of GPU, as a backend (``triton.backends``). :func:`install` puts this
-one in NVIDIA's place, in the process of a Python program (:mod:`warpsan.program.python_host`). The compiler ends with
-PTX, which is what runs. Autotuning takes the first configuration, because nothing is timed.
+A Triton backend (``triton.backends``) has a compiler and a driver for one kind of GPU. :func:`install` replaces
+NVIDIA's backend in the process of a Python program (:mod:`warpsan.program.python_host`). The compiler stops after PTX,
+which the simulator executes. Autotuning selects the first configuration, because no times exist.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from warpsan.report.groups import ENDINGS, SanitizedHazard, ending
 __all__ = ["TritonLaunches", "install"]
 
 _SWIZZLES = ("none", "32B", "64B", "128B")
-"""By CUtensorMapSwizzle (CUDA Driver API, "Tensor Map Object Management")."""
+"""Swizzles by CUtensorMapSwizzle (CUDA Driver API, "Tensor Map Object Management")."""
 _FLOATS = {torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16, torch.float32: np.float32}
-"""Elements of a tensor map that may be filled with NaN."""
+"""Element types of tensor maps that support a NaN fill."""
 _SPARE = 1 << 20
-"""Bytes of device memory for what is aligned, and for the variables of a module."""
+"""Extra bytes of device memory for alignment and for the variables of a module."""
 
 
 @dataclass
 class TritonLaunches:
-    """What the launches of a program have shown.
+    """Results of a program's launches.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class TritonLaunches:
     launches : int
     hazards : list of SanitizedHazard
     texts : dict
-        The PTX of each kernel, by its name and ``.ptx``.
+        PTX of each kernel, by its name and ``.ptx``.
     folders : dict
         Folders of the sources, in order.
     fatal : str
-        What the simulator could not do.
+        Simulator limit that ended the program; empty otherwise.
     """
 
     options: RunOptions
@@ -66,7 +66,7 @@ class TritonLaunches:
 
 @dataclass(frozen=True)
 class _LoadedKernel:
-    """What the driver has loaded: Triton's handle of a function."""
+    """A kernel loaded by the driver; Triton's handle of a function."""
 
     name: str
     ptx: str
@@ -79,12 +79,12 @@ class _LoadedKernel:
 
     @property
     def threads(self) -> int:
-        """Of a block: more than 32 for each warp that the program asks for where Triton specialises warps."""
+        """Threads per block; more than 32 per requested warp with warp specialization."""
         return int(re.findall(r"^\s*\.reqntid\s+(\d+)", self.ptx, re.MULTILINE)[0])
 
 
 class _PtxBackend(CUDABackend):  # type: ignore[misc]
-    """Triton's compiler for NVIDIA's GPUs, without the assembler."""
+    """Triton's compiler for NVIDIA GPUs, without the assembler."""
 
     def __init__(self, target: GPUTarget) -> None:
         super().__init__(target)
@@ -95,12 +95,12 @@ class _PtxBackend(CUDABackend):  # type: ignore[misc]
         del stages["cubin"]
 
     def hash(self) -> str:
-        """Keeps what is compiled here apart from what was compiled for a GPU, in Triton's cache."""
+        """Separate key in Triton's cache for kernels compiled for the simulator."""
         return f"warpsan-{self.target.arch}"
 
 
 class _Utils:
-    """What Triton asks a driver about the GPU, and loads kernels with."""
+    """Functions of a Triton driver that describe the GPU and load kernels."""
 
     def __init__(self, options: RunOptions) -> None:
         assert options.gpu is not None
@@ -116,22 +116,22 @@ class _Utils:
         }
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """The facts of the simulated GPU."""
+        """Properties of the simulated GPU."""
         return self._facts
 
     def load_binary(
         self, name: str, kernel: bytes, shared: int, device: int
     ) -> tuple[_LoadedKernel, _LoadedKernel, int, int, int]:
-        """Module, function, registers, spills (which only an assembler assigns) and the most threads of a block."""
+        """Module, function, registers, spills (0 without an assembler) and maximum threads per block."""
         loaded = _LoadedKernel(name, kernel.decode(), shared)
         return loaded, loaded, 0, 0, 1024
 
     def unload_module(self, module: _LoadedKernel) -> None:
-        """There is nothing to free."""
+        """No operation: nothing to free."""
 
 
 class _Driver(DriverBase):  # type: ignore[misc]
-    """The simulator as Triton's driver: one device, one stream, tensors in the memory of this process."""
+    """Triton driver for the simulator: one device, one stream, tensors in the memory of this process."""
 
     def __init__(self, run: TritonLaunches) -> None:
         self.utils = _Utils(run.options)
@@ -155,14 +155,14 @@ class _Driver(DriverBase):  # type: ignore[misc]
         return torch.cpu
 
     def get_benchmarker(self) -> Callable[..., Sequence[float]]:
-        """All configurations take as long: the first is chosen, and none runs for it."""
+        """Benchmarker with equal times for all configurations and no runs: the first one is selected."""
         return lambda call, quantiles=(0.5,), **options: [1.0] * len(quantiles)
 
     def get_current_device(self) -> int:
         return 0
 
     def set_current_device(self, device: int) -> None:
-        """There is one device."""
+        """No operation: there is one device."""
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -172,7 +172,7 @@ class _Driver(DriverBase):  # type: ignore[misc]
 
 
 class _Tensors:
-    """The storages of the tensors of one launch on a device, each as a whole."""
+    """Storages of a launch's tensors on a device, each as a whole."""
 
     def __init__(self, values: Sequence[Any], scratch: int, fill: str) -> None:
         tensors = [tensor for value in values if (tensor := _tensor_of(value)) is not None]
@@ -181,7 +181,7 @@ class _Tensors:
         self._copies: dict[int, tuple[Any, DeviceArray]] = {}
 
     def of(self, tensor: torch.Tensor, name: str) -> DeviceArray | None:
-        """The bytes of a tensor from its first element on; a null pointer for one without elements."""
+        """Bytes of a tensor from its first element on; a null pointer for an empty tensor."""
         storage = tensor.untyped_storage()
         if not storage.nbytes():
             return None
@@ -192,13 +192,13 @@ class _Tensors:
         return copy[tensor.storage_offset() * tensor.element_size() :].view(DeviceArray)
 
     def bring_back(self) -> None:
-        """What the kernel wrote, to the tensors."""
+        """Copy the results of the kernel to the tensors."""
         for host, copy in self._copies.values():
             host[...] = copy
 
 
 class _Launcher:
-    """Launches one compiled kernel."""
+    """Launcher of one compiled kernel."""
 
     def __init__(self, run: TritonLaunches, source: Any, metadata: Any) -> None:
         self._run, self._metadata = run, metadata
@@ -255,7 +255,7 @@ class _Launcher:
         run.hazards += [SanitizedHazard.of(hazard, ptx, label) for hazard in report.hazards]
 
     def _arguments(self, values: Sequence[Any], tensors: _Tensors) -> Iterator[Any]:
-        """The arguments of the kernel in the PTX, in order."""
+        """Arguments of the kernel in the PTX, in order."""
         maps = iter(getattr(self._metadata, "tensordesc_meta", None) or ())
         for (name, kind), value in zip(self._signature.items(), values, strict=True):
             if isinstance(kind, str) and kind.startswith("tensordesc"):
@@ -265,7 +265,7 @@ class _Launcher:
 
 
 def _plain(kind: Any, value: Any, tensors: _Tensors, name: str) -> Iterator[Any]:
-    """An argument, or those of a tuple; a constant of the compiler is none."""
+    """An argument, or the items of a tuple; nothing for a compiler constant."""
     if isinstance(kind, tuple):
         for each, part in zip(kind, value, strict=True):
             yield from _plain(each, part, tensors, name)
@@ -305,13 +305,13 @@ def _flat(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _tensor_of(value: Any) -> torch.Tensor | None:
-    """The tensor that an argument is, or wraps (``TensorWrapper``, ``TensorDescriptor``)."""
+    """The tensor of an argument or wrapper (``TensorWrapper``, ``TensorDescriptor``)."""
     base = getattr(value, "base", value)
     return base if isinstance(base, torch.Tensor) else None
 
 
 def _call_site() -> str:
-    """``file:line`` of the program's call that launches: the innermost one outside of Triton and of this file."""
+    """``file:line`` of the launch in the program: the innermost call outside Triton and this file."""
     frame = sys._getframe(1)
     own = (str(Path(triton.__file__).parent), __file__)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
@@ -320,12 +320,12 @@ def _call_site() -> str:
 
 
 def install(run: TritonLaunches) -> None:
-    """Put the simulator in the place of a GPU, for all of Triton in this process.
+    """Replace the GPU by the simulator for all Triton kernels in this process.
 
     Parameters
     ----------
     run : TritonLaunches
-        Where the launches are noted; its options name the GPU and its architecture.
+        Collects the launches; its options select the GPU and its architecture.
     """
     driver = _Driver(run)
     backends["nvidia"] = Backend(compiler=_PtxBackend, driver=_Driver)

@@ -1,7 +1,7 @@
-"""Messages between the stand-in of the CUDA runtime and this process: what a call sends, and its reply.
+"""Messages between the replacement CUDA runtime and this process: requests and replies.
 
-A request is its size, the name of the call, the return addresses of its callers, and the arguments; a reply its size,
-the status, pages of device memory to open or to close, the results, and what kernels printed (``cudart.c``).
+A request has its size, the name of the call, the return addresses of its callers, and the arguments. A reply has its
+size, the status, pages of device memory to open or close, the results, and the output of kernels (``cudart.c``).
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from warpsan.program.calls import FORMATS
 __all__ = ["Arguments", "CallReply", "Page", "Request", "receive", "send"]
 
 Page = tuple[int, int, int]
-"""Address, bytes, and 0 closed, 1 to read, 2 to read and write."""
+"""Address, bytes, and access: 0 closed, 1 read, 2 read and write."""
 
 
 class Arguments:
-    """The bytes of arguments, read one after the other."""
+    """Reader of argument bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """The next ``size`` bytes."""
         self._at += size
         return self._data[self._at - size : self._at]
 
     def word(self) -> int:
-        """A 64-bit word."""
+        """The next 64-bit word."""
         return int.from_bytes(self.take(8), "little")
 
     def words(self, count: int) -> tuple[int, ...]:
-        """Several 64-bit words."""
+        """The next 64-bit words."""
         return struct.unpack(f"<{count}Q", self.take(8 * count))
 
     def ints(self, count: int) -> tuple[int, ...]:
-        """Several 32-bit integers without a sign."""
+        """The next unsigned 32-bit integers."""
         return struct.unpack(f"<{count}I", self.take(4 * count))
 
     def counted(self) -> bytes:
-        """Bytes behind their number."""
+        """The next bytes, preceded by their number."""
         return self.take(self.ints(1)[0])
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.take(len(self._data) - self._at)
 
 
@@ -58,14 +58,14 @@ class Request:
     Attributes
     ----------
     name : str
-        Without the suffix that says that its default stream is that of the thread.
+        Name without the suffix for the per-thread default stream.
     per_thread : bool
-        Whether it had that suffix.
+        Whether the name had the suffix.
     frames : tuple of int
-        Return addresses, the innermost first.
+        Return addresses, innermost first.
     arguments : Arguments
     words : list of int, str or bytes
-        The arguments that are no results, of a call with a format.
+        The input arguments of a call with a format.
     """
 
     name: str
@@ -75,17 +75,17 @@ class Request:
     words: list[int | str | bytes] = field(default_factory=list)
 
     def number(self, place: int) -> int:
-        """The word at a place, without a sign."""
+        """The word at an index, unsigned."""
         value = self.words[place]
         assert isinstance(value, int)
         return value
 
     def int32(self, place: int) -> int:
-        """The word at a place as a C ``int``, whose upper half is not defined."""
+        """The word at an index as a C ``int``, with an undefined upper half."""
         return (self.number(place) + (1 << 31)) % (1 << 32) - (1 << 31)
 
     def text(self, place: int) -> str:
-        """The string at a place."""
+        """The string at an index."""
         value = self.words[place]
         assert isinstance(value, str)
         return value
@@ -93,7 +93,7 @@ class Request:
 
 @dataclass
 class CallReply:
-    """What a call returns."""
+    """The reply to a call."""
 
     status: int = 0
     results: Sequence[bytes] = ()
@@ -102,7 +102,7 @@ class CallReply:
 
 
 def receive(connection: socket.socket) -> Request | None:
-    """The next call; None at the end of the program."""
+    """Receive the next call; None at the end of the program."""
     size = _receive_all(connection, 4)
     data = _receive_all(connection, int.from_bytes(size, "little")) if size is not None else None
     if data is None:

@@ -20,18 +20,18 @@ _CALL = re.compile(r"(?:\(([^)]*)\)\s*,\s*)?([%\w$]+)\s*(?:,\s*\(([^)]*)\)\s*)?(
 _REGISTERS = re.compile(r"\.reg\s*(?:\.v[248]\s*)?\.(\w+)\s+(.*)\Z", re.S)
 _TARGETS = re.compile(r"\.branchtargets\s+(.*)\Z", re.S)
 _DEEPEST = 16
-"""Calls through which code can have been inlined; those further out are left out."""
+"""Maximum depth of inlined calls in a location; outer calls are omitted."""
 _WITHOUT_EFFECT = (".pragma", ".callprototype", ".calltargets")
-"""Directives in a body that change nothing by themselves: what could use them is refused where it stands."""
+"""Directives without effect in a body; instructions that need them are rejected on execution."""
 
 
 def line_directive(
     match: re.Match[str], source: PtxText, files: dict[int, str], calls: dict[tuple[int, int, int], Location]
 ) -> Location | None:
-    """Consume ``.file`` or ``.loc``: the location of a ``.loc``, or None after adding to ``files``.
+    """Consume ``.file`` or ``.loc``: the location of a ``.loc``, or None after an addition to ``files``.
 
-    ``calls`` holds the last location at each place. A call's ``.loc`` stands before that of the code inlined there, and
-    leads to the calls around it (PTX ISA, ".loc").
+    ``calls`` holds the last location at each place. A call's ``.loc`` precedes that of the code inlined there, and
+    links to the surrounding calls (PTX ISA, ".loc").
     """
     source.at = match.end()
     words = match.group(2).replace(",", " ").split()
@@ -55,17 +55,17 @@ def line_directive(
 
 
 class BodyParser:
-    """Reads one body, from behind its opening brace.
+    """Parser of one body, from after its opening brace.
 
     Parameters
     ----------
     source : PtxText
     code : Code
-        The entry or function that what is read is added to.
+        The entry or function to fill.
     scope : Scope
-        Its outermost scope, with the parameters declared.
+        Its outermost scope, with the declared parameters.
     files : dict
-        The module's source files by number.
+        Source files of the module by number.
     """
 
     def __init__(self, source: PtxText, code: Code, scope: Scope, files: dict[int, str]) -> None:
@@ -77,11 +77,11 @@ class BodyParser:
         self.calls: dict[tuple[int, int, int], Location] = {}
         self.branches: list[tuple[int, tuple[Scope, ...]]] = []
         self.targets: dict[str, tuple[str, ...]] = {}
-        """The labels that a ``.branchtargets`` lists, by its own label."""
+        """Labels in a ``.branchtargets``, by its own label."""
         self.label = ""
 
     def read(self) -> None:
-        """Read to the closing brace.
+        """Parse up to the closing brace.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class BodyParser:
             self.code.instructions[pc] = self.resolve_target(self.code.instructions[pc], around)
 
     def next(self) -> None:
-        """Read a brace, a directive, a label or an instruction."""
+        """Parse a brace, a directive, a label or an instruction."""
         source, code = self.source, self.code
         if not source.skip_space():
             raise source.error("expected '}' before the end of the text")
@@ -125,11 +125,11 @@ class BodyParser:
             code.instructions.append(instruction)
 
     def declaration(self, body: str, start: int) -> None:
-        """``.reg``, a variable, or a directive without effect inside a body."""
+        """Parse ``.reg``, a variable, or a directive without effect inside a body."""
         scope, code = self.scopes[-1], self.code
         match = _REGISTERS.match(body)
         if match:
-            # What uses a register of 128 bits is refused where it is reached.
+            # Instructions on 128-bit registers are rejected on execution.
             type_ = None if match.group(1) == "b128" else self.source.type(match.group(1), start)
             for name in (part.strip() for part in match.group(2).split(",")):
                 ranged = re.fullmatch(r"([%\w$]+)<(\d+)>", name)
@@ -149,7 +149,7 @@ class BodyParser:
             raise self.source.error(f"expected a declaration, found {clip(body)!r}", start)
 
     def instruction(self, body: str, start: int) -> Instruction:
-        """One instruction with its guard and operands."""
+        """Parse one instruction with its guard and operands."""
         match = _INSTRUCTION.match(body)
         if match is None:
             raise self.source.error(f"expected an instruction, found {clip(body)!r}", start)
@@ -171,11 +171,11 @@ class BodyParser:
         )
 
     def operand(self, text: str, start: int) -> Operand:
-        """An operand in the scopes that are open here."""
+        """An operand in the open scopes."""
         return parse_operand(text, self.scopes, self.source, start)
 
     def call_operands(self, text: str, start: int) -> tuple[Operand, ...]:
-        """The results, the function and the arguments of a call, and a list or prototype of its targets if it has one.
+        """Results, function and arguments of a call, and its list or prototype of targets, if any.
 
         PTX ISA, "call": ``call (results), function, (arguments), targets;``.
         """
@@ -192,7 +192,7 @@ class BodyParser:
         return given, self.operand(function, start), taken, *((Symbol(targets),) if targets else ())
 
     def resolve_target(self, instruction: Instruction, scopes: tuple[Scope, ...]) -> Instruction:
-        """Bind a branch's label, which may be declared after it; those in its list for ``brx.idx``."""
+        """Bind the label of a branch, or the labels in the list of ``brx.idx``; a label may be declared later."""
         target = instruction.operands[-1] if instruction.operands else None
         label = self.bound(target.name if isinstance(target, Symbol) else "", scopes, instruction.line)
         if instruction.opcode == "bra":
@@ -203,7 +203,7 @@ class BodyParser:
         return replace(instruction, operands=(*instruction.operands[:-1], Vector(labels)))
 
     def bound(self, name: str, scopes: tuple[Scope, ...], line: int) -> Symbol:
-        """A label in the innermost scope that has it."""
+        """A label in the innermost scope that declares it."""
         for scope in reversed(scopes):
             unique = scope.names.get(name.split("@")[0])
             if unique in self.code.labels:

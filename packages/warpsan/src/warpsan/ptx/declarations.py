@@ -24,12 +24,12 @@ _PARAM = re.compile(
 )
 _ADDRESS = re.compile(r"(?:(generic)\(([\w$%]+)\)|([A-Za-z_$%][\w$]*))(?:\+(\w+))?\Z")
 _OPAQUE = ("texref", "samplerref", "surfref")
-"""Types of textures, samplers and surfaces, which can be declared; what uses one is refused where it is reached."""
+"""Types of textures, samplers and surfaces; declarations are valid, and their use is rejected on execution."""
 _REGISTER = re.compile(r"\.reg\s*\.(\w+)\s+([\w$%]+)\Z")
 
 
 def variable(body: str, source: PtxText, start: int) -> Variable | None:
-    """The variable that a statement declares; None if it declares none."""
+    """The variable that a statement declares; None for other statements."""
     match = _VARIABLE.match(body)
     if match is None:
         return None
@@ -53,7 +53,7 @@ def variable(body: str, source: PtxText, start: int) -> Variable | None:
 
 
 def _relocation(text: str, offset: int, size: int, source: PtxText, start: int) -> Relocation:
-    """An element that is an address: ``name``, ``generic(name)``, either with ``+ number``."""
+    """An address as an element: ``name`` or ``generic(name)``, optionally with ``+ number``."""
     match = _ADDRESS.match(text)
     if match is None:
         raise source.unsupported(f"the initial value {clip(text)} is not modelled", start)
@@ -63,7 +63,7 @@ def _relocation(text: str, offset: int, size: int, source: PtxText, start: int) 
 
 
 def _initial(text: str, size: int, source: PtxText, start: int) -> bytes:
-    """One element that is a number."""
+    """A number as an element."""
     value = literal(text, source.line(start)).value
     if isinstance(value, float):
         return struct.pack("<f" if size == 4 else "<d", value)
@@ -71,7 +71,7 @@ def _initial(text: str, size: int, source: PtxText, start: int) -> bytes:
 
 
 def entry_params(text: str, source: PtxText, start: int) -> list[Param]:
-    """The parameters of an entry, each with its place in the parameter block."""
+    """Parameters of an entry, with their offsets in the parameter block."""
     params: list[Param] = []
     offset = 0
     for item in _items(text):
@@ -83,7 +83,7 @@ def entry_params(text: str, source: PtxText, start: int) -> list[Param]:
 
 
 def formals(text: str, function: Function, scope: Scope, source: PtxText, start: int) -> tuple[Register | Symbol, ...]:
-    """Declare a function's parameters or results, which are registers or ``.param`` variables, in its scope."""
+    """Declare the parameters or results of a function in its scope: registers or ``.param`` variables."""
     declared: list[Register | Symbol] = []
     for item in _items(text):
         register = _REGISTER.match(item)
@@ -104,7 +104,7 @@ def _items(text: str) -> Iterator[str]:
 
 
 def _param(item: str, source: PtxText, start: int) -> tuple[Param, int]:
-    """A ``.param`` and its alignment; it has no place yet."""
+    """A ``.param`` without an offset, and its alignment."""
     match = _PARAM.match(item)
     if match is None:
         raise source.error(f"expected a parameter, found {clip(item)!r}", start)

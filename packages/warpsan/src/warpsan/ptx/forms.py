@@ -31,7 +31,7 @@ PRMT_MODES: dict[str, tuple[tuple[int, ...], ...]] = {
     "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
     "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
 }
-"""For each mode and each value of the selector's two low bits, the source of every result byte, the lowest first."""
+"""Source of every result byte, lowest first, for each mode and value of the selector's two low bits."""
 FP8_PAIRS = frozenset({"e4m3x2", "e5m2x2"})
 """Types of two 8-bit floating-point numbers."""
 CLOCKS = {
@@ -42,7 +42,7 @@ CLOCKS = {
     "%globaltimer_lo": (32, 0),
     "%globaltimer_hi": (32, 32),
 }
-"""Bits of each clock, and how far they lie up in the counter."""
+"""Bits of each clock, and its shift in the counter."""
 
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
@@ -51,8 +51,9 @@ A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
 B_ORDER = ((0, 0), (0, 1), (1, 0), (1, 1))
 """Blocks (n block, k block) of a B fragment, kept as its transpose, in register order."""
 SUMMED = 16
-"""Products of a sum in float32 that is made before it is added to others: in ascending order from zero, rounded to
-nearest after each product, so that its bits depend on no processor."""
+"""Number of products per float32 sum that is added to other sums. Products are added in ascending order from zero,
+rounded to nearest each time, so the bits depend on no processor.
+"""
 
 # ---- atomic operations -----------------------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ UPDATE_TYPES: dict[str, tuple[str, ...]] = {
     "exch": ("b32", "b64"),
     "cas": ("b16", "b32", "b64"),
 }
-"""The types of each atomic operation."""
+"""Types of each atomic operation."""
 WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
 
 SHARED_REDUCTIONS = {
@@ -73,24 +74,25 @@ SHARED_REDUCTIONS = {
     **dict.fromkeys(("and", "or", "xor"), ("b32",)),
     "add": ("u32", "s32", "u64"),
 }
-"""The types that each operation has that an asynchronous reduction makes in shared memory (PTX ISA, "red.async")."""
+"""Types of each asynchronous reduction operation in shared memory (PTX ISA, "red.async")."""
 OPERATIONS = ("add", "min", "max", "and", "or", "xor")
-"""What a cp.reduce into global memory can do."""
+"""Operations of cp.reduce into global memory."""
 
 # ---- cache control ---------------------------------------------------------------------------------------------------
 
 LINE = 128
-"""Bytes that discard and applypriority name."""
+"""Size of the operand of discard and applypriority, in bytes."""
 PRIORITIES = ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
 POLICY = 0x5D9A_1AB0_CAC4_E000
-"""What a policy is here; its bits mean nothing to a program."""
+"""Value of a cache policy; programs cannot interpret its bits."""
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
 
 
 def of_kernel(entry: Entry, instruction: Instruction) -> bool:
-    """Whether an access to the parameter space is to the kernel's own parameters (PTX ISA, "ld": in a kernel
-    ``.param`` is ``.param::entry``, in a device function ``.param::func``)."""
+    """Whether an access to the parameter space refers to the kernel's own parameters (PTX ISA, "ld": in a kernel
+    ``.param`` is ``.param::entry``, in a device function ``.param::func``).
+    """
     if "param::entry" in instruction.mods:
         return True
     return "param::func" not in instruction.mods and instruction.pc >= entry.start

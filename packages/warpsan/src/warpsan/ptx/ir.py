@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A virtual register, by its name made unique over scopes and functions; special ones keep dots (``%tid.x``)."""
+    """A virtual register with a name unique over scopes and functions; special registers keep dots (``%tid.x``)."""
 
     name: str
 
@@ -62,7 +62,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class TensorAddress:
-    """``[map, {x, y, ...}]``: where a tensor map lies, and the coordinates of a box in its tensor, innermost first."""
+    """``[map, {x, y, ...}]``: address of a tensor map, and coordinates of a box in its tensor, innermost first."""
 
     map: Address
     coordinates: tuple[Operand, ...]
@@ -102,7 +102,7 @@ class Guard:
 
 
 class Location(NamedTuple):
-    """A place in the source by ``.loc``: number of the file, line and column, and, of inlined code, the call."""
+    """A source position from ``.loc``: number of the file, line and column, and for inlined code the call."""
 
     file: int
     line: int
@@ -111,13 +111,13 @@ class Location(NamedTuple):
 
     @property
     def chain(self) -> tuple[Location, ...]:
-        """This place, and the calls through which it was inlined, outwards."""
+        """This position and the surrounding calls of inlined code, innermost first."""
         return (self, *(self.caller.chain if self.caller else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is its source, or None."""
+    """One instruction; ``mods`` are the opcode's parts after the first, ``loc`` is the source position or None."""
 
     pc: int
     opcode: str
@@ -127,7 +127,7 @@ class Instruction:
     line: int
     loc: Location | None
     registers: tuple[tuple[str, ...], ...] = field(default=(), init=False, repr=False, compare=False)
-    """What it writes and reads, once :mod:`.fusion` has worked it out: most passes over a program ask."""
+    """Written and read registers, cached by :mod:`.fusion` for passes over a program."""
 
     @property
     def text(self) -> str:
@@ -137,7 +137,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A kernel parameter: a scalar of ``type``, or ``size`` bytes. ``offset`` is its place in the parameter block."""
+    """A kernel parameter: a scalar of ``type``, or ``size`` bytes. ``offset`` is its offset in the parameter block."""
 
     name: str
     type: PtxType
@@ -147,9 +147,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """``size`` bytes of a variable's initial value, at ``offset``, that are an address: of ``name``, plus ``addend``.
+    """An address in a variable's initial value: ``size`` bytes at ``offset``, the address of ``name`` plus ``addend``.
 
-    A ``generic`` address is one in the generic address space. ``line`` is for messages.
+    A ``generic`` address is in the generic address space. ``line`` is for messages.
     """
 
     offset: int
@@ -164,7 +164,8 @@ class Relocation:
 class Variable:
     """A variable in shared, global, const, local or parameter memory.
 
-    Size 0 is an unsized array (dynamic shared memory); what is in ``.param`` passes through a device function's call.
+    Size 0 is an unsized array (dynamic shared memory). A ``.param`` variable passes values through a device function's
+    call.
     """
 
     name: str
@@ -177,9 +178,9 @@ class Variable:
 
 @dataclass(slots=True)
 class Code:
-    """A body: registers with their types, variables declared inside it, instructions, labels.
+    """A body: registers with their types, local variables, instructions, labels.
 
-    The names in a function are unique over the module, so that its body can be put in front of an entry's.
+    The names in a function are unique in the module, so that its body can precede an entry's.
     """
 
     name: str
@@ -191,7 +192,7 @@ class Code:
 
 @dataclass(slots=True)
 class Function(Code):
-    """A device function: where its arguments come in and its results go out, registers or ``.param`` variables."""
+    """A device function, with the registers or ``.param`` variables of its arguments and results."""
 
     params: tuple[Register | Symbol, ...] = ()
     results: tuple[Register | Symbol, ...] = ()
@@ -207,15 +208,15 @@ class Entry(Code):
     directives : dict
         Performance-tuning and cluster directives with their numbers.
     functions : dict
-        The functions whose code is in front of its own (:mod:`warpsan.ptx.linking`), by name.
+        Functions placed before the entry's code (:mod:`warpsan.ptx.linking`), by name.
     targets : tuple of str
-        Those of them that a call through a register may reach.
+        Functions that a call through a register may reach.
     circles : dict
-        For each function that may call itself, the functions that it does so with.
+        For each recursive function, the functions of its call cycle.
     start : int
-        The pc where it begins.
+        First pc of the entry's own code.
     derived : dict
-        What was computed from its code alone, by a key of who did: the code does not change once it is linked.
+        Results computed from the code alone, by a key per analysis; linked code does not change.
     """
 
     params: list[Param] = field(default_factory=list)
@@ -229,9 +230,9 @@ class Entry(Code):
 
 @dataclass(slots=True)
 class PtxModule:
-    """A whole PTX text: its target, its code by name, module-level variables, and the source files of ``.loc``.
+    """A whole PTX text: target, code by name, module-level variables, and source files of ``.loc``.
 
-    ``aliases`` are other names of functions.
+    ``aliases`` maps other names of functions.
     """
 
     version: str = ""

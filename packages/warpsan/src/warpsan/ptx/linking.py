@@ -1,11 +1,10 @@
-"""Entries with the device functions that they call (PTX ISA, "call", "ret", "Kernel and Function Directives").
+"""Entries with the device functions they call (PTX ISA, "call", "ret", "Kernel and Function Directives").
 
-A function's code stands once in front of the entry's, the functions that it calls in front of itself. A call branches
-there and a return branches back, so that lanes which meet in a function run it together, and those that are in it go
-before those that wait behind the call: divergent calls reconverge where divergent branches do. A function has one set
-of registers for each lane, wherever it is called from; those of functions that call themselves, directly or through
-others, are put aside at such a call (:mod:`warpsan.engine.frames`). A call through a register may reach every
-function whose address is taken anywhere in the module.
+The code of each called function stands once before the entry's code, after the functions it calls itself. A call
+branches there and a return branches back. Lanes in a function therefore run together, before lanes that wait after the
+call: divergent calls reconverge where divergent branches do. A function has one set of registers per lane for all call
+sites; recursive calls save the registers (:mod:`warpsan.engine.frames`). A call through a register may reach every
+function whose address is taken in the module.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from warpsan.ptx.ir import Code, Entry, Function, Instruction, PtxModule, Symbol
 __all__ = ["allocates", "branch_targets", "callee", "function_address", "function_label", "is_indirect", "link"]
 
 _FUNCTION_BYTES = 16
-"""Between the addresses of two functions."""
+"""Distance between the addresses of two functions, in bytes."""
 
 
 def link(module: PtxModule, name: str) -> Entry:
-    """The entry of that name with everything it calls; the entry itself if it calls nothing that is defined.
+    """Link the entry ``name`` with all functions it calls; the entry itself without calls of defined functions.
 
-    Calls name what they call without aliases, and a return in a function names the function.
+    Linked calls use no aliases, and a return in a function names the function.
     """
     entry = module.entries[name]
     order: dict[str, Function] = {}
@@ -49,36 +48,36 @@ def link(module: PtxModule, name: str) -> Entry:
 
 
 def is_indirect(instruction: Instruction) -> bool:
-    """Whether it is a call through a register."""
+    """Whether an instruction is a call through a register."""
     return instruction.opcode == "call" and not callee(instruction)
 
 
 def callee(instruction: Instruction) -> str:
-    """The function that a call names directly; empty for a call through a register."""
+    """The function that a call names; empty for a call through a register."""
     target = instruction.operands[1] if instruction.opcode == "call" else None
     return target.name if isinstance(target, Symbol) else ""
 
 
 def allocates(instruction: Instruction) -> bool:
-    """Whether it is a call of the heap of device code."""
+    """Whether an instruction calls the heap of device code."""
     return callee(instruction) in ("malloc", "free")
 
 
 def branch_targets(instruction: Instruction) -> list[Symbol]:
-    """The labels that an indexed branch may go to, by index."""
+    """Target labels of an indexed branch, by index."""
     targets = instruction.operands[-1]
     return [item for item in targets.items if isinstance(item, Symbol)] if isinstance(targets, Vector) else []
 
 
 def function_address(module: PtxModule, name: str) -> int:
-    """The address of a function that the PTX defines, the same in all launches; 0 for any other name."""
+    """Address of a function defined in the PTX, the same in all launches; 0 for any other name."""
     names = list(module.functions)
     name = _resolved(module, name)
     return FUNCTION_BASE + _FUNCTION_BYTES * (names.index(name) + 1) if name in module.functions else 0
 
 
 def function_label(name: str) -> str:
-    """The label at the beginning of a function; no label in PTX looks like it."""
+    """Label at the start of a function, in a form that PTX labels cannot have."""
     return f"{name}()"
 
 
@@ -87,7 +86,7 @@ def _resolved(module: PtxModule, name: str) -> str:
 
 
 def _collect(module: PtxModule, code: Code, order: dict[str, Function], path: tuple[str, ...] = ()) -> None:
-    """Add the functions that are called from ``code``, each behind those it calls itself but for circles."""
+    """Add the functions called from ``code``, each after the functions it calls, except in call cycles."""
     for name in _callees(module, code):
         if name not in order and name not in path:
             _collect(module, module.functions[name], order, (*path, name))
@@ -95,13 +94,13 @@ def _collect(module: PtxModule, code: Code, order: dict[str, Function], path: tu
 
 
 def _callees(module: PtxModule, code: Code) -> list[str]:
-    """The defined functions that code calls by their names."""
+    """Defined functions that code calls by name."""
     names = (_resolved(module, callee(each)) for each in code.instructions if each.opcode == "call")
     return [name for name in dict.fromkeys(names) if name in module.functions]
 
 
 def _address_taken(module: PtxModule) -> set[str]:
-    """The functions whose address an instruction or a variable of the module has."""
+    """Functions whose address is taken by an instruction or a variable of the module."""
     names = {each.name for variable in module.variables.values() for each in variable.relocations}
     for code in (*module.entries.values(), *module.functions.values()):
         for instruction in code.instructions:
@@ -111,7 +110,7 @@ def _address_taken(module: PtxModule) -> set[str]:
 
 
 def _circles(module: PtxModule, order: dict[str, Function], targets: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """The functions that reach themselves, each with those that it reaches and that reach it."""
+    """Recursive functions, each with the functions of its call cycle."""
     next_to: dict[str, set[str]] = {}
     for name, code in order.items():
         next_to[name] = set(_callees(module, code))

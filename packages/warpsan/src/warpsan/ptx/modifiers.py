@@ -1,7 +1,7 @@
-"""An instruction's modifiers, taken one by one: one that nobody takes is refused, so none is ignored silently.
+"""Modifiers of an instruction, consumed one by one; an unconsumed modifier is an error, so none is ignored silently.
 
 Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation (PTX
-ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority"); they are accepted by name.
+ISA, "State Spaces", "Cache Operators", "Cache Eviction Priority"); all are accepted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WITHOUT_VALUE = {
     "%pm": _NO_TIME,
     **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
 }
-"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
+"""Reasons why special registers have no value, by name prefix: an invented value would be misleading."""
 
 
 def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
-    """What a table has for the longest beginning of an instruction's text."""
+    """The table entry of the longest matching prefix of an instruction's text."""
     key = instruction.text
     while key and key not in table:
         key = key.rpartition(".")[0]
@@ -42,8 +42,7 @@ def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry |
 
 
 def registering(table: dict[str, _Entry]) -> Callable[..., Callable[[_Entry], _Entry]]:
-    """A decorator that puts a handler into a table, for opcodes, or for those of their forms that begin with these
-    modifiers: its arguments."""
+    """Decorator that adds a handler to a table, for opcodes or for forms of them with a modifier prefix (arguments)."""
 
     def register(*names: str) -> Callable[[_Entry], _Entry]:
         def add(handler: _Entry) -> _Entry:
@@ -58,21 +57,21 @@ def registering(table: dict[str, _Entry]) -> Callable[..., Callable[[_Entry], _E
 
 
 class Mods:
-    """An instruction's modifiers, to be taken one by one; the rest at the end is unsupported."""
+    """Modifiers of an instruction, consumed one by one; unconsumed modifiers are unsupported."""
 
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
         self.left = list(instruction.mods)
 
     def flag(self, name: str) -> bool:
-        """True, and taken, if the modifier is there."""
+        """Consume a modifier, and return whether it was present."""
         if name in self.left:
             self.left.remove(name)
             return True
         return False
 
     def choice(self, names: Iterable[str], default: str | None = None) -> str:
-        """The one of ``names`` that is there; the default if none is, or unsupported without a default."""
+        """Consume the modifier among ``names``; without one, the default, or unsupported without a default."""
         for name in names:
             if self.flag(name):
                 return name
@@ -81,7 +80,7 @@ class Mods:
         return default
 
     def type(self) -> PtxType:
-        """The next type suffix, from the left."""
+        """Consume the next type suffix, from the left."""
         for name in self.left:
             if name in TYPES:
                 self.left.remove(name)
@@ -89,18 +88,18 @@ class Mods:
         raise self.unsupported("expected a modelled type")
 
     def done(self) -> None:
-        """Raise UnsupportedInstruction if a modifier was not taken."""
+        """Raise UnsupportedInstruction for unconsumed modifiers."""
         if self.left:
             raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
 
     def operands(self, sources: int) -> tuple[Operand, ...]:
-        """A destination and so many sources; unsupported if there are others."""
+        """A destination and ``sources`` sources; unsupported for other counts."""
         if len(self.instruction.operands) != 1 + sources:
             raise self.unsupported(f"expected {sources} source operands")
         return self.instruction.operands
 
     def only(self, *names: str) -> None:
-        """Take these modifiers, all of which must be there, and nothing else."""
+        """Consume these required modifiers; any other is unsupported."""
         for name in names:
             self.choice((name,))
         self.done()
@@ -111,25 +110,25 @@ class Mods:
 
 
 def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:
-    """Refuse a type that the instruction does not have.
+    """Reject a type outside those of the instruction.
 
     Raises
     ------
     UnsupportedInstruction
-        If ``type_`` is not among ``names``.
+        If ``type_`` is not in ``names``.
     """
     if type_.name not in names:
         raise mods.unsupported(f"expected one of {', '.join('.' + name for name in names)}, not .{type_.name}")
 
 
 def take_memory_mods(mods: Mods) -> None:
-    """Take the modifiers that change no value here."""
+    """Consume modifiers without an effect on values."""
     for hint in _HINTS:
         mods.flag(hint)
 
 
 def take_space(mods: Mods) -> str:
-    """The state space of an access: global, shared, shared::cluster, local, const, param or generic."""
+    """Consume the state space of an access: global, shared, shared::cluster, local, const, param or generic."""
     if mods.flag("shared::cta"):
         return "shared"
     if mods.flag("shared::cluster"):
@@ -140,6 +139,6 @@ def take_space(mods: Mods) -> str:
 
 
 def unknown_register(name: str) -> str:
-    """What is said of a register that is not modelled."""
+    """Message for a register without a model."""
     why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
     return f"register {name} is not modelled{why}"

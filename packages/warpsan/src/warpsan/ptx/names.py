@@ -1,4 +1,4 @@
-"""Names of kernels and variables as C++ has them: demangled by this machine's C++ runtime library, if it has one."""
+"""C++ names of kernels and variables, demangled by the machine's C++ runtime library if present."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["demangled", "resolve", "short_name"]
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 _SHORT = 80
-"""Characters of a name in a message."""
+"""Maximum characters of a name in a message."""
 _LISTED = 8
-"""Names that a message lists."""
+"""Maximum names in a message."""
 
 
 @lru_cache(maxsize=1)
 def _runtime() -> ctypes.CDLL | None:
-    """The C++ runtime library with ``__cxa_demangle`` (Itanium C++ ABI, "Demangler API"); None where there is none."""
+    """The C++ runtime library with ``__cxa_demangle`` (Itanium C++ ABI, "Demangler API"); None if not found."""
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)
@@ -36,14 +36,14 @@ def _runtime() -> ctypes.CDLL | None:
 
 @lru_cache(maxsize=1024)
 def demangled(name: str) -> str:
-    """A C++ name with its template and function parameters; the name itself if it is not mangled."""
+    """A C++ name with template and function parameters; the name itself if it is not mangled."""
     if not name.startswith("_Z"):
         return name
     library = _runtime()
     if library is None:
         return _beginning(name)
     place = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(ctypes.c_int()))
-    if not place:  # nvcc writes some template arguments in a way that other demanglers do not know
+    if not place:  # some template arguments of nvcc are unknown to other demanglers
         return _beginning(name)
     text = ctypes.string_at(place).decode()
     library.free(place)
@@ -51,8 +51,9 @@ def demangled(name: str) -> str:
 
 
 def _beginning(name: str) -> str:
-    """The namespaces and the name at the beginning of a mangled one: ``cutlass::Kernel<...>``; the name itself if it
-    does not begin so (Itanium C++ ABI, "Mangling": each is written behind its length)."""
+    """Namespaces and name at the start of a mangled name: ``cutlass::Kernel<...>``; the name itself for other forms
+    (Itanium C++ ABI, "Mangling": each part follows its length).
+    """
     at, parts = (3 if name.startswith("_ZN") else 2), []
     while length := re.match(r"\d+", name[at:]):
         at += length.end()
@@ -64,27 +65,27 @@ def _beginning(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name for messages: demangled, without parameters and result, and not long."""
+    """A short name for messages: demangled, without parameters and result."""
     text = _bare(demangled(name))
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
 
 
 def resolve(name: str, names: Iterable[str], what: str) -> str:
-    """The one of ``names`` that ``name`` means: itself, or as C++ writes it, with or without parameters.
+    """The item of ``names`` with a given mangled or C++ name, with or without parameters.
 
     Parameters
     ----------
     name : str
         Mangled, or demangled: ``scale<float>(float*, int)``, ``scale<float>`` or ``scale``.
     names : iterable of str
-        As they stand in the PTX.
+        Names in the PTX.
     what : str
-        What it is, for the message: ``entry``.
+        Noun for the message: ``entry``.
 
     Raises
     ------
     LaunchError
-        If there is none, or more than one.
+        If no item or more than one item matches.
     """
     known = list(names)
     if name in known:
@@ -114,8 +115,7 @@ def _spaceless(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """A demangled function without its result and its parameters: ``void scale<float>(float*)`` is
-    ``scale<float>``."""
+    """A demangled function without result and parameters: ``void scale<float>(float*)`` becomes ``scale<float>``."""
     depth, end = 0, len(text)
     for at, character in enumerate(text.replace("(anonymous namespace)", "{anonymous namespace}")):
         if character in "<{":
@@ -137,7 +137,7 @@ def _bare(text: str) -> str:
 
 
 def _without_templates(text: str) -> str:
-    """A function's name with its namespaces alone: ``ns::scale``."""
+    """A function's name with its namespaces only: ``ns::scale``."""
     depth, out = 0, ""
     for character in _bare(text):
         if character == "<":

@@ -1,7 +1,7 @@
-"""One record for each opcode: what is true of its instructions whatever their operands are.
+"""One record per opcode, with the properties that do not depend on operands.
 
-Parser, program, checks, counters and both engines ask here; so does docs/instructions.md. What depends on modifiers too
-is asked of the instruction, by functions of those modules.
+Parser, program, checks, counters, both engines and docs/instructions.md use these records. Properties that depend on
+modifiers are functions of the instruction.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ __all__ = ["OPCODES", "Opcode", "ends_block", "in_async_proxy", "opcode_of", "up
 
 @dataclass(frozen=True)
 class Opcode:
-    """The facts about an opcode.
+    """Properties of an opcode.
 
     Attributes
     ----------
     section : str
-        Of the PTX ISA manual.
+        Section of the PTX ISA manual.
     pipe : str
-        The kind of unit that executes it; empty where that goes by the type, ``space`` where by the state space.
+        Execution unit; empty if it depends on the type, ``space`` if it depends on the state space.
     ends : tuple of str
-        The first modifiers of the forms that end a basic block; an empty one stands for every form.
+        First modifiers of the forms that end a basic block; an empty string matches every form.
     goes_on : bool
-        Whether control goes on behind it, without a guard.
+        Whether control continues after it, without a guard.
     lanes : {"each", "warp", "members"}
-        Whether each lane executes it for itself, whole warps, or the lanes that its last operand names as a mask.
+        Executed per lane, per warp, or by the lanes in the mask of its last operand.
     writes : bool
-        Whether its first operand, if that is a register, is a result; ``.red`` forms have one always.
+        Whether the first operand is a result if it is a register; ``.red`` forms always have a result.
     undefined : {"computed", "used", "followed"}
-        What an undefined operand does: it makes the result undefined, it matters at once, or it can be followed element
-        by element.
+        Effect of an undefined operand: the result is undefined, the use is reported, or each element is tracked
+        separately.
     moves : int
-        Of how many sources it moves bits to its result, unchanged; 0 if it computes.
+        Number of sources whose bits move to the result unchanged; 0 for a computation.
     passes_pointers : bool
-        Whether a result may be a pointer into the buffer of a source.
+        Whether a result may be a pointer into a source's buffer.
     effects : bool
-        Whether it does more than to compute registers.
+        Whether it has effects other than register writes.
     memory : {"", "load", "store", "update"}
-        How it accesses memory for each lane.
+        Memory access of each lane.
     async_proxy : tuple of str
-        Modifiers of the forms that access shared memory in the async proxy; an empty one stands for every form.
+        Modifiers of the forms that access shared memory in the async proxy; an empty string matches every form.
     """
 
     section: str
@@ -107,7 +107,7 @@ _add(Opcode(_ASYNC, pipe="async", writes=False, effects=True, async_proxy=("bulk
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False), "bra")
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, writes=False, effects=True), "brx", "ret")
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, goes_on=False, effects=True), "exit")
-# The results of a call are written when the function returns: in its own code no register may take their rows.
+# A call's results are written when the function returns: no register of the function may reuse their rows.
 _add(Opcode(_CONTROL, pipe="control", ends=_EVERY, writes=False, effects=True), "call")
 
 _add(
@@ -142,7 +142,7 @@ _add(Opcode(_OTHERS, lanes="warp", ends=_EVERY, effects=True), "setmaxnreg")
 _add(Opcode(_OTHERS, pipe="control", ends=_EVERY, goes_on=False, effects=True), "brkpt", "trap")
 
 _UNKNOWN = Opcode("")
-"""Of an opcode that is not modelled: it raises where a lane reaches it."""
+"""Record of an opcode without a model: an error when a lane executes it."""
 
 
 def opcode_of(instruction: Instruction) -> Opcode:
@@ -151,8 +151,9 @@ def opcode_of(instruction: Instruction) -> Opcode:
 
 
 def ends_block(instruction: Instruction) -> bool:
-    """Whether a basic block ends behind an instruction: control may go elsewhere, or lanes wait. ``bar.warp`` does not,
-    as the lanes of a warp come to it together."""
+    """Whether a basic block ends after an instruction: control may branch, or lanes wait. ``bar.warp`` does not end
+    one, because the lanes of a warp reach it together.
+    """
     ends = opcode_of(instruction).ends
     if "" in ends:
         return instruction.mods[:1] != ("warp",)
@@ -160,10 +161,10 @@ def ends_block(instruction: Instruction) -> bool:
 
 
 def in_async_proxy(instruction: Instruction) -> bool:
-    """Whether its accesses to shared memory are made in the async proxy (cp.async's are not)."""
+    """Whether an instruction accesses shared memory in the async proxy (cp.async does not)."""
     return any(form == "" or form in instruction.mods for form in opcode_of(instruction).async_proxy)
 
 
 def updates_memory(instruction: Instruction) -> bool:
-    """Whether it reads and writes memory in one operation: an atomic operation, or a copy that reduces."""
+    """Whether an instruction reads and writes memory in one operation: an atomic, or a copy with a reduction."""
     return opcode_of(instruction).memory == "update" or (instruction.opcode == "cp" and "reduce" in instruction.mods)

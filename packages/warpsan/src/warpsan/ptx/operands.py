@@ -1,4 +1,4 @@
-"""Operands of instructions, and the names that they resolve to (PTX ISA, "Instruction Operands", "Constants")."""
+"""Operands of instructions, and name resolution (PTX ISA, "Instruction Operands", "Constants")."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TENSOR_ADDRESS = re.compile(r"\[([^,{\]]*),\s*\{([^}]*)\}\s*\]\Z")
 
 @dataclass
 class Scope:
-    """The names declared between a pair of braces, each with the name that makes it unique in its module."""
+    """Names declared in a pair of braces, each with its unique name in the module."""
 
     suffix: str
     names: dict[str, str] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
     operands: dict[str, Operand] = field(default_factory=dict)
-    """Operands already parsed, by their text."""
+    """Parsed operands by text."""
 
     def declare(self, name: str, *, register: bool = False) -> str:
-        """Add a name; what is unique for it."""
+        """Add a name, and return its unique name."""
         self.names[name] = name + self.suffix
         if register:
             self.registers.add(name)
@@ -38,12 +38,12 @@ class Scope:
 
 
 def parse_operand(text: str, scopes: Sequence[Scope], source: PtxText, start: int) -> Operand:
-    """An operand by its text; ``scopes`` are those around it, the innermost last.
+    """Parse an operand; ``scopes`` are the surrounding scopes, innermost last.
 
     Raises
     ------
     PtxSyntaxError, UnsupportedInstruction
-        With the line of ``start``.
+        If the operand is invalid or has no model; with the line of ``start``.
     """
     cache = scopes[-1].operands
     operand = cache.get(text)

@@ -1,4 +1,4 @@
-"""PTX text to :mod:`warpsan.ptx.ir` (PTX ISA, "Syntax"). Reads what NVRTC, nvcc, Triton and people write."""
+"""PTX text to :mod:`warpsan.ptx.ir` (PTX ISA, "Syntax"), for PTX of NVRTC, nvcc, Triton and hand-written PTX."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _ALIAS = re.compile(r"\.alias\s+([\w$%]+)\s*,\s*([\w$%]+)\Z")
 
 @lru_cache(maxsize=64)
 def parse(text: str) -> PtxModule:
-    """Parse a PTX module. Results are shared: do not change them.
+    """Parse a PTX module. Results are cached and shared: do not modify them.
 
     Raises
     ------
     PtxSyntaxError
-        If the text is not PTX; the message has the line and what was expected.
+        If the text is not PTX; the message has the line and the expected syntax.
     UnsupportedInstruction
-        For what is PTX but not modelled, such as types that the simulator does not have.
+        If the PTX has no model, such as unsupported types.
     """
     with without_collector():
         return _Parser(text).module()
 
 
 class _Parser:
-    """The module level of a text."""
+    """Parser of the module level of a text."""
 
     def __init__(self, text: str) -> None:
         self.source = PtxText(text)
@@ -81,7 +81,7 @@ class _Parser:
         source.at = end
 
     def directive(self) -> None:
-        """A variable, an alias, or what has no effect."""
+        """Parse a variable, an alias, or a directive without effect."""
         start = self.source.at
         body = self.source.statement()
         declared = variable(body, self.source, start)
@@ -93,7 +93,7 @@ class _Parser:
             raise self.source.error(f"expected a variable or a function, found {clip(body)!r}", start)
 
     def code(self, match: re.Match[str]) -> None:
-        """An entry or a function; a declaration without a body says nothing that its definition does not."""
+        """Parse an entry or a function; declarations without a body are skipped."""
         source, start = self.source, match.start()
         brace, semicolon = source.text.find("{", start), source.text.find(";", start)
         if brace < 0 or 0 <= semicolon < brace:

@@ -1,4 +1,4 @@
-"""PTX text as a sequence of statements, and the small pieces of its grammar: integers, lists, types and alignments."""
+"""PTX text as a sequence of statements, and basic grammar: integers, lists, types and alignments."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ITEM = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|[^,\[{]+)\s*(?:,|\Z)")
 
 
 class PtxText:
-    """A PTX text without its comments, and how far it has been read.
+    """A PTX text without comments, and the position of the reader.
 
     Attributes
     ----------
     text : str
-        The text, with blanks for comments, so that lines stay what they were.
+        The text, with blanks for comments to keep line numbers.
     at : int
-        Where the next token is looked for.
+        Position of the next token.
     """
 
     def __init__(self, text: str) -> None:
@@ -34,15 +34,15 @@ class PtxText:
         self._newlines = [match.start() for match in re.finditer("\n", self.text)]
 
     def line(self, at: int) -> int:
-        """The line of a place in the text, counted from 1."""
+        """The line of a position in the text, counted from 1."""
         return bisect_right(self._newlines, at - 1) + 1
 
     def error(self, message: str, at: int | None = None) -> PtxSyntaxError:
-        """The exception for a place in the text, by default where it has been read to."""
+        """The exception for a position in the text; default: the reader's position."""
         return PtxSyntaxError(message, self.line(self.at if at is None else at))
 
     def unsupported(self, message: str, at: int) -> UnsupportedInstruction:
-        """The exception for what is PTX and not modelled."""
+        """The exception for PTX without a model."""
         return UnsupportedInstruction(message, self.line(at))
 
     def skip_space(self) -> bool:
@@ -53,7 +53,7 @@ class PtxText:
         return self.at < len(self.text)
 
     def statement(self) -> str:
-        """The text up to the next semicolon, which is consumed."""
+        """Consume the text up to the next semicolon."""
         end = self.text.find(";", self.at)
         if end < 0:
             raise self.error(f"expected ';' after {clip(self.text[self.at :])!r}")
@@ -62,7 +62,7 @@ class PtxText:
         return body.strip()
 
     def skip_braces(self) -> None:
-        """Move behind the next block in braces."""
+        """Skip the next block in braces."""
         depth, at = 0, self.text.find("{", self.at)
         if at < 0:
             raise self.error("expected '{'")
@@ -81,7 +81,7 @@ class PtxText:
             raise self.unsupported(f"type .{name} is not modelled", at) from None
 
     def alignment(self, align: str | None, natural: int, at: int) -> int:
-        """An ``.align`` in bytes, the natural one where there is none."""
+        """Value of ``.align`` in bytes; default: the natural alignment."""
         value = int(align or natural)
         if value.bit_count() != 1:
             raise self.error(f"expected an alignment that is a power of two, found {value}", at)
@@ -89,12 +89,12 @@ class PtxText:
 
 
 def _blank(comment: re.Match[str]) -> str:
-    """As many blanks, and the ends of its lines."""
+    """Blanks of the same length, with the same line ends."""
     return "\n".join(" " * len(line) for line in comment[0].split("\n"))
 
 
 def split_items(text: str) -> list[str]:
-    """Split at the commas that are outside brackets and braces."""
+    """Split at commas outside brackets and braces."""
     if "{" not in text and "[" not in text:
         return [item.strip() for item in text.split(",")]
     return [item.strip() for item in _ITEM.findall(text)]
@@ -106,7 +106,7 @@ def integer(text: str, line: int) -> int:
     Raises
     ------
     PtxSyntaxError
-        If it is none.
+        If the text is not an integer literal.
     """
     if not INTEGER.match(text):
         raise PtxSyntaxError(f"expected an integer, found {clip(text)!r}", line)

@@ -54,9 +54,9 @@ def _table() -> dict[str, PtxType]:
 
 
 TYPES: dict[str, PtxType] = _table()
-"""Every type by the name it has as an instruction's suffix."""
+"""Every type by its name as an instruction suffix."""
 
 
 def unsigned(bits: int) -> np.dtype[np.generic]:
-    """The unsigned NumPy type of that many bits."""
+    """The unsigned NumPy type of ``bits`` bits."""
     return np.dtype(f"u{bits // 8}")

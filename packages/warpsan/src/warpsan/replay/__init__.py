@@ -1,10 +1,10 @@
-"""What orders threads, on a machine that moves no data: where native code has suspected a hazard, the instructions that
-order threads or issue asynchronous operations (:mod:`warpsan.engine.steps`) happen here once more, and the checks
-get its events.
+"""Replay of the events that order threads, on a machine that moves no data: after a suspicion of native code, the
+instructions that order threads or issue asynchronous operations (:mod:`warpsan.engine.steps`) are executed again here,
+and the checks receive their events.
 
-There is a file for each family of instructions, and one for each unit that they work on: the barriers of a block
-(:mod:`.barriers`, :mod:`.barrier_rules`), mbarriers (:mod:`.mbarriers`), bulk copies in flight (:mod:`.bulk_copies`)
-and products in flight (:mod:`.warpgroups`). Importing this package fills the table of handlers (:mod:`.decoder`).
+Each family of instructions has a file, and so has each of their units: the barriers of a block (:mod:`.barriers`,
+:mod:`.barrier_rules`), mbarriers (:mod:`.mbarriers`), bulk copies in flight (:mod:`.bulk_copies`) and products in
+flight (:mod:`.warpgroups`). Importing this package fills the table of handlers (:mod:`.decoder`).
 """
 
 from warpsan.replay import async_copy as async_copy

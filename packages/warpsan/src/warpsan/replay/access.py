@@ -1,4 +1,4 @@
-"""How instructions reach memory: addresses to byte indices, bounds, alignment, and the observers of each access."""
+"""Memory access of instructions: addresses to byte indices, bounds, alignment, and the observers of each access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
 def illegal_access(
     machine: Machine, kind: str, space: str, instruction: Instruction, lane: int, offset: int
 ) -> IllegalAccess:
-    """The exception for a lane's illegal access, where no check records it."""
+    """The exception for a lane's illegal access, if no check records it."""
     block, thread = machine.where(lane)
     source = machine.source(instruction)
     return IllegalAccess(
@@ -57,11 +57,11 @@ class Accessor:
     Parameters
     ----------
     space : str
-        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, where each lane's address decides.
+        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, for which each lane's address decides.
     width : int
         Bytes that one lane accesses; the address must be a multiple of it.
     only : str
-        The one space that a generic address may lie in, where the instruction requires that.
+        The only space of a generic address, if the instruction requires one.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Accessor:
     def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
         """Every legal access; illegal ones are reported and left out.
 
-        ``extra`` is added to the address of each lane of ``sel``; ``width`` is what is accessed if that is less
-        than the accessor's own width, to which the address is aligned all the same. One part unless a generic address
-        spreads over several spaces.
+        ``extra`` is added to the address of each lane of ``sel``. ``width`` is the size of the access if it is less
+        than the accessor's width, to which the address is aligned in any case. The result has one part unless a generic
+        address spreads over several spaces.
         """
         width = self.width if width == 0 else width
         address: Indices = self.values[sel].astype(np.int64)
@@ -117,7 +117,7 @@ class Accessor:
         cta = machine.cta[sel]
         rank = (address >> RANK_SHIFT) - 1
         target = np.where(rank < 0, cta, cta - cta % machine.cluster_size + rank)
-        known = rank < machine.cluster_size  # of others the rank stays in the offset, which is out of bounds so
+        known = rank < machine.cluster_size  # another rank stays in the offset, which is therefore out of bounds
         offset = np.where(known, address & (1 << RANK_SHIFT) - 1, address)
         gone = known & ~np.isin(target, machine.cta[machine.live])
         if gone.any():
@@ -129,7 +129,8 @@ class Accessor:
     def _legal(
         self, name: str, sel: Selection, offset: Indices, width: int, origin: Indices | None = None
     ) -> list[Access]:
-        """What is aligned and in bounds; ``origin`` is where each lane's stretch begins, if it is not its own."""
+        """The aligned accesses within bounds; ``origin`` is the start of each lane's range, if it differs from its
+        own."""
         space, align = self.machine.spaces[name], self.width
         if align > 1 and int(np.bitwise_or.reduce(offset)) & (align - 1):
             bad = offset & (align - 1) != 0
@@ -155,7 +156,7 @@ class Accessor:
     def _drop(
         self, kind: str, space: Space, sel: Selection, offset: Indices, bad: Mask, width: int
     ) -> tuple[Selection, Indices]:
-        """Report illegal accesses, and go on without them."""
+        """Report illegal accesses, and continue without them."""
         lanes = subset(sel, bad)
         if not any(observer.records_faults for observer in self.observers):
             lane, first = int(indices(lanes)[0]), int(offset[bad][0])
@@ -174,7 +175,7 @@ class Accessor:
         return parts
 
     def writes(self, sel: Selection) -> None:
-        """Tell the observers of the legal writes."""
+        """Notify the observers of the legal writes."""
         for access in self.parts(sel):
             for observer in self.observers:
                 observer.store(access, None)

@@ -30,7 +30,7 @@ class _Copy:
     target: Access
     group: Array
     tickets: list[Array | None]
-    """What each observer gave when the copy was issued."""
+    """The ticket of each observer at the issue of the copy."""
     serial: int = 0
 
     def part(self, mask: Array) -> _Copy:
@@ -45,7 +45,7 @@ class _Copy:
 
 @dataclass
 class _Arrival:
-    """Arrivals at the mbarriers at ``offset`` of the CTAs ``home``, due when the lanes' copies so far have landed."""
+    """Arrivals at the mbarriers at ``offset`` of the CTAs ``home``, due after the lanes' copies so far have landed."""
 
     sel: Selection
     offset: int
@@ -56,7 +56,7 @@ class _Arrival:
 
 
 class _CopyQueue(AsyncUnit):
-    """All copies of a machine that have been issued and not waited for."""
+    """All copies of a machine that have been issued without a complete wait."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -75,7 +75,7 @@ class _CopyQueue(AsyncUnit):
         return queue
 
     def reset(self) -> None:
-        """Nothing in flight, no groups."""
+        """Reset: no copies in flight, no groups."""
         self.groups.fill(0)
         self.flying.clear()
         self.arrivals.clear()
@@ -113,7 +113,7 @@ class _CopyQueue(AsyncUnit):
             self.complete(done)
 
     def _take(self, due: Callable[[_Copy], Mask]) -> list[_Copy]:
-        """Take the copies of those lanes that are due out of flight."""
+        """Remove the due copies of those lanes from flight."""
         taken: list[_Copy] = []
         left: list[_Copy] = []
         for copy in self.flying:
@@ -129,7 +129,7 @@ class _CopyQueue(AsyncUnit):
         return taken
 
     def arrive(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> None:
-        """The lanes arrive at an mbarrier when their copies so far have landed."""
+        """The lanes arrive at an mbarrier after their copies so far have landed."""
         arrival = _Arrival(sel, offset, home, self.serial, instruction, self.issued)
         self.issued += 1
         if self.machine.async_mode == "early":
@@ -183,7 +183,7 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("cp.async.mbarrier.arrive")
 def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
-    """The lane arrives when its copies so far have landed; without ``.noinc`` the phase expects that in addition."""
+    """The lane arrives after its copies so far have landed; without ``.noinc``, the phase also expects this arrival."""
     queue, expected = _CopyQueue.of(decoder.machine), "noinc" in instruction.mods
     mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], take_space(Mods(instruction)))
 
@@ -198,7 +198,8 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("cp.async")
 def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
-    """Each lane copies 4, 8 or 16 bytes from global to shared memory, and of these only as many as it says."""
+    """Each lane copies 4, 8 or 16 bytes from global to shared memory, and reads only as many of them as its operand
+    gives."""
     queue, operands = _CopyQueue.of(decoder.machine), list(instruction.operands)
     take_cache_hint(decoder, Mods(instruction), operands)
     to_shared, from_global, size, *less = operands
@@ -209,7 +210,7 @@ def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
     sizes = decoder.src(instruction, less[0], TYPES["u32"]) if less else None
 
     def reads(lanes: Selection, lengths: Array) -> None:
-        """What the lanes read; illegal sources are reported."""
+        """The lanes' reads; illegal sources are reported."""
         for length in np.unique(lengths[lengths > 0]):
             origin.reads(subset(lanes, lengths == length), width=int(length))
 

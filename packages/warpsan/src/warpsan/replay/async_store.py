@@ -1,5 +1,5 @@
 """st.async and red.async: from registers into the shared memory of any CTA of the cluster, with completion on an
-mbarrier there (PTX ISA, "st.async", "red.async"). They are in flight as bulk copies are, and land when nothing else can
+mbarrier there (PTX ISA, "st.async", "red.async"). They are in flight like bulk copies, and land when nothing else can
 run.
 """
 

@@ -1,15 +1,15 @@
 """Rules of CTA barriers (PTX ISA, "bar, barrier"); violations are reported to the observers as ``barrier``.
 
-Besides what the manual leaves undefined (a count that is not a multiple of a warp, reductions beside other uses, a
-warp's threads at different aligned instructions) these are contradictions: counts that differ within a phase, and
-threads that come twice or in excess. A warp that arrives and then waits at one barrier in one phase is counted twice,
-which may be meant: it is reported where the count does not come out, so that a warp waits forever. (A mere arrival
-that is left over at the end is no sign of that: warps that hand a turn on, each by its arrival, leave the last one.)
+Besides the undefined cases of PTX (a count that is not a multiple of a warp, reductions beside other uses, a warp's
+threads at different aligned instructions), these are contradictions: counts that differ within a phase, and threads
+that arrive twice or in excess. A warp that arrives and then waits at one barrier in one phase is counted twice,
+possibly by intention: it is reported if the count is never reached and a warp waits forever. (A mere arrival that is
+left over at the end is not evidence of this: warps that take turns, each by its arrival, leave the last one.)
 
-``bar.sync 0`` without a count is what ``__syncthreads()`` compiles to. That may stand in conditional code only if the
-condition is the same for the whole block (CUDA C++ Programming Guide, "Synchronization Functions"). So its phase is
-also checked for threads that come by another such instruction, and for threads that have exited: from sm_70 on these
-are not waited for, and what they did is not ordered before what follows.
+``bar.sync 0`` without a count is the code of ``__syncthreads()``, which may be in conditional code only if the
+condition is the same for the whole block (CUDA C++ Programming Guide, "Synchronization Functions"). Its phase is
+therefore also checked for threads that arrive by another such instruction, and for threads that have exited: from sm_70
+on, the barrier does not wait for these, and does not order their accesses before later ones.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _USUALLY_PARTS = "all threads of a warp must execute the same instruction: move 
 
 @dataclass
 class _Doubled:
-    """A wait of a CTA's lanes at a barrier where they have arrived in the same phase.
+    """A wait of a CTA's lanes at a barrier at which they have arrived in the same phase.
 
-    ``there`` are the lanes that came to that phase, once it is complete.
+    ``there`` has the lanes that arrived in that phase, once it is complete.
     """
 
     lanes: Indices
@@ -53,18 +53,18 @@ class _Doubled:
 
 
 class BarrierRules:
-    """Watches the phases of a machine's barriers that not all threads come to in one step."""
+    """Checks the phases of a machine's barriers in which not all threads arrive in one step."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.block = machine.warps * WARP
         """Threads of a CTA."""
         self._came: dict[int, Array] = defaultdict(lambda: np.zeros(machine.lanes, dtype=np.int32))
-        """For each barrier and lane the pc at which it arrived in this phase, and 1; 0 if it has not."""
+        """For each barrier and lane, the pc plus one of its arrival in this phase; 0 without an arrival."""
         self._given: dict[int, Indices] = defaultdict(lambda: np.zeros(machine.n_cta, dtype=np.int64))
-        """For each barrier and CTA the number of threads of this phase, 0 before it begins."""
+        """For each barrier and CTA, the number of threads of this phase; 0 before it begins."""
         self._doubled: dict[int, list[_Doubled]] = defaultdict(list)
-        """For each barrier the waits of warps that had arrived in the same phase."""
+        """For each barrier, the waits of warps that had arrived in the same phase."""
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
@@ -73,7 +73,7 @@ class BarrierRules:
         self._doubled.clear()
 
     def check_operands(self, sel: Selection, name: int, threads: int, instruction: Instruction, waits: bool) -> None:
-        """What is wrong with an arrival by itself; 0 ``threads`` is the whole CTA."""
+        """The broken rule of an arrival by itself; 0 ``threads`` is the whole CTA."""
         what = ""
         if name >= _MOST:
             what = f"barrier {name} does not exist: there are 0 to {_MOST - 1}"
@@ -87,7 +87,7 @@ class BarrierRules:
             self._report(sel, instruction, what, "usually a wrong operand")
 
     def arrive(self, lanes: Indices, name: int, threads: int, instruction: Instruction) -> None:
-        """Lanes arrive: what is wrong with that, beside the arrivals before it in the same phase."""
+        """Lanes arrive: check the arrival against earlier ones of the same phase."""
         came, given, threads = self._came[name], self._given[name], threads or self.block
         ctas = self.machine.cta[lanes]
         begun = given[ctas] > 0
@@ -97,7 +97,7 @@ class BarrierRules:
         came[lanes] = instruction.pc + 1
 
     def complete(self, name: int, done: Mask, arrived: Indices, need: Indices) -> None:
-        """The phase is complete in the CTAs ``done``: report more threads than it expects."""
+        """The phase is complete in the CTAs ``done``: report more threads than expected."""
         self._check_exited(name, done)
         came, over = self._came[name], done & (arrived > need)
         if over.any():
@@ -113,7 +113,7 @@ class BarrierRules:
         self._given[name][done] = 0
 
     def _check_exited(self, name: int, done: Mask) -> None:
-        """Threads that have exited do not come to ``__syncthreads()``."""
+        """Threads that have exited do not arrive at ``__syncthreads()``."""
         cta, live, threads = self.machine.cta, self.machine.live, self.machine.geometry.threads
         short = done & (np.bincount(cta[live], minlength=self.machine.n_cta) < threads)
         for lane in np.flatnonzero(short[cta] & (self._came[name] > 0)):
@@ -125,7 +125,8 @@ class BarrierRules:
                 return
 
     def _check_paths(self, came: Array, lanes: Indices, name: int, instruction: Instruction) -> None:
-        """All threads of a block come to ``__syncthreads()`` by the same instruction; ``lanes`` are not the first."""
+        """All threads of a block must arrive at ``__syncthreads()`` by the same instruction; ``lanes`` are not the
+        first."""
         other = self._earlier(came, int(lanes[0]))
         earlier = self.machine.entry.instructions[other.pc]
         if earlier != instruction and _is_syncthreads(earlier, name) and _is_syncthreads(instruction, name):
@@ -133,8 +134,8 @@ class BarrierRules:
             self._report(lanes, instruction, what, _USUALLY_CONDITION, other)
 
     def drained(self, name: int, waiting: Indices) -> None:
-        """Nothing can run any more, and these lanes wait at a barrier: report the warps that were counted twice there,
-        in this phase or in one without the waiting warps."""
+        """Nothing can run, and these lanes wait at a barrier: report the warps that were counted twice there, in
+        this phase or in one without the waiting warps."""
         for each in self._doubled.get(name, ()):
             stuck = waiting[self.machine.cta[waiting] == self.machine.cta[each.lanes[0]]]
             if len(stuck if each.there is None else stuck[~each.there[stuck]]):
@@ -165,7 +166,7 @@ class BarrierRules:
             self._report(lanes[begun], instruction, what, "use two barriers", other)
 
     def _note_doubled(self, name: int, doubled: _Doubled) -> None:
-        """A warp waits where it has arrived; of each CTA by itself."""
+        """A warp waits at a barrier at which it has arrived; each CTA is separate."""
         cta = self.machine.cta[doubled.lanes]
         known = {(int(self.machine.cta[each.lanes[0]]), each.instruction.pc) for each in self._doubled[name]}
         for number in np.unique(cta):
@@ -173,7 +174,7 @@ class BarrierRules:
                 self._doubled[name].append(replace(doubled, lanes=doubled.lanes[cta == number]))
 
     def _check_parts(self, came: Array, lanes: Indices, name: int, instruction: Instruction) -> None:
-        """The lanes of a warp must not come to an aligned barrier by different instructions."""
+        """The lanes of a warp must not arrive at an aligned barrier by different instructions."""
         warps = np.unique(lanes // WARP)
         there = came.reshape(-1, WARP)[warps]
         elsewhere = (there > 0) & (there != instruction.pc + 1)
@@ -185,7 +186,7 @@ class BarrierRules:
             self._report(mine, instruction, what, _USUALLY_PARTS, other)
 
     def _instruction(self, came: Array, lane: int) -> Instruction:
-        """By which instruction a lane has arrived."""
+        """The instruction by which a lane has arrived."""
         return self.machine.entry.instructions[int(came[lane]) - 1]
 
     def _conflicting_access(self, came: Array, lane: int) -> ConflictingAccess:
@@ -204,6 +205,6 @@ class BarrierRules:
 
 
 def _is_syncthreads(instruction: Instruction, name: int) -> bool:
-    """Whether an arrival at barrier ``name`` is by what ``__syncthreads()`` compiles to."""
+    """Whether an arrival at barrier ``name`` is the code of ``__syncthreads()``."""
     aligned = instruction.opcode == "bar" or "aligned" in instruction.mods
     return name == 0 and aligned and "sync" in instruction.mods and len(instruction.operands) == 1

@@ -1,7 +1,7 @@
 """CTA barriers (PTX ISA, "bar, barrier"): arrivals, waiting lanes and their release.
 
-A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have
-not exited where it names none.
+A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all live threads if it
+names no number.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _BarrierWait:
 class _Barrier:
     arrived: Indices
     expected: Indices
-    """Threads that complete the barrier in each CTA; 0 means all that are alive."""
+    """Threads that complete the barrier in each CTA; 0 means all live threads."""
     waiting: list[_BarrierWait] = field(default_factory=list)
 
 
 class Barriers(AsyncUnit):
-    """The sixteen barriers of every CTA of a machine."""
+    """The 16 barriers of every CTA of a machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -43,7 +43,7 @@ class Barriers(AsyncUnit):
         self.rules = BarrierRules(machine) if machine.observers else None
 
     def reset(self) -> None:
-        """Forget all arrivals, for a new chunk of CTAs."""
+        """Clear all arrivals, for a new chunk of CTAs."""
         self.barriers.clear()
         if self.rules is not None:
             self.rules.reset()
@@ -118,7 +118,7 @@ class Barriers(AsyncUnit):
             observer.forget(("bar", name), done)
 
     def exited(self) -> None:
-        """Some threads are gone: barriers that waited only for them are complete."""
+        """Some threads have exited: barriers that waited only for them are complete."""
         for name in list(self.barriers):
             self.release(name)
 

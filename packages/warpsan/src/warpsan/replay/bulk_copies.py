@@ -1,8 +1,8 @@
 """Bulk copies in flight, their groups and waits (PTX ISA, "Data Movement: Asynchronous Copy", bulk copies).
 
-The bytes for the mbarrier of a load come when native code says so (in the late mode) or at once (in the early one). A
-store reads shared memory at the latest moment that the waits allow, and global memory is written at that moment, too,
-unless a wait covers only the reading.
+The bytes of a load reach its mbarrier when native code's event says so (late mode) or at once (early mode). A store
+reads shared memory and writes global memory at the latest moment that the waits allow, unless a wait covers only the
+reading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warpsan.replay.mbarriers import Mbarriers
 __all__ = ["CHUNK", "BulkCopies", "Transfer"]
 
 CHUNK = 16
-"""Bytes that bulk copies come in multiples of."""
+"""Unit of the size of bulk copies in bytes."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Transfer:
     ----------
     lanes : ndarray of int64 [rows]
     group : ndarray of int64 [rows]
-        The bulk group that each belongs to; without meaning where there is a barrier.
+        The bulk group of each copy; undefined with a barrier.
     source, target : (space, ndarray of int64 [rows, units])
         Byte indices of units of ``unit`` bytes.
     inside : ndarray of bool [rows, units], optional
@@ -40,7 +40,7 @@ class Transfer:
     barrier : CompletionBarrier, optional
         The mbarriers to signal, one a row.
     reduces : bool
-        Whether it combines what it reads with what is there.
+        Whether it combines the data with the stored values.
     """
 
     instruction: Instruction
@@ -53,13 +53,13 @@ class Transfer:
     barrier: CompletionBarrier | None = None
     reduces: bool = False
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
-    """What observers gave for the accesses, and the row of each."""
+    """The tickets of observers for the accesses, and the row of each."""
     has_read: bool = False
     """Whether it has read its source, or came from registers."""
     written: bool = False
     waited: bool = False
     number: int = 0
-    """How many were issued before it."""
+    """Number of copies issued before it."""
 
     def part(self, mask: Mask) -> Transfer:
         """Some of its rows."""
@@ -94,7 +94,7 @@ class BulkCopies(AsyncUnit):
         return unit
 
     def reset(self) -> None:
-        """Nothing in flight, no groups."""
+        """Reset: no copies in flight, no groups."""
         self.groups.fill(0)
         self.flying.clear()
         self.issued = 0
@@ -102,7 +102,7 @@ class BulkCopies(AsyncUnit):
     # ---- the life of a copy -----------------------------------------------------------------------------------------
 
     def issue(self, transfer: Transfer) -> None:
-        """Put copies in flight, or carry them out at once in the early mode."""
+        """Put copies in flight, or execute them at once in the early mode."""
         transfer.number = self.issued
         self.issued += 1
         if not transfer.has_read:  # otherwise it comes from registers
@@ -120,7 +120,7 @@ class BulkCopies(AsyncUnit):
             self.flying.append(transfer)
 
     def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
-        """Report 16-byte chunks to the observers, however small the units are; of less, if a row has less."""
+        """Report 16-byte chunks to the observers, for any size of units; less, if a row has less."""
         shared = self.machine.spaces["shared"]
         rows, units = index.shape
         width = min(CHUNK, units * transfer.unit)
@@ -145,7 +145,7 @@ class BulkCopies(AsyncUnit):
                 transfer.tickets.append((observer, ticket, row))
 
     def _announce_global(self, transfer: Transfer, index: Indices, *, writes: bool = False) -> None:
-        """Report to the observers what is read, or written, on behalf of the lanes that issued it."""
+        """Report reads or writes to the observers, on behalf of the lanes that issued them."""
         space = self.machine.spaces["global"]
         rows, inside = np.arange(index.shape[0]), transfer.inside
         if not writes:  # a multicast reads once for all
@@ -209,7 +209,7 @@ class BulkCopies(AsyncUnit):
             observer.misuse("async", transfer.lanes[rows], transfer.instruction, what, usually)
 
     def _land(self, transfer: Transfer) -> None:
-        """Read what is to be read, write what is to be written, signal the mbarriers."""
+        """Read the source, write the destination, and signal the mbarriers."""
         self._read(transfer)
         name, index = transfer.target
         if name == "global":

@@ -1,5 +1,5 @@
-"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many, which an mbarrier counts or a
-bulk group holds.
+"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many bytes, which an mbarrier counts
+or a bulk group contains.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("cp.async.bulk", "cp.reduce.async.bulk")
 def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
-    """One lane copies many bytes, or combines them with what is there."""
+    """One lane copies many bytes, or combines them with the stored values."""
     mods = Mods(instruction)
     unit = BulkCopies.of(decoder.machine)
     reduces = mods.flag("reduce")

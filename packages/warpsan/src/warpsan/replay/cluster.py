@@ -1,7 +1,7 @@
 """The barrier of a cluster (PTX ISA, "barrier.cluster").
 
-All threads of a cluster that have not exited take part in its barrier. Arriving and waiting are two instructions; a
-thread waits for the phase in which it arrived.
+All live threads of a cluster take part in its barrier. Arriving and waiting are two instructions; a thread waits for
+the phase in which it arrived.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _ClusterBarrier(AsyncUnit):
         return unit
 
     def reset(self) -> None:
-        """Reset: there are no arrivals."""
+        """Reset: no arrivals."""
         for counts in (self.arrived, self.phase, self.arrivals, self.waits):
             counts.fill(0)
         self.waiting.clear()
@@ -96,7 +96,7 @@ class _ClusterBarrier(AsyncUnit):
         self._release()
 
     def _release(self) -> None:
-        """Take those whose phase is over out of the waiting."""
+        """Remove the lanes whose phase is complete from the waiting lanes."""
         waiting: list[_ClusterWait] = []
         for entry in self.waiting:
             over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]

@@ -1,7 +1,7 @@
-"""From instructions that order threads to closures, with their operands bound to a machine's register rows.
+"""Translation of instructions that order threads to closures, with operands bound to a machine's register rows.
 
 Each opcode has a handler ``handler(decoder, instruction) -> step`` in :mod:`warpsan.replay`; ``step(selection)``
-lets it happen once more for those lanes.
+replays it for those lanes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Step = Callable[[Selection], None]
 Handler = Callable[["Decoder", Instruction], Step]
 
 HANDLERS: dict[str, Handler] = {}
-"""Handlers by the beginning of an instruction's text: ``cp.async.bulk`` goes before ``cp.async``."""
+"""Handlers by the beginning of an instruction's text; ``cp.async.bulk`` precedes ``cp.async``."""
 
 opcode = registering(HANDLERS)
 
@@ -59,13 +59,13 @@ class Decoder:
         raise UnsupportedInstruction(f"{instruction.text}: operand {operand} is not modelled", instruction.line)
 
     def predicate(self, instruction: Instruction, operand: Operand) -> Callable[[Selection], Mask]:
-        """How to read a predicate operand, which may be written ``!p``: a function from a selection to its values."""
+        """A reader of a predicate operand, possibly ``!p``: a function from a selection to its values."""
         negated = isinstance(operand, Negated)
         values = self.src(instruction, operand.register if isinstance(operand, Negated) else operand, TYPES["pred"])
         return (lambda sel: ~values[sel]) if negated else (lambda sel: values[sel])
 
     def vector(self, operand: Operand) -> tuple[Operand, ...]:
-        """The elements of ``{a, b}``, or the operand alone."""
+        """The elements of ``{a, b}``, or the single operand."""
         return operand.items if isinstance(operand, Vector) else (operand,)
 
     def _view(self, instruction: Instruction, values: Array, declared: PtxType, type_: PtxType) -> Array:

@@ -1,8 +1,8 @@
 """Fences (PTX ISA, "membar, fence", "griddepcontrol").
 
-Instructions run one after the other here, each seen by all at once: a fence moves no data. It matters to the checks: to
-what a relaxed arrival at a cluster barrier passes on, to what is released and acquired through memory, and to what is
-visible in the async proxy.
+Instructions run one after the other here, and their effects are visible at once: a fence changes no value. Only the
+checks use it: for the releases of a relaxed arrival at a cluster barrier, for releases and acquires through memory, and
+for visibility in the async proxy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _fence(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _proxy_fence(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
-    """Between the generic proxy and another; checks track what is visible in the async and the tensor map proxy."""
+    """A fence between the generic proxy and another; checks track visibility in the async and the tensor map proxy."""
     observers = decoder.machine.observers
     kind = mods.choice(("async", "alias", "async::generic", "tensormap::generic"))
     if kind == "tensormap::generic":
@@ -60,8 +60,9 @@ def _proxy_fence(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step
 
 
 def one_way_release(mods: Mods) -> bool:
-    """Take the rest of ``fence.proxy.async::generic``: whether it is the release, by which writes to the block's shared
-    memory become visible in the async proxy. What its acquire orders, reads in the generic proxy, is not checked."""
+    """Take the rest of ``fence.proxy.async::generic``. Returns whether it is the release, which makes writes to the
+    block's shared memory visible in the async proxy. Its acquire orders reads in the generic proxy, which are not
+    checked."""
     order = mods.choice(("acquire", "release"))
     mods.choice((f"sync_restrict::shared::{'cta' if order == 'release' else 'cluster'}",))
     mods.choice(("cluster",))
@@ -69,7 +70,7 @@ def one_way_release(mods: Mods) -> bool:
 
 
 def _tensor_map_fence(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
-    """A release of what was written to tensor maps, or an acquire of the map at an address."""
+    """A release of writes to tensor maps, or an acquire of the map at an address."""
     order = mods.choice(("acquire", "release"))
     mods.choice(("cta", "cluster", "gpu", "sys"))
     mods.done()
@@ -97,7 +98,8 @@ def _tensor_map_fence(decoder: Decoder, instruction: Instruction, mods: Mods) ->
 
 @opcode("griddepcontrol")
 def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
-    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
+    """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
+    after it."""
     mods = Mods(instruction)
     waits = mods.choice(("wait", "launch_dependents")) == "wait"
     mods.done()

@@ -1,10 +1,10 @@
-"""Where wgmma finds its operands in shared memory (PTX ISA, "Asynchronous Warpgroup Level Matrix", the sections
-"Shared Memory Matrix Layout", "Strides", "Canonical Layouts" and "Matrix Descriptor Format").
+"""Places of wgmma operands in shared memory (PTX ISA, "Asynchronous Warpgroup Level Matrix", the sections "Shared
+Memory Matrix Layout", "Strides", "Canonical Layouts" and "Matrix Descriptor Format").
 
 An operand of one instruction is ``rows`` lines (of M or N) by 32 bytes of K, in chunks of 16 bytes. K-major, a chunk is
 half a line, and 8 lines of it make a core matrix; MN-major, a chunk is 8 lines of 16-bit elements at one k. The
-canonical layouts place the chunks; a swizzle then exchanges chunks by address bits: 4 to 6 are XORed with 7 to 9, as
-far as the mode's width reaches.
+canonical layouts place the chunks. A swizzle then exchanges chunks by address bits: bits 4 to 6 are XORed with bits 7
+to 9, within the width of the mode.
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ def chunk_offsets(descriptors: Array, rows: int, *, k_major: bool) -> Indices:
 
 
 def _field(descriptors: Array, shift: int) -> Indices:
-    """A field of the descriptor, which leaves out the lowest four bits of its value."""
+    """A field of the descriptor, which omits the lowest four bits of its value."""
     field: Indices = (descriptors >> np.uint64(shift) & _ADDRESS_BITS).astype(np.int64) << 4
     return field

@@ -1,6 +1,6 @@
 """mbarrier instructions (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
-``try_wait`` blocks until the phase it names is complete, as a hardware thread is suspended, whatever its time limit.
+``try_wait`` blocks until its phase is complete, as a suspended hardware thread does, for any time limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MbarrierOperand:
     ) -> list[tuple[Selection, int, Indices]]:
         """(lanes, offset in the CTA, CTA of the chunk) for each address.
 
-        ``accessed`` notifies the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
+        ``accessed`` notifies the observers; ``there`` reports and removes lanes without an mbarrier.
         """
         stride = self.unit.machine.shared_stride
         groups: list[tuple[Selection, int, Indices]] = []
@@ -59,7 +59,7 @@ def _order(mods: Mods, orders: tuple[str, ...]) -> MemoryOrder:
 
 @opcode("mbarrier.inval")
 def _inval(decoder: Decoder, instruction: Instruction) -> Step:
-    """Ends the mbarrier: its memory is free."""
+    """Ends the mbarrier; its memory may be reused."""
     mbarrier = _plain(decoder, instruction, "inval")
 
     def inval(sel: Selection) -> None:
@@ -81,7 +81,7 @@ def _plain(decoder: Decoder, instruction: Instruction, action: str) -> MbarrierO
 
 @opcode("mbarrier.init")
 def _init(decoder: Decoder, instruction: Instruction) -> Step:
-    """An mbarrier whose phases expect that many arrivals."""
+    """An mbarrier whose phases expect the given number of arrivals."""
     mbarrier = _plain(decoder, instruction, "init")
     unit = mbarrier.unit
     counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
@@ -128,7 +128,7 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("mbarrier.expect_tx", "mbarrier.complete_tx")
 def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
-    """Bytes that a phase waits for, and bytes that have come."""
+    """Bytes that a phase expects, and bytes that have arrived."""
     mods = Mods(instruction)
     action = mods.choice(("expect_tx", "complete_tx"))
     _order(mods, ())
@@ -157,7 +157,7 @@ class _Wait:
         self.state = decoder.src(instruction, instruction.operands[2], TYPES["u32" if self.parity else "b64"])
 
     def entries(self, sel: Selection) -> list[MbarrierWait]:
-        """What each group of lanes waits for; lanes without an mbarrier are reported."""
+        """The phase that each group of lanes waits for; lanes without an mbarrier are reported."""
         entries: list[MbarrierWait] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]

@@ -1,7 +1,7 @@
 """The mbarriers of a machine: their phases, and the lanes that wait for them (PTX ISA, "mbarrier").
 
-An object's state lies here, by CTA and address; its eight bytes in shared memory are opaque. A phase is complete when
-no arrivals and no bytes are pending.
+An object's state is kept here, by CTA and address; its eight bytes in shared memory are opaque. A phase is complete
+when no arrivals and no bytes are pending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PENDING_BITS", "MbarrierWait", "Mbarriers"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
-"""A state token holds the phase above these bits, and the arrivals that were pending below."""
+"""A state token holds the phase above these bits, and the pending arrivals below."""
 
 
 class _Objects:
@@ -30,20 +30,21 @@ class _Objects:
 
     def __init__(self, n_cta: int) -> None:
         self.valid, self.spent = np.zeros((2, n_cta), dtype=np.bool_)
-        """Where there is an mbarrier; and where all have dropped out of it, so that no phase ends any more."""
+        """Whether there is an mbarrier; and whether all threads have dropped out of it, so that no further phase
+        ends."""
         self.expected, self.pending, self.bytes, self.phase = np.zeros((4, n_cta), dtype=np.int64)
-        """Arrivals of a phase, those still to come, bytes still to come, and phases completed."""
+        """Arrivals of a phase, pending arrivals, pending bytes, and complete phases."""
 
 
 @dataclass
 class MbarrierWait:
-    """Lanes that wait for a phase, each for that of the mbarrier at ``offset`` in the CTA ``home`` of the chunk."""
+    """Lanes that wait for a phase, each for the mbarrier at ``offset`` in the CTA ``home`` of the chunk."""
 
     sel: Selection
     offset: int
     home: Indices
     phase: Indices
-    """Complete when the object has completed more phases than this."""
+    """The wait ends when the object has completed more phases than this."""
     instruction: Instruction
     order: MemoryOrder
 
@@ -74,7 +75,7 @@ class Mbarriers(AsyncUnit):
         return unit
 
     def reset(self) -> None:
-        """No mbarriers."""
+        """Reset: no mbarriers."""
         self.objects.clear()
         self.words.fill(False)
         self.waiting.clear()
@@ -92,7 +93,7 @@ class Mbarriers(AsyncUnit):
         raise IllegalAccess(f"{what}, by {instruction.text} at {where}")
 
     def usable(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> Mask:
-        """For which lanes there is an mbarrier at that address."""
+        """The lanes with an mbarrier at their address."""
         mbarrier = self.objects.get(offset)
         valid: Mask = np.zeros(len(home), np.bool_) if mbarrier is None else mbarrier.valid[home]
         if not valid.all():
@@ -101,7 +102,7 @@ class Mbarriers(AsyncUnit):
         return valid
 
     def init(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
-        """Lanes make mbarriers of ``counts`` arrivals a phase."""
+        """Lanes create mbarriers of ``counts`` arrivals a phase."""
         objects = self.objects.setdefault(offset, _Objects(self.machine.n_cta))
         busy = objects.valid[home] & (
             (objects.pending[home] != objects.expected[home]) | (objects.bytes[home] != 0) | self._waited(offset, home)
@@ -124,16 +125,16 @@ class Mbarriers(AsyncUnit):
         return np.isin(home, np.concatenate(waited)) if waited else np.zeros(len(home), np.bool_)
 
     def invalidate(self, offset: int, home: Indices) -> None:
-        """End the mbarriers: their memory is free."""
+        """End the mbarriers; their memory may be reused."""
         self.objects[offset].valid[home] = False
         self.words[(home * self.machine.shared_stride + offset) // 8] = False
 
     def expect_arrivals(self, offset: int, home: Indices) -> None:
-        """The phases of these CTAs expect one arrival more, and so do not end before it."""
+        """The phases of these CTAs expect one more arrival, and do not end before it."""
         self.objects[offset].pending += np.bincount(home, minlength=self.machine.n_cta)
 
     def drop(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
-        """The phases after the current one expect that many arrivals less."""
+        """The phases after the current one expect that many fewer arrivals."""
         objects = self.objects[offset]
         gone = np.bincount(home, weights=counts, minlength=self.machine.n_cta).astype(np.int64)
         over = gone > objects.expected
@@ -169,14 +170,14 @@ class Mbarriers(AsyncUnit):
             objects.pending -= taken
             left -= taken
             if not self.settle(offset):
-                break  # more arrivals than the phase has room for
+                break  # more arrivals than the phase can take
 
     def expect(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
-        """The phase is not complete before that many more bytes have come."""
+        """The phase expects that many more bytes."""
         self._count_bytes(sel, offset, home, many.astype(np.int64), instruction)
 
     def bytes_came(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
-        """That many bytes have come; phases that waited only for them are complete."""
+        """That many bytes have arrived; phases that waited only for them are complete."""
         self._count_bytes(sel, offset, home, -many.astype(np.int64), instruction)
         objects = self.objects[offset]
         short = objects.valid & (objects.pending == 0) & (objects.bytes < 0)
@@ -197,7 +198,7 @@ class Mbarriers(AsyncUnit):
             self.misuse(subset(sel, wrong), instruction, what, "split the copy over several phases")
 
     def settle(self, offset: int) -> bool:
-        """Complete phases end, and lanes that wait for them go on; False if none is complete."""
+        """End complete phases, and release the lanes that wait for them; False if none is complete."""
         objects = self.objects[offset]
         done = objects.valid & (objects.pending == 0) & (objects.bytes == 0) & ~objects.spent
         if not done.any():

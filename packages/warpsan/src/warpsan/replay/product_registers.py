@@ -1,4 +1,4 @@
-"""Registers that wgmma products work on: accumulators and A fragments."""
+"""Registers of wgmma products: accumulators and A fragments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ProductRegisters"]
 
 
 class ProductRegisters:
-    """Registers that products have as an accumulator or as A fragments, and what goes on with them in each lane.
+    """Registers that products use as an accumulator or as A fragments, and their state in each lane.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class ProductRegisters:
     kind : str
         Type of an accumulator's elements (f32, f16, s32); empty for A fragments.
     busy : ndarray of int32 [lanes]
-        Products in flight; ``flying`` is the sum, so that most accesses need no closer look.
+        Products in flight; ``flying`` is the sum, which spares most accesses a closer check.
     touched : ndarray of bool [lanes]
         Whether the program has accessed them since its last fence.
     """
@@ -31,7 +31,7 @@ class ProductRegisters:
         self.flying = 0
 
     def reset(self) -> None:
-        """Nothing in flight, nothing touched."""
+        """Reset: no products in flight, no registers touched."""
         self.busy.fill(0)
         self.touched.fill(False)
         self.flying = 0

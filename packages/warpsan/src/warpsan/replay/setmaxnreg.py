@@ -1,7 +1,7 @@
 """setmaxnreg: warps release registers or request more (PTX ISA, "setmaxnreg").
 
-Virtual registers do not run out, so the values stay; but a warp that requests more than its block has left waits here
-as on hardware, until others release enough, or forever.
+Virtual registers do not run out, so the values stay. A warp that requests more registers than its block has left waits
+here as on hardware, until others release enough, or forever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _RegisterWait:
 
 
 class _Pool(AsyncUnit):
-    """Registers of each thread. A block has as many as it can have been launched with, and never more."""
+    """Registers of each thread. A block has at most the number that it can have been launched with."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -44,16 +44,16 @@ class _Pool(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> _Pool:
-        """The machine's, made on first use."""
+        """The machine's registers, created on first use."""
         unit = machine.units.get(_NAME)
         if not isinstance(unit, _Pool):
             unit = _Pool(machine)
-            # Before barriers: a wait for registers is the cause of waits there.
+            # Before barriers: a wait for registers is the cause of waits at barriers.
             machine.units = {_NAME: unit, **machine.units}
         return unit
 
     def reset(self) -> None:
-        """Every thread has what it was launched with."""
+        """Reset: every thread has its launch number of registers."""
         self.held.fill(self.before)
         self.waiting.clear()
 
@@ -80,7 +80,7 @@ class _Pool(AsyncUnit):
         self.waiting = left
 
     def _grant(self, lanes: Indices, wanted: int) -> Mask:
-        """Which of these lanes get their registers, warp by warp: there are enough, or they release some."""
+        """Which of these lanes get their registers, warp by warp: enough are free, or the lanes release some."""
         cta = self.machine.cta
         granted = np.zeros(len(lanes), dtype=np.bool_)
         slots = lanes // (WARP * self.machine.n_cta)

@@ -1,6 +1,6 @@
 """Bulk copies of tensor boxes: cp.async.bulk.tensor (PTX ISA, "Tensor copies"), in tile mode.
 
-The whole box counts for the mbarrier, what lies outside the tensor included: that is filled on loads, and left out on
+The mbarrier counts the whole box, including the part outside the tensor: this part is filled on loads, and left out on
 stores and reductions.
 """
 
@@ -27,7 +27,7 @@ from warpsan.replay.mbarrier import MbarrierOperand
 __all__: list[str] = []
 
 _ALIGNMENT = 128
-"""Of a box in shared memory."""
+"""Alignment of a box in shared memory in bytes."""
 
 
 class _Boxes:
@@ -43,7 +43,7 @@ class _Boxes:
         self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in operand.coordinates]
 
     def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
-        """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
+        """(map, lanes, coordinates [lanes, axes]) for each tensor map of the lanes."""
         groups = []
         for access in self.access.parts(sel, width=DESCRIPTOR_BYTES):
             for observer in self.machine.observers:
@@ -60,7 +60,7 @@ class _Boxes:
         return groups
 
     def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
-        """The map that these bytes describe, or None and a hazard."""
+        """The map that these bytes describe; otherwise None, and a hazard."""
         what = ""
         try:
             placed = PlacedMap.read(descriptor)
@@ -82,7 +82,7 @@ class _Boxes:
 
 @opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
-    """One lane copies a box of a tensor, in tile mode, or combines it with what is there."""
+    """One lane copies a box of a tensor, in tile mode, or combines it with the stored values."""
     mods = Mods(instruction)
     reduces = mods.flag("reduce")
     for part in ("async", "bulk", "tensor"):
@@ -100,12 +100,12 @@ def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
-    """(lanes, byte indices of the begin) of the boxes that lie in shared memory as they should."""
+    """(lanes, byte indices of the start) of the boxes that lie in shared memory as required."""
     return [(indices(part.sel), part.index) for part in access.parts(lanes, width=placed.map.box_bytes)]
 
 
 def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> Indices:
-    """Where the units of boxes lie in shared memory [boxes, units], by the address bits that the swizzle mixes."""
+    """Places of the units of boxes in shared memory [boxes, units], by the address bits that the swizzle mixes."""
     base = begin // machine.shared_stride * machine.shared_stride
     offset = (begin - base)[:, None] + unit * np.arange(placed.map.box_bytes // unit)
     return swizzled(offset, placed.map.swizzle) + base[:, None]
@@ -172,7 +172,7 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
 
 
 def _combines(operation: str, dtype: np.dtype[np.generic]) -> bool:
-    """Whether a reduction has elements of a type (PTX ISA, "cp.reduce.async.bulk.tensor")."""
+    """Whether a reduction supports elements of a type (PTX ISA, "cp.reduce.async.bulk.tensor")."""
     if dtype.kind in "iu":
         return dtype.itemsize >= 2
     return dtype.itemsize >= 2 and operation in (("add", "min", "max") if dtype.itemsize == 2 else ("add",))

@@ -1,4 +1,4 @@
-"""Warpgroups: four warps that meet at wgmma instructions, and the matrix products they have in flight.
+"""Warpgroups: four warps that converge at wgmma instructions, and their matrix products in flight.
 
 A product belongs to the group that its warpgroup commits next, and is complete when the warpgroup has waited for that
 group. Until then the program may not touch its accumulator registers, nor overwrite registers or shared memory that it
@@ -60,7 +60,7 @@ class Flight:
     leaders : ndarray of int64 [CTAs]
         The first of its lanes in each CTA.
     group : ndarray of int32 [CTAs]
-        How many groups were committed before.
+        Number of groups committed before.
     """
 
     product: WgmmaProduct
@@ -70,7 +70,7 @@ class Flight:
     readings: list[Reading]
 
     def part(self, machine: Machine, chosen: Mask) -> Flight:
-        """The same in some of its CTAs."""
+        """The same product in some of its CTAs."""
         in_part = np.zeros(machine.n_cta, dtype=np.bool_)
         in_part[machine.cta[self.leaders[chosen]]] = True
         readings = []
@@ -137,7 +137,7 @@ class Warpgroups(AsyncUnit):
     def meet(self, sel: Selection, instruction: Instruction, act: Callable[[Selection], None]) -> None:
         """Lanes arrive at an instruction of their warpgroup; those whose warpgroup is complete execute it.
 
-        ``act`` gets the lanes of one warpgroup of some CTAs.
+        ``act`` is called with the lanes of one warpgroup of some CTAs.
         """
         if instruction.pc in self.waiting:
             sel = merge([self.waiting.pop(instruction.pc)[1], sel])
@@ -148,7 +148,7 @@ class Warpgroups(AsyncUnit):
             act(part)
 
     def _one_by_one(self, sel: Selection) -> list[Selection]:
-        """The lanes of each warpgroup, over all CTAs that it is complete in."""
+        """The lanes of each complete warpgroup, over all CTAs in which it is complete."""
         lanes = indices(sel)
         first, last = int(lanes[0]) // self.span, int(lanes[-1]) // self.span
         if first == last:
@@ -185,11 +185,11 @@ class Warpgroups(AsyncUnit):
         self.flying.append(flight)
 
     def commit(self, sel: Selection) -> None:
-        """The products since the last commit form a group."""
+        """The products since the last commit become a group."""
         self.groups[sel] += 1
 
     def fence(self, sel: Selection) -> None:
-        """What the lanes did to registers so far comes before their next products."""
+        """Earlier accesses of the lanes to registers come before their next products."""
         self.fenced[sel] = True
         for registers in self.registers.values():
             registers.touched[sel] = False
@@ -217,8 +217,8 @@ class Warpgroups(AsyncUnit):
             registers.end(flight.sel)
         slot = self.machine.n_cta * WARP
         for reading in flight.readings:
-            # A lane that has waited is ordered after the reads of all four warps, since the operation is the
-            # warpgroup's: for each ticket there are four lanes, one in each warp.
+            # A lane that has waited is ordered after the reads of all four warps, since the operation belongs to the
+            # warpgroup: each ticket has four lanes, one in each warp.
             first = reading.sel - reading.sel // slot % GROUP_WARPS * slot
             all_lanes = first + slot * np.arange(GROUP_WARPS)[:, None]
             for observer, ticket in zip(self.machine.observers, reading.tickets, strict=True):
@@ -228,7 +228,7 @@ class Warpgroups(AsyncUnit):
     # ---- rules for registers ----------------------------------------------------------------------------------------
 
     def _check_registers(self, flight: Flight, mine: ProductRegisters) -> None:
-        """A product's registers must be fenced, and no other tile in flight may have one of them."""
+        """A product's registers must be fenced, and no other tile in flight may contain one of them."""
         if not self.fenced[flight.sel].all():
             bad = subset(flight.sel, ~self.fenced[flight.sel])
             self.report(bad, flight.product.instruction, "there was no wgmma.fence before the first product", _NO_FENCE)
@@ -260,14 +260,14 @@ class Warpgroups(AsyncUnit):
     def report(
         self, sel: Selection, instruction: Instruction, what: str, usually: str, other: ConflictingAccess | None = None
     ) -> None:
-        """Tell the observers of a mistake."""
+        """Notify the observers of a broken rule."""
         for observer in self.machine.observers:
             observer.misuse(_KIND, sel, instruction, what, usually, other)
 
     def watched(self, instructions: Sequence[Instruction], step: Step) -> Step:
-        """``step``, which executes these instructions, with a look at the registers that products work on.
+        """``step``, which executes these instructions, preceded by a check of the registers of products.
 
-        Reading A fragments is harmless; everything else is not.
+        Reads of A fragments are allowed; all other accesses are not.
         """
         uses: dict[tuple[int, str], tuple[Instruction, ProductRegisters, str]] = {}
         for instruction in instructions:

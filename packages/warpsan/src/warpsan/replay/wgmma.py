@@ -1,5 +1,5 @@
-"""wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"): when they
-read shared memory and registers. Each warp reads its own quarter of A and all of B.
+"""wgmma: reads of shared memory and registers by matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level
+Matrix Multiply-Accumulate"). Each warp reads its own quarter of A and all of B.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Operand:
         return chunk_offsets(descriptors, self.rows, k_major=self.k_major)
 
     def announce(self, sel: Selection, offsets: Indices) -> list[Reading]:
-        """Check the addresses, and report to the observers what will be read; 32 chunks of each warp at a time."""
+        """Check the addresses, and report the coming reads to the observers; 32 chunks of each warp at a time."""
         ctas, chunks = offsets.shape
         lanes = indices(sel).reshape(GROUP_WARPS, ctas, WARP)
         observers = self.machine.observers
@@ -77,7 +77,7 @@ class _WgmmaInstruction:
         shape = next(mod for mod in instruction.mods if mod.startswith("m64n"))
         columns, result = int(shape.removeprefix("m64n").split("k")[0]), instruction.mods[-3]
         d, a, b, scale, *immediates = instruction.operands
-        # The signs of A and B, and for 16-bit types whether they are MN-major: of A only where it is in shared memory.
+        # The signs of A and B, and for 16-bit types whether they are MN-major (for A only in shared memory).
         majors = [isinstance(each, Immediate) and each.value == 1 for each in immediates[2:]]
         self.registers: tuple[ProductRegisters, ...] = (self._registers(d, result),)
         self.a: _Operand | None = None
@@ -132,7 +132,7 @@ def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("wgmma")
 def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
-    """``wgmma.fence`` and ``wgmma.commit_group``: each warp for itself."""
+    """``wgmma.fence`` and ``wgmma.commit_group``, of each warp separately."""
     unit = Warpgroups.of(decoder.machine)
     act = unit.fence if "fence" in instruction.mods else unit.commit
     whole = whole_warps(decoder, instruction)

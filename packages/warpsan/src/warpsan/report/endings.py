@@ -1,4 +1,4 @@
-"""The exceptions with which launches end."""
+"""Exceptions that end launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USUALLY_PROGRESS = (
 
 
 def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3) -> IllegalAccess:
-    """The exception for an indexed branch with an index beyond its targets."""
+    """The exception for an indexed branch with an index past its targets."""
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line}: index {index} of "
         f"{len(branch_targets(instruction))} targets, by block {block}, thread {thread}"
@@ -26,7 +26,7 @@ def index_beyond(instruction: Instruction, index: int, block: Dim3, thread: Dim3
 
 
 def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: Dim3) -> IllegalAccess:
-    """The exception for a call of an address where there is no function."""
+    """The exception for a call of an address without a function."""
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line} calls the address {address % 2**64:#x}, where there is no "
         f"function (block {block}, thread {thread})"
@@ -34,7 +34,7 @@ def calls_nothing(instruction: Instruction, address: int, block: Dim3, thread: D
 
 
 def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap:
-    """The exception for a lane that ends the launch."""
+    """The exception for a trap."""
     block, thread = machine.where(lane)
     source = machine.source(instruction)
     return KernelTrap(
@@ -44,15 +44,16 @@ def trapped(machine: Machine, instruction: Instruction, lane: int) -> KernelTrap
 
 
 def too_many_steps(most: int, line: int) -> StepLimit:
-    """The exception for a launch with a warp that takes more than ``most`` steps, in front of a block at a line."""
+    """The exception for a warp with more than ``most`` steps, before a block at a line."""
     return StepLimit(
         f"more than {most} steps, now at PTX line {line}: an endless loop, or a launch that needs a larger max_steps"
     )
 
 
 def polls_in_vain(machine: Machine, instruction: Instruction, sel: Selection) -> Deadlock:
-    """The exception for lanes that wait by ``instruction``, as all others do that could run; a hazard, too, if blocks
-    have not begun that might help."""
+    """The exception for a deadlock in polling: all runnable lanes wait by ``instruction``. Also a hazard if unstarted
+    blocks might release them.
+    """
     where, thread = machine.where(int(indices(sel)[0]))
     what = "polls for what no thread that has begun can write any more"
     if machine.geometry.ctas > machine.n_cta:
@@ -63,7 +64,7 @@ def polls_in_vain(machine: Machine, instruction: Instruction, sel: Selection) ->
 
 
 def too_deep(instruction: Instruction, depth: int, block: Dim3, thread: Dim3) -> IllegalAccess:
-    """The exception for a call by which a thread's stack ends."""
+    """The exception for a call that exceeds the thread's stack."""
     return IllegalAccess(
         f"{instruction.text} at PTX line {instruction.line}: calls within calls are {depth} deep, where the stack ends "
         f"(block {block}, thread {thread})"

@@ -1,4 +1,4 @@
-"""What each kind of hazard means: one sentence, the mend, an example, and the tool of compute-sanitizer that has it."""
+"""Explanation of each hazard kind: description, fix, example, and the matching tool of compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = ["EXPLANATIONS", "Explanation"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """One kind of hazard.
+    """Explanation of one hazard kind.
 
     Attributes
     ----------
     title : str
-        What is wrong, in a few words.
+        The error, in a few words.
     text : str
-        How it comes about, and the mend.
+        Cause and fix.
     example : str
-        Lines of CUDA C++ or PTX with the mistake and its mend.
+        Lines of CUDA C++ or PTX with the error and its fix.
     tool : str
-        The tool of NVIDIA's compute-sanitizer that reports the like on a GPU; empty if none does.
+        Matching tool of NVIDIA's compute-sanitizer on a GPU; empty without one.
     """
 
     title: str
@@ -184,4 +184,4 @@ EXPLANATIONS: dict[str, Explanation] = {
         "st.global.f32 [out], %f0;  // missing: wgmma.wait_group.sync.aligned 0 before the store",
     ),
 }
-"""Each kind of hazard that a report has."""
+"""Explanations by hazard kind."""

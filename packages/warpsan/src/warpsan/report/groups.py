@@ -1,6 +1,6 @@
-"""Hazards as plain data, and their groups: one for each kind and pair of source lines.
+"""Hazards as plain data, and groups of them: one per kind and pair of source lines.
 
-One mistake in the source shows at many instructions (loops are unrolled, functions inlined) and in many runs. A report
+One error in the source appears at many instructions (unrolled loops, inlined functions) and in many runs. A report
 shows it once, with both lines.
 """
 
@@ -18,16 +18,16 @@ from warpsan.report.source_text import Sources, split_place
 __all__ = ["ALL_KINDS", "ENDINGS", "HazardGroup", "Party", "SanitizedHazard", "ending", "group", "merge"]
 
 ENDINGS: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""Errors of the kernel that end a launch, and the kind of hazard that it is."""
+"""Hazard kinds of the errors that end a launch."""
 
 ALL_KINDS = KINDS | set(ENDINGS.values()) | {"result"}
-"""Every kind of hazard that a report has."""
+"""All hazard kinds of a report."""
 
 _PLACE = re.compile(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?")
 _CAUSES = frozenset({"barrier", "divergent", "deadlock", "out-of-bounds", "misaligned", "tensor-map", "mbarrier"})
-"""Kinds that other hazards follow from."""
+"""Hazard kinds that cause other hazards."""
 _FOLLOWS = frozenset({"uninitialised"})
-"""Kinds that follow from others, as a read follows from a barrier that is not there."""
+"""Hazard kinds caused by others, such as an undefined read after a missing barrier."""
 _KNOWN_TO_SAY = {
     "deadlock": "usually a barrier in a branch that not all threads take, or a wrong number of threads",
     "endless": "usually a loop whose condition never changes, or a wait for what never comes",
@@ -36,29 +36,29 @@ _KNOWN_TO_SAY = {
 
 @dataclass(frozen=True)
 class SanitizedHazard:
-    """One hazard at one instruction, wherever it was seen.
+    """A hazard at one instruction, over all runs.
 
     Attributes
     ----------
     kind : str
-        The simulator's, or what ended a launch (``deadlock``, ``endless`` or ``trap``), or ``result``: a buffer is not
-        as expected.
+        Kind from the simulator, from the end of a launch (``deadlock``, ``endless`` or ``trap``), or ``result``: a
+        buffer differs from its expected value.
     message : str
-        One sentence with both accesses, their lines, and what is usually missing.
+        One sentence with both accesses, their lines, and the probable missing synchronization.
     ptx : str
         Name of the PTX.
     ptx_line : int
-        From 1; 0 if the simulator does not name one.
+        From 1; 0 if unknown.
     source : str
         ``file:line`` of the CUDA source, or empty.
     block, thread : (int, int, int), optional
-        The first that showed it.
+        First block and thread.
     runs : tuple of str
-        The runs that showed it, such as ``1x1x64x64, reverse, late``.
+        Runs with the hazard, such as ``1x1x64x64, reverse, late``.
     other : ConflictingAccess, optional
-        The conflicting access: its instruction and lines, and its block, warp and thread where they are known.
+        The conflicting access: instruction and lines, and block, warp and thread if known.
     text, what, advice, frames
-        As those of :class:`warpsan.Hazard`.
+        As in :class:`warpsan.Hazard`.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class SanitizedHazard:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SanitizedHazard:
-        """What :meth:`to_dict` was of, also after a way through JSON."""
+        """Inverse of :meth:`to_dict`, also after JSON."""
         place = {name: tuple(data[name]) if data[name] else None for name in ("block", "thread")}
         lists = {name: tuple(data[name]) for name in ("runs", "frames")}
         other: dict[str, Any] = {
@@ -87,8 +87,8 @@ class SanitizedHazard:
 
     @classmethod
     def of(cls, hazard: Hazard, ptx: str, run: str) -> SanitizedHazard:
-        """What one launch of the PTX called ``ptx`` has shown in a run."""
-        of_kernel = hazard.pc >= 0  # what the host issued has no thread
+        """The hazard of one launch, with ``ptx`` as the name of the PTX."""
+        of_kernel = hazard.pc >= 0  # host operations have no thread
         block, thread = (hazard.block, hazard.thread) if of_kernel else (None, None)
         place = hazard.ptx_line, hazard.source, block, thread, (run,), hazard.other
         return cls(hazard.kind, hazard.message, ptx, *place, hazard.text, hazard.what, hazard.advice, hazard.frames)
@@ -99,7 +99,7 @@ class SanitizedHazard:
 
 
 def ending(error: SimError, ptx: str, run: str) -> SanitizedHazard:
-    """The hazard that an error is which ends a launch (:data:`ENDINGS`)."""
+    """The hazard of an error that ends a launch (:data:`ENDINGS`)."""
     kind = next(kind for each, kind in ENDINGS.items() if isinstance(error, each))
     match = _PLACE.search(str(error))
     line, source = (int(match[1]), match[2] or "") if match else (0, "")
@@ -109,22 +109,22 @@ def ending(error: SimError, ptx: str, run: str) -> SanitizedHazard:
 
 @dataclass(frozen=True)
 class Party:
-    """One of the two accesses of a hazard, or the only one.
+    """One access of a hazard.
 
     Attributes
     ----------
     place : str
-        ``file:line``, of the PTX where there is no other.
+        ``file:line`` of the source, or of the PTX without line information.
     column : int
-        From 1; 0 where it is not known.
+        From 1; 0 if unknown.
     line : str
-        The source line, or empty.
+        Text of the source line, or empty.
     text : str
-        The opcode with its modifiers.
+        Opcode with modifiers.
     who : str
-        The thread or the warp that executed it first, with its block, or empty.
+        First thread or warp that executed it, with its block, or empty.
     frames : tuple of str
-        ``file:line:column`` of the instruction and of the calls through which it was inlined, outwards.
+        ``file:line:column`` of the instruction and of the calls that inlined it, innermost first.
     """
 
     place: str
@@ -137,21 +137,21 @@ class Party:
 
 @dataclass(frozen=True)
 class HazardGroup:
-    """All hazards of one kind between the same two source lines.
+    """All hazards of one kind between two source lines.
 
     Attributes
     ----------
     kind, message, what, advice : str
-        Of the first of them; in ``what``, ``{other}`` stands for the conflicting access.
+        From the first hazard; ``{other}`` in ``what`` stands for the conflicting access.
     here : Party
     other : Party, optional
         The conflicting access.
     instructions : tuple of str
-        The instructions that showed it, as ``flash.ptx:120``.
+        Instructions with the hazard, as ``flash.ptx:120``.
     runs : tuple of str
-        The runs, or the cases, that showed it.
+        Runs or cases with the hazard.
     suppressed : str
-        Why it does not count (:mod:`warpsan.report.suppressions`), or empty.
+        Reason for suppression (:mod:`warpsan.report.suppressions`), or empty.
     """
 
     kind: str
@@ -166,12 +166,12 @@ class HazardGroup:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The line, or both lines."""
+        """The source line, or both source lines."""
         return (self.here.place, self.other.place) if self.other else (self.here.place,)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes hazards one group: the kind, and the pair of lines in either order."""
+        """Group key: the kind, and the pair of lines in either order."""
         return (self.kind, *sorted(self.places))
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class HazardGroup:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HazardGroup:
-        """The inverse of :meth:`to_dict`."""
+        """Inverse of :meth:`to_dict`."""
         fields = {**data, "instructions": tuple(data["instructions"]), "runs": tuple(data["runs"])}
         fields["here"] = _party_from(data["here"])
         fields["other"] = _party_from(data["other"]) if data["other"] else None
@@ -192,15 +192,15 @@ def _party_from(data: Mapping[str, Any]) -> Party:
 
 
 def group(hazards: Iterable[SanitizedHazard], sources: Sources) -> tuple[HazardGroup, ...]:
-    """The groups of hazards (:func:`merge`), with their source lines."""
+    """Group hazards (:func:`merge`), with their source lines."""
     return merge(_alone(hazard, sources) for hazard in hazards)
 
 
 def merge(groups: Iterable[HazardGroup]) -> tuple[HazardGroup, ...]:
-    """Groups of one key put together; causes before what follows from them, and those first that most runs show.
+    """Merge groups with equal keys; causes come before their consequences, then most frequent first.
 
-    A race between lanes at two lines at which warps race, too, joins that group: the barrier that orders warps orders
-    their lanes.
+    A race between lanes joins the group of a race between warps at the same two lines: a barrier between the warps also
+    orders their lanes.
     """
     merged: dict[tuple[str, ...], HazardGroup] = {}
     for each in groups:
@@ -241,7 +241,7 @@ def _alone(hazard: SanitizedHazard, sources: Sources) -> HazardGroup:
 
 
 def _party(frames: Sequence[str], source: str, ptx: str, ptx_line: int, text: str, who: str, sources: Sources) -> Party:
-    """A party at the innermost line that says something: wrappers of one instruction and CUDA's headers do not."""
+    """The party at the innermost informative line; instruction wrappers and CUDA's headers are skipped."""
     chosen = sources.innermost(frames)
     place, _, column = chosen.rpartition(":")
     if not chosen:

@@ -1,4 +1,4 @@
-"""Collects the hazards of a launch, with their places in the code and the threads that showed them."""
+"""Log of the hazards of a launch, with their places in the code and first threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of", "unwai
 
 
 class HazardLog:
-    """Collects hazards, one for each kind and instruction."""
+    """Log of hazards, one per kind and instruction."""
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
@@ -33,9 +33,9 @@ class HazardLog:
         usually: str = "",
         other: ConflictingAccess | None = None,
     ) -> None:
-        """Record ``what`` at an instruction, as seen by a lane; later ones of the same kind and place are dropped.
+        """Record the hazard ``what`` of a lane at an instruction; later ones of the same kind and place are dropped.
 
-        ``{other}`` in it stands for the conflicting access.
+        ``{other}`` in ``what`` stands for the conflicting access.
         """
         assert kind in KINDS, f"no such kind of hazard: {kind}"
         if (kind, instruction.pc) in self._hazards:
@@ -54,18 +54,18 @@ class HazardLog:
         )
 
     def seen(self, kind: str, instruction: Instruction) -> bool:
-        """True if that kind was recorded at that instruction."""
+        """Whether a hazard of the kind was recorded at the instruction."""
         return (kind, instruction.pc) in self._hazards
 
     def hazards(self) -> list[Hazard]:
-        """All hazards in the order of the code."""
+        """All hazards in code order."""
         return sorted(self._hazards.values(), key=lambda hazard: (hazard.pc, hazard.kind))
 
     @contextmanager
     def attach_to_errors(self) -> Iterator[None]:
-        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`).
+        """Attach the recorded hazards to an error that ends the launch in this context (:attr:`SimError.hazards`).
 
-        A deadlock is often what the first of them leads to, and so its message has that, too.
+        The message of a deadlock includes the first hazard, which is often its cause.
         """
         try:
             yield
@@ -101,7 +101,7 @@ def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int,
 
 
 def unwaited_copies(module: PtxModule, entry: Entry, many: Array) -> tuple[Note, ...]:
-    """A note for each instruction with copies that their threads have not waited for, by its pc."""
+    """A note per instruction, by pc, with copies that their threads did not wait for."""
     notes: list[Note] = []
     for pc in np.flatnonzero(many).tolist():
         instruction = entry.instructions[pc]

@@ -1,4 +1,4 @@
-"""The reports of the checks as plain data: a hazard, and the access that conflicts with it."""
+"""Reports of the checks as plain data: hazards and their conflicting accesses."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ KINDS = frozenset(
         *("barrier", "mbarrier", "cluster", "tensor-map", "wgmma", "registers"),
     }
 )
-"""Every kind of hazard there is."""
+"""All hazard kinds."""
 
 
 @dataclass(frozen=True)
 class ConflictingAccess:
-    """The access that a hazard conflicts with: its instruction, and the threads that executed it where they are known.
+    """The access that conflicts with a hazard's access: its instruction, and its threads if known.
 
     Attributes
     ----------
     text : str
-        The opcode with its modifiers, or what else it was, such as ``a copy``.
+        Opcode with modifiers, or another operation such as ``a copy``.
     pc : int
-        Index of the instruction in its entry; -1 of what is none.
+        Index of the instruction in its entry; -1 for another operation.
     ptx_line : int
-        Line of the PTX text, from 1; 0 of what is none.
+        Line of the PTX text, from 1; 0 for another operation.
     source : str
         ``file:line`` of the CUDA source, empty without line information.
     block, thread : (int, int, int), optional
     warp : int, optional
         Number of the warp in its block.
     note : str
-        How it goes on, such as ``in flight``, or empty.
+        State of the access, such as ``in flight``, or empty.
     frames : tuple of str
-        ``file:line:column`` of the source and of the calls through which it was inlined, outwards.
+        ``file:line:column`` of the source and of the calls that inlined it, innermost first.
     """
 
     text: str
@@ -52,7 +52,7 @@ class ConflictingAccess:
     frames: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """For a message: ``st.shared.u32 of warp 1 of block (0, 0, 0) at a.cu:3, PTX line 12``."""
+        """Message text: ``st.shared.u32 of warp 1 of block (0, 0, 0) at a.cu:3, PTX line 12``."""
         who = f" of thread {self.thread}" if self.thread else "" if self.warp is None else f" of warp {self.warp}"
         block = f" of block {self.block}" if self.block else ""
         note = f" ({self.note})" if self.note else ""
@@ -62,14 +62,14 @@ class ConflictingAccess:
 
 @dataclass(frozen=True)
 class Hazard:
-    """What one check reports at one instruction, with the first thread that showed it.
+    """A report of one check at one instruction, with the first thread.
 
     Attributes
     ----------
     kind : str
         One of :data:`KINDS`.
     message : str
-        A sentence with everything below in it, and what is usually missing.
+        A sentence with all attributes below, and the probable missing synchronization.
     pc : int
         Index of the instruction in its entry.
     ptx_line : int
@@ -77,16 +77,16 @@ class Hazard:
     source : str
         ``file:line`` of the CUDA source, empty without line information.
     block, thread : (int, int, int)
-        The first thread that showed it.
+        First thread with the hazard.
     other : ConflictingAccess, optional
-        The access that it conflicts with, where there is one.
+        The conflicting access, if any.
     text : str
-        The opcode with its modifiers.
+        Opcode with modifiers.
     what, advice : str
-        The parts of the message: what was wrong, with ``{other}`` in place of the conflicting access; and what is
-        usually missing, or empty.
+        Parts of the message: the error, with ``{other}`` in place of the conflicting access; and the probable missing
+        synchronization, or empty.
     frames : tuple of str
-        As those of :class:`ConflictingAccess`.
+        As in :class:`ConflictingAccess`.
     """
 
     kind: str
@@ -105,16 +105,16 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Note:
-    """What is worth a look at one instruction, and no hazard.
+    """A remark about one instruction that is not a hazard.
 
     Attributes
     ----------
     message : str
-        A sentence with the place in it.
+        A sentence with the place.
     pc, ptx_line, source, text, frames
-        As those of :class:`Hazard`.
+        As in :class:`Hazard`.
     count : int
-        How many copies it is about.
+        Number of copies it refers to.
     """
 
     message: str

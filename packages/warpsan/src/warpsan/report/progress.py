@@ -1,4 +1,4 @@
-"""How far work is that takes more than a few seconds, for a progress line."""
+"""Progress of work that takes more than a few seconds, for a progress line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextvars import ContextVar
 __all__ = ["WorkProgress", "shows_progress"]
 
 _SILENT, _BETWEEN = 2.0, 0.5
-"""Seconds before the first sentence, and between two."""
+"""Seconds before the first sentence, and between sentences."""
 _show: ContextVar[Callable[[str], None] | None] = ContextVar("show", default=None)
 
 
 @contextmanager
 def shows_progress(show: Callable[[str], None]) -> Iterator[None]:
-    """Within this context, ``show`` is called with a few words, now and then, by work that takes long."""
+    """Call ``show`` with the progress of long work within this context."""
     token = _show.set(show)
     try:
         yield
@@ -25,14 +25,14 @@ def shows_progress(show: Callable[[str], None]) -> Iterator[None]:
 
 
 class WorkProgress:
-    """Counts what is done of some work.
+    """Counter of completed work.
 
     Parameters
     ----------
     what : str
-        What is counted, such as ``recorded events``.
+        Counted items, such as ``recorded events``.
     total : int
-        How many there are.
+        Total number of items.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -41,7 +41,7 @@ class WorkProgress:
         self._next = time.monotonic() + _SILENT
 
     def advance(self, many: int) -> None:
-        """So many more are done."""
+        """Add ``many`` completed items."""
         self.done += many
         if self._show is not None and time.monotonic() >= self._next:
             self._next = time.monotonic() + _BETWEEN

@@ -1,11 +1,11 @@
-"""Hazards as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
+"""Hazards as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), which CI displays beside the code.
 
-There is one result for each kind and pair of source lines (:mod:`warpsan.report.groups`), at the line of the first
-access. The conflicting access, the calls through which the code was inlined and the first instruction in the PTX are
-related locations. Without line information the result lies in the PTX.
+There is one result per kind and pair of source lines (:mod:`warpsan.report.groups`), at the line of the first access.
+Related locations are the conflicting access, the calls that inlined the code, and the first instruction in the PTX.
+Without line information the location is in the PTX.
 
-Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
-machine is in the file.
+Source names are relative to ``root`` for files within it, and plain file names otherwise: the file contains no path of
+this machine.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
     ----------
     outcome : Sanitized
     version : str
-        Of the lab.
+        Version of warpsan.
     root : Path
-        Directory that paths in the file are relative to.
+        Directory for relative paths in the file.
     directories : iterable of Path
-        Where CUDA sources and headers are looked for by their file names.
+        Search directories for CUDA sources and headers, by file name.
     """
     kinds = sorted({*EXPLANATIONS, *(group.kind for group in outcome.groups)})
     folders, seen = list(directories), Counter[str]()
@@ -97,9 +97,9 @@ def _result(group: HazardGroup, rule: int, root: Path, folders: Sequence[Path], 
 
 
 def _fingerprint(group: HazardGroup, seen: Counter[str]) -> str:
-    """A digest of the kind and the text of the lines, and not of their numbers, which an edit elsewhere changes.
+    """A digest of the kind and the text of the lines, independent of line numbers, which change with edits elsewhere.
 
-    Of several groups with the same text, each counts those before it, in the order of the source.
+    Groups with the same text are numbered in source order.
     """
     parties = (group.here, *([group.other] if group.other else []))
     lines = [f"{party.place.rpartition(':')[0]}: {' '.join(party.line.split()) or party.place}" for party in parties]
@@ -109,7 +109,7 @@ def _fingerprint(group: HazardGroup, seen: Counter[str]) -> str:
 
 
 def _places(party: Party, ptx: str, who: str, root: Path, folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Where an access is: its source line, the calls around it, and the instruction in the PTX if that is another."""
+    """Locations of an access: source line, inlining calls, and the instruction in the PTX if it has a source line."""
     places = [(party.place, 0 if party.place == ptx else party.column, f"{who}in the source")]
     for frame in party.frames:
         place, _, column = frame.rpartition(":")
@@ -130,7 +130,7 @@ def _location(uri: str, line: int, column: int, what: str) -> dict[str, Any]:
 
 
 def _uri(name: str, root: Path, folders: Sequence[Path]) -> str:
-    """A source's path relative to ``root`` if it is found there, otherwise its file name."""
+    """Path of a source relative to ``root`` if found there, otherwise its file name."""
     for folder in folders:
         path = (folder / name).resolve()
         if path.is_file() and path.is_relative_to(root.resolve()):

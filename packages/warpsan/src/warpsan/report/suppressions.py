@@ -1,16 +1,16 @@
-"""Suppressions: hazards that the author of a kernel has looked at and accepts, each with a reason.
+"""Suppressions: hazards that the author of a kernel accepts, each with a reason.
 
-In the source, on the line of either access or alone on the line before it::
+In the source, on the line of either access or on a line of its own before it::
 
     counter[0] = 1;  // warpsan: suppress race: every thread writes the same value
 
-Or in a file, a line each, for sources that cannot be changed; ``*`` stands for anything::
+Or in a file with one suppression per line, for sources that cannot be changed; ``*`` matches anything::
 
     # kind, place, perhaps the place of the conflicting access: reason
     race my.cu:120 my.cu:96: every thread writes the same value
 
-A suppressed hazard is still found, and written to JSON and SARIF with its reason; it does not make the outcome bad. A
-verdict of the judge does not take suppressions.
+Suppressed hazards are still found, and written to JSON and SARIF with their reason; they do not fail the outcome. The
+judge ignores suppressions.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _FROM_FILE = re.compile(r"(?P<kind>\S+)\s+(?P<place>\S+?)(?:\s+(?P<other>\S+?))?
 
 @dataclass(frozen=True)
 class Suppression:
-    """One suppression.
+    """A suppression.
 
     Attributes
     ----------
     kind : str
         Kind of the hazards, or ``*``.
     places : tuple of str
-        One or two patterns of ``file:line``: each must fit an access, of two each another one.
+        One or two patterns of ``file:line``, which must match different accesses.
     reason : str
     origin : str
-        Where it is written, as ``file:line``.
+        Its own location, as ``file:line``.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Suppression:
     origin: str
 
     def fits(self, group: HazardGroup) -> bool:
-        """Whether it is about these hazards."""
+        """Whether the suppression matches a group."""
         if not fnmatchcase(group.kind, self.kind):
             return False
         if len(self.places) == 1:
@@ -66,12 +66,12 @@ class Suppression:
 
 
 def suppressions_in(sources: Sources) -> list[Suppression]:
-    """The suppressions in the comments of the sources that are at hand.
+    """The suppressions in comments of the available sources.
 
     Raises
     ------
     UserError
-        If one has no reason, or names no kind of hazard.
+        If one has no reason, or an unknown hazard kind.
     """
     suppressions: list[Suppression] = []
     for name, text in sources.known().items():
@@ -88,12 +88,12 @@ def suppressions_in(sources: Sources) -> list[Suppression]:
 
 
 def read_suppressions(path: Path) -> list[Suppression]:
-    """The suppressions in a file.
+    """Read the suppressions in a file.
 
     Raises
     ------
     UserError
-        If it cannot be read, or a line of it is none; says which.
+        If the file cannot be read, or a line is invalid; the message has the line.
     """
     try:
         lines = path.read_text().splitlines()
@@ -124,7 +124,7 @@ def _checked(suppression: Suppression) -> Suppression:
 def suppress(
     groups: Iterable[HazardGroup], suppressions: Sequence[Suppression]
 ) -> tuple[tuple[HazardGroup, ...], tuple[Suppression, ...]]:
-    """The groups, with the reason in those that are suppressed; and the suppressions that fit none of them."""
+    """The groups, with reasons in suppressed ones; and the suppressions without a match."""
     marked: list[HazardGroup] = []
     used: set[Suppression] = set()
     for each in groups:

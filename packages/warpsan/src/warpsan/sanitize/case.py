@@ -1,4 +1,4 @@
-"""A PTX or CUDA C++ file with its launch file: the device, arguments and launches that the file describes."""
+"""A PTX or CUDA C++ file with its launch file: device, arguments and launches."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ _MEMORY = 1 << 32
 Array = npt.NDArray[Any]
 
 _DATA = (".npy", ".ptx")
-"""How the names of files in a launch file end."""
+"""File extensions in a launch file."""
 
 
 @dataclass(frozen=True)
 class PtxCase:
-    """PTX, and what it is run with.
+    """PTX with its launch file.
 
     Attributes
     ----------
     name : str
-        Of the PTX or CUDA C++ file.
+        Name of the PTX or CUDA C++ file.
     ptx : str
     launches : LaunchFile
     folder : Path
-        What files in it are relative to.
+        Base of relative file names.
     module : Module, optional
-        What the build was given, of a CUDA C++ file.
+        Input of the build, for a CUDA C++ file.
     """
 
     name: str
@@ -76,7 +76,7 @@ class PtxCase:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The kernels that are launched, by short names."""
+        """Short names of the launched kernels."""
         return tuple(short_name(self.entry_of(launch)) for launch in self.launches.launches)
 
     def text_of(self, launch: LaunchDescription) -> str:
@@ -85,25 +85,25 @@ class PtxCase:
         Raises
         ------
         UserError
-            If it names a file that cannot be read.
+            If the launch names a file that cannot be read.
         """
         return self.ptx if launch.ptx is None else _file(self.folder / launch.ptx).decode(errors="replace")
 
     def name_of(self, launch: LaunchDescription) -> str:
-        """What reports call the PTX of a launch; lines of a ``.cu`` file are those of its own text."""
+        """Name of a launch's PTX in reports; for a ``.cu`` file, lines refer to its source."""
         return str(Path(self.name).with_suffix(".ptx")) if launch.ptx is None else launch.ptx
 
     def buffers_of(self, launch: LaunchDescription) -> tuple[str, ...]:
-        """The buffers that a launch's arguments name, structures, tables and tensor maps included; each once."""
+        """Distinct buffers in a launch's arguments, including structures, tables and tensor maps."""
         return tuple(dict.fromkeys(name for value in launch.args for name in _named(value)))
 
     def entry_of(self, launch: LaunchDescription) -> str:
-        """The kernel of a launch: the one that it names, or the only one.
+        """The kernel of a launch: the named kernel, or the only one.
 
         Raises
         ------
         UserError
-            If it names none and there are several.
+            If the launch names no kernel and there are several.
         """
         if launch.entry is not None:
             return launch.entry
@@ -114,24 +114,24 @@ class PtxCase:
         return entries[0]
 
     def run(self, launched: Callable[[Report], None], **options: Any) -> list[str]:
-        """PtxRun all launches on a new device, and compare what is expected.
+        """Run all launches on a new device, and compare the expected buffers.
 
         Parameters
         ----------
         launched : callable
             Called with the report of each launch.
         **options
-            Of every launch: ``checks``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``.
+            Options of every launch: ``checks``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``.
 
         Returns
         -------
         list of str
-            A sentence for each buffer that does not hold what is expected.
+            One sentence per buffer that differs from its expected content.
 
         Raises
         ------
         UserError
-            If a buffer cannot be made, or a name is none.
+            If a buffer cannot be created, or a name is unknown.
         warpsan.SimError
             As :func:`warpsan.launch`.
         """
@@ -140,7 +140,7 @@ class PtxCase:
     def run_all(
         self, launched: Callable[[Report], None], options: Mapping[str, Any]
     ) -> tuple[list[str], Mapping[str, int]]:
-        """:meth:`run`, here or in the workshop; also the bytes of each buffer by its name."""
+        """:meth:`run`, in this process or in the workshop; also returns the bytes of each buffer by name."""
         if self.workshop is None:
             run = PtxRun(self, dict(options))
             return run.all(launched), {name: held.nbytes for name, held in run.buffers.items()}
@@ -152,7 +152,7 @@ class PtxCase:
 
 
 def files_of_case(source: Path, launch: str | None) -> list[Path]:
-    """What a case may read beside the folder of its source: the launch file, and the files and folders named there."""
+    """Files that a case may read beside its source's folder: the launch file, and the files and folders it names."""
     description = _description(source, launch)
     try:
         named = re.findall(r'"([^"\n]+)"', description.read_text())
@@ -167,12 +167,12 @@ def _description(source: Path, launch: str | None) -> Path:
 
 
 def case_of(source: Path, launch: str | None, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
-    """As :func:`read_case`; the launch file is ``launch``, or the ``.json`` beside the source.
+    """As :func:`read_case`, with the launch file ``launch``, or the ``.json`` beside the source.
 
     Raises
     ------
     UserError
-        As there, or if there is no such launch file.
+        As :func:`read_case`, or if the launch file does not exist.
     """
     description = _description(source, launch)
     if source.is_file() and launch is None and not description.is_file():
@@ -181,12 +181,12 @@ def case_of(source: Path, launch: str | None, cache: Cache | None = None, worksh
 
 
 def read_case(source: Path, description: Path, cache: Cache | None = None, workshop: Workshop | None = None) -> PtxCase:
-    """Read a PTX file, or compile a CUDA C++ file, and its launch file; a ``workshop`` compiles an untrusted one.
+    """Read a PTX file, or compile a CUDA C++ file, and read its launch file; a ``workshop`` compiles untrusted sources.
 
     Raises
     ------
     UserError
-        If one of them cannot be read, does not compile or is not valid, or a file that it names cannot be read.
+        If a file cannot be read, does not compile or is invalid.
     """
     try:
         text = source.read_text()
@@ -235,12 +235,12 @@ def _module(source: Path, text: str, launches: LaunchFile, description: Path) ->
 
 
 def _completed(launches: LaunchFile, module: Module, description: Path) -> LaunchFile:
-    """The launches with the sizes that they leave open, where the source's host code launches with constant ones.
+    """Launches with missing sizes filled in from constant launches in the source's host code.
 
     Raises
     ------
     UserError
-        If it does not: the sentence names the line.
+        If the host code has no such launch; the message has the line.
     """
     done = []
     for launch in launches.launches:
@@ -264,7 +264,7 @@ def _completed(launches: LaunchFile, module: Module, description: Path) -> Launc
 
 
 def _lowered(launches: LaunchFile, module: Module, built: Build) -> LaunchFile:
-    """The launches with the PTX's name of the entry, where that is another than C++'s: by default arguments, say."""
+    """Launches with the PTX name of the entry, if it differs from the C++ name, for example by default arguments."""
     try:
         resolve(module.entry, parse(built.ptx.decode()).entries, "entry")
     except SimError:
@@ -285,10 +285,10 @@ class PtxRun:
         self.streams: dict[str, Stream] = {}
 
     def all(self, launched: Callable[[Report], None]) -> list[str]:
-        """Buffers, variables, launches, expectations."""
+        """Create buffers and variables, run the launches, and compare expected buffers."""
         file, folder = self.case.launches, self.case.folder
         if not any(buffer.address for buffer in file.buffers.values()):
-            self._module(None)  # else its variables come behind the buffers, which have their places
+            self._module(None)  # otherwise its variables are placed behind buffers with fixed addresses
         for place, (name, buffer) in enumerate(file.buffers.items(), 1):
             self.buffers[name] = self._new(buffer, f"buffer {name}", place, buffer.address)
         for name, buffer in file.variables.items():
@@ -323,7 +323,7 @@ class PtxRun:
         return [sentence for sentence in wrong if sentence]
 
     def _new(self, buffer: BufferDescription, what: str, seed: int, address: int | None = None) -> DeviceArray:
-        """A buffer on the device, for messages under the name ``what``."""
+        """A buffer on the device, named ``what`` in messages."""
         values = _values(buffer, what, seed, self.case.folder)
         array = self.gpu.array(values, name=what, address=address)
         if _is_unwritten(buffer):
@@ -365,7 +365,7 @@ class PtxRun:
         return self.buffers[name]
 
     def _argument(self, value: Any, place: int) -> Any:
-        """What a launch takes for an argument of the file."""
+        """Launch argument for an argument of the file."""
         if isinstance(value, BufferDescription):
             return self._new(value, f"argument {place}", place + 1)
         if isinstance(value, Number):
@@ -378,7 +378,7 @@ class PtxRun:
         return self._item(value)
 
     def _item(self, value: Any) -> Any:
-        """An argument that may also be in a structure."""
+        """An argument or an item of a structure."""
         if isinstance(value, str):
             return self._buffer(value)
         if isinstance(value, BufferPart):
@@ -419,7 +419,7 @@ class PtxRun:
 
 
 def _named(value: Any) -> Iterator[str]:
-    """The names of buffers in an argument."""
+    """Names of buffers in an argument."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, BufferPart):
@@ -440,7 +440,7 @@ def _file(path: Path) -> bytes:
 
 
 def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Array:
-    """The content of a buffer. ``seed`` is of random values."""
+    """Content of a buffer; ``seed`` is for random values."""
     dtype = None
     if buffer.dtype is not None:
         try:
@@ -468,7 +468,7 @@ def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Ar
 
 
 def _is_unwritten(buffer: BufferDescription) -> bool:
-    """Whether nobody has written a buffer."""
+    """Whether a buffer is unwritten."""
     return buffer.init == "poison" and buffer.file is None and buffer.values is None
 
 
@@ -488,7 +488,7 @@ def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int, wha
 
 
 def _loaded(path: Path, dtype: np.dtype[Any] | None, what: str) -> Array:
-    """A .npy file; a type that NumPy lacks is stored as plain bytes, and ``dtype`` says what they are."""
+    """Load a .npy file; a type that NumPy lacks is stored as plain bytes, and ``dtype`` gives the type."""
     try:
         array: Array = np.load(path, allow_pickle=False)
     except OSError as error:
@@ -511,7 +511,7 @@ def _shaped(array: Array, shape: list[int] | None, what: str) -> Array:
 
 
 def _difference(name: str, got: Array, expected: Expected, folder: Path) -> str:
-    """How a buffer differs from what is expected; empty if it does not."""
+    """Difference of a buffer from its expected content, as text; empty if equal."""
     fields: dict[str, Any] = {"dtype": expected.dtype or got.dtype.name, "shape": expected.shape or list(got.shape)}
     want = _values(replace(expected, **fields), f"the expected {name}", 0, folder)
     a, b = (np.asarray(each).astype(np.float64) for each in (got, want))

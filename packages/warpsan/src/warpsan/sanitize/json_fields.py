@@ -1,9 +1,9 @@
 """Strict JSON into frozen dataclasses, and the JSON schema of such a dataclass.
 
 Fields are ``int``, ``float``, ``str``, ``bool``, ``None``, ``Any``, ``Literal``, ``list``, ``dict`` with text keys,
-other dataclasses, and unions of these; ``Annotated`` adds a :class:`Rule`. The key of an object selects a dataclass of
-a union by its ``KEY``, the field that only it has; a dataclass without ``KEY`` takes every other object. No value is
-converted, but for an integer that stands for a float.
+other dataclasses, and unions of these; ``Annotated`` adds a :class:`Rule`. A dataclass of a union is selected by its
+``KEY``, a field that only it has; a dataclass without ``KEY`` takes every other object. Values are not converted,
+except integers for floats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 class FieldError(ValueError):
-    """A value that is not valid: the path to it, and a sentence without a subject.
+    """An invalid value: its path, and a sentence without a subject.
 
     ``key`` is the unknown or missing key of the object at ``path``, and ``owner`` its dataclass.
     """
@@ -34,13 +34,13 @@ class FieldError(ValueError):
 
     @property
     def missing(self) -> bool:
-        """True of a key that is missing, False of an unknown one."""
+        """True for a missing key, False for an unknown one."""
         return self.words == "is missing"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value: the least number, a pattern of a text, lengths of a list; and its description."""
+    """A condition on a value: minimum, pattern of a text, lengths of a list; and its description."""
 
     about: str = ""
     least: int | None = None
@@ -50,12 +50,12 @@ class Rule:
 
 
 def read_fields(kind: type[T], value: Any, path: tuple[str, ...] = ()) -> T:
-    """The dataclass ``kind`` from an object of JSON.
+    """Read the dataclass ``kind`` from a JSON object.
 
     Raises
     ------
     FieldError
-        If a key is missing or unknown, or a value is of another type or breaks a rule.
+        If a key is missing or unknown, or a value has the wrong type or violates a rule.
     """
     if not isinstance(value, dict):
         raise FieldError(path, f"should be an object, not {_shown(value)}")
@@ -111,7 +111,7 @@ _NAMES: Mapping[Any, str] = {
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the JSON type of a hint, whatever its items and rules are."""
+    """Whether a value has the JSON type of a hint, regardless of items and rules."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fits(arguments[0], value)
@@ -130,14 +130,14 @@ def _fits(hint: Any, value: Any) -> bool:
 
 
 def _read_union(members: tuple[Any, ...], value: Any, path: tuple[str, ...]) -> Any:
-    """The member that the value's type, or the key of an object, selects."""
+    """Read a value of a union: its type, or the key of an object, selects the member."""
     fitting = [member for member in members if _fits(member, value)]
     if isinstance(value, dict):
         keyed = [member for member in fitting if getattr(member, "KEY", "") in value]
         fitting = keyed or [member for member in fitting if not getattr(member, "KEY", "")] or fitting
     elif isinstance(value, int):
-        fitting.sort(key=lambda member: member is float)  # an integer stays one where it may
-    for member in fitting[:-1]:  # a text may be one of several literals
+        fitting.sort(key=lambda member: member is float)  # integers stay integers if allowed
+    for member in fitting[:-1]:  # a text may match several literals
         try:
             return _read(member, value, path)
         except FieldError:
@@ -179,7 +179,7 @@ def _shown(value: Any) -> str:
 
 
 def schema_of(*kinds: type) -> Schema:
-    """The JSON schema (draft 2020-12) of an object that is one of these dataclasses."""
+    """JSON schema (draft 2020-12) of an object of one of these dataclasses."""
     definitions: dict[str, Schema] = {}
     alternatives = [_schema(kind, definitions) for kind in kinds]
     head: Schema = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
@@ -214,7 +214,7 @@ _TYPES: Mapping[Any, str] = {
 def _reference(kind: type, definitions: dict[str, Schema]) -> Schema:
     name = kind.__name__
     if name not in definitions:
-        definitions[name] = {}  # for a dataclass that holds itself
+        definitions[name] = {}  # for a recursive dataclass
         properties, required = {}, []
         for field in fields(kind):
             properties[field.name] = _schema(_hints(kind)[field.name], definitions)

@@ -1,12 +1,12 @@
-"""The launch file: what a PTX or CUDA C++ file is run with, as JSON. Its schema is ``docs/launch.schema.json``.
+"""Launch files: device, arguments and launches of a PTX or CUDA C++ file, as JSON. Schema: ``docs/launch.schema.json``.
 
-In its short form it is one launch::
+The short form is one launch::
 
     {"entry": "saxpy", "grid": [4], "block": [256],
      "args": [{"dtype": "float32", "shape": [1000], "init": "normal"},
               {"dtype": "float32", "shape": [1000], "init": "poison"}, 2.0, 1000]}
 
-In the long one it has named buffers, several launches, variables, and what is expected of the buffers afterwards::
+The long form has named buffers, several launches, variables, and expected buffers::
 
     {"buffers": {"q": {"file": "q.npy"}, "o": {"dtype": "float16", "shape": [8, 64], "init": "poison"}},
      "launches": [{"entry": "flash<64>", "grid": 8, "block": 128, "dynamic_smem": 65536,
@@ -195,7 +195,7 @@ class LaunchDescription:
         Raises
         ------
         UserError
-            If the launch has none, and no source has been asked for it.
+            If the launch has no sizes, and none were filled in from a source.
         """
         return _dim3("grid", self.grid), _dim3("block", self.block), _dim3("cluster", self.cluster)
 
@@ -209,7 +209,7 @@ def _dim3(name: str, sizes: int | list[int] | None) -> Dim3:
 
 @dataclass(frozen=True)
 class Expected(BufferDescription):
-    """What a buffer holds after all launches."""
+    """Expected content of a buffer after all launches."""
 
     init: Init | _Plain = "zeros"
     atol: _Tolerance = 0.0
@@ -218,7 +218,7 @@ class Expected(BufferDescription):
 
 @dataclass(frozen=True)
 class _Shared:
-    """What both forms of the file have."""
+    """Common fields of both forms."""
 
     buffers: Annotated[dict[str, BufferDescription], Rule("By name.")] = field(default_factory=dict)
     variables: Annotated[
@@ -244,7 +244,7 @@ class OneLaunch(LaunchDescription, _Shared):
 
 
 def launch_schema() -> dict[str, Any]:
-    """The JSON schema of launch files."""
+    """JSON schema of launch files."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A launch file of warpsan"}
     return {**head, **schema_of(LaunchFile, OneLaunch)}
 
@@ -255,7 +255,7 @@ def read_launch_file(path: Path) -> LaunchFile:
     Raises
     ------
     UserError
-        If it cannot be read, is not JSON or is not valid: one sentence that names the place in it.
+        If the file cannot be read, is not JSON or is invalid: one sentence with the position.
     """
     try:
         facts = json.loads(path.read_text())
@@ -282,7 +282,7 @@ def _names(kind: type) -> list[str]:
 
 
 def _sentence(error: FieldError) -> str:
-    """What is wrong, and where."""
+    """Error and position as a sentence."""
     where = ".".join(error.path)
     if not error.key or error.owner is None:
         return f"{where}: {error.words}" if where else error.words

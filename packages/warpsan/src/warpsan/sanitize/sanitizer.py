@@ -1,7 +1,7 @@
-"""Races and memory errors: launches on the simulator, in every schedule, with all checks.
+"""Races and memory errors of launches on the simulator, in every schedule, with all checks.
 
-A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
-repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
+An incorrect order of warps need not change the result, and one schedule need not show every hazard. Each launch is
+therefore repeated, and the hazards are merged: one per kind and instruction, with its runs.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ __all__ = ["ASYNC_MODES", "MAX_STEPS", "SCHEDULES", "Collected", "Modes", "Progr
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 ASYNC_MODES = ("late", "early")
 MAX_STEPS = 2_000_000
-"""Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
+"""Maximum vector steps of a run: 50 times those of the shipped kernels on small problems."""
 
 
 @dataclass(frozen=True)
 class Modes:
-    """How each launch is run.
+    """Execution modes of each launch.
 
     Attributes
     ----------
     schedules, async_modes : tuple of str
-        See :func:`warpsan.launch`. Code without asynchronous instructions is run in the first async mode only.
+        See :func:`warpsan.launch`. Code without asynchronous instructions runs in the first async mode only.
     strict : bool
-        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence behind
-        their initialisation.
+        Also report accesses that leave the buffer of their pointer, and mbarriers for copies without a fence after
+        initialization.
     volatile : str
-        Whether volatile accesses synchronise, or are data (:func:`warpsan.launch`).
+        Meaning of volatile accesses: synchronization, or data (:func:`warpsan.launch`).
     reads : str
-        Whether reads may be stale (:func:`warpsan.launch`).
+        Values of reads: latest, or stale (:func:`warpsan.launch`).
     seed : int
-        Of the random schedule, and of stale reads.
+        Seed of the random schedule, and of stale reads.
     numerics : str
         See :func:`warpsan.launch`.
     max_steps : int
-        Vector steps of one warp; more counts as an endless loop.
+        Maximum vector steps of one warp; more are reported as an endless loop.
     """
 
     schedules: tuple[str, ...] = SCHEDULES
@@ -63,7 +63,7 @@ class Modes:
     numerics: str = DEFAULT_NUMERICS
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
-        """The options of the simulator, run by run, for code with or without asynchronous instructions."""
+        """Simulator options of each run, for code with or without asynchronous instructions."""
         checks = thorough_checks(strict=self.strict)
         for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
             yield {
@@ -80,23 +80,23 @@ class Modes:
 
 @dataclass(frozen=True)
 class Sanitized:
-    """The outcome.
+    """Outcome of all runs.
 
     Attributes
     ----------
     target, config, device : str
     cases, runs : tuple of str
-        What ran.
+        Executed cases and runs.
     hazards : tuple of SanitizedHazard
-        One for each kind and instruction, in the order of the code.
+        One per kind and instruction, in code order.
     groups : tuple of HazardGroup
-        The same by kind and pair of source lines.
+        The hazards by kind and pair of source lines.
     unused : tuple of Suppression
-        Suppressions that fit no hazard.
+        Suppressions without a matching hazard.
     notes : tuple of str
-        What is worth a look, and no hazard, by instruction: copies that are never waited for.
+        Remarks that are not hazards, by instruction: copies without a wait.
     set_aside : SetAside
-        Host code beside the kernels, which is not compiled.
+        Host code beside the kernels that is not compiled.
     """
 
     target: str
@@ -112,7 +112,7 @@ class Sanitized:
 
     @property
     def clean(self) -> bool:
-        """True if nothing was found that is not suppressed."""
+        """Whether there is no hazard without a suppression."""
         return all(group.suppressed for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,9 +143,9 @@ def sanitize_case(
     folders: Sequence[Path] = (),
     suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
-    """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
+    """Run the launches of a launch file in each mode, on a new device each time, and collect the hazards.
 
-    A buffer that does not hold what is expected is a hazard of the kind ``result``.
+    A buffer that differs from its expected content is a hazard of kind ``result``.
 
     Parameters
     ----------
@@ -153,12 +153,12 @@ def sanitize_case(
     modes, progress, suppressions
         As for :func:`sanitize_kernel`.
     folders : sequence of Path
-        Where the sources are that its line information names.
+        Folders of the sources in the line information.
 
     Raises
     ------
     UserError
-        If the PTX cannot be read or launched so, or reaches an instruction that is not modelled (with its PTX line).
+        If the PTX is invalid, its launch is invalid, or an executed instruction has no model (with its PTX line).
     """
     modes, collected = modes or Modes(), Collected(case.name, progress)
     try:
@@ -176,21 +176,21 @@ def sanitize_case(
 
 
 class Collected:
-    """Hazards of many runs, each kind and instruction once."""
+    """Hazards of many runs, one per kind and instruction."""
 
     def __init__(self, target: str, progress: Progress | None) -> None:
         self.target, self.progress = target, progress
         self.labels: list[str] = []
         self.names: list[str] = []
-        """The PTX of the launches that this run still has before it."""
+        """PTX names of the remaining launches of this run."""
         self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
         self.notes: dict[str, None] = {}
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
-        """One run of launches of the PTX called ``names``.
+        """One run of launches of the PTX files ``names``.
 
-        What stops it is a hazard if it is the kernel's fault, beside what was found before, and bad input otherwise.
+        An error of the kernel that ends the run is a hazard, beside the earlier ones; any other error is bad input.
         """
         self._show(label)
         self.labels.append(label)
@@ -209,24 +209,24 @@ class Collected:
             self.progress(label)
 
     def launched(self, _: Any, report: Report) -> None:
-        """The next launch of the run has come to its end."""
+        """Record the report of the run's next launch."""
         name = self.names.pop(0)
         self._hazards(name, report.hazards)
         self.notes |= dict.fromkeys(f"{name}: {note.message}" for note in report.notes)
 
     def compared(self, name: str, wrong: Sequence[str]) -> None:
-        """What is not as expected at the end of a run."""
+        """Record buffers that differ from their expected content at the end of a run."""
         for sentence in wrong:
             message = f"result: {sentence}"
             self.note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
 
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
-        """What one launch of the PTX called ``name`` has shown."""
+        """Record the hazards of one launch of the PTX ``name``."""
         for hazard in hazards:
             self.note(SanitizedHazard.of(hazard, name, self.labels[-1]))
 
     def note(self, hazard: SanitizedHazard) -> None:
-        """Add a hazard, or its runs to those of the same kind at the same instruction."""
+        """Add a hazard, or add its runs to the same hazard at the same instruction."""
         key = hazard.ptx, hazard.kind, hazard.ptx_line
         known = self.hazards.setdefault(key, hazard)
         if known is not hazard:
@@ -240,7 +240,7 @@ class Collected:
         sources: Sources,
         suppressions: Sequence[Suppression],
     ) -> Sanitized:
-        """All of it, in the order of the code, and in groups; suppressions in the sources count, too."""
+        """The outcome, in code order and in groups, with the suppressions in the sources."""
         ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
         groups = group(ordered, sources)
         ran = tuple(cases), tuple(self.labels), tuple(ordered)

@@ -1,6 +1,6 @@
-"""Atomic operations (PTX ISA, "atom", "red"): lanes that name one address come one after the other, each of which sees
-what the one before it left. Blocks come in the order of the grid, so that sums of floating-point numbers from several
-blocks or warps are rounded in that order."""
+"""Atomic operations (PTX ISA, "atom", "red"): lanes with the same address execute one after the other, each on the
+result of the one before it. Blocks execute in grid order, so sums of floating-point numbers from several blocks or
+warps are rounded in that order."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ _EXTREMA: dict[str, Compute] = {
     "min": lambda old, given: where((old <= given) | old.nan, old, given),
     "max": lambda old, given: where((old >= given) | old.nan, old, given),
 }
-"""The same of floating-point numbers: a NaN stays."""
+"""The same for floating-point numbers: a NaN stays."""
 
 
 _Choice = Callable[[Lanes, Lanes], Lanes]
-"""Of the sums without subnormals and with them, the one that is wanted."""
+"""The sum without subnormals or with them, as requested."""
 
 
 def update_of(name: str, type_: PtxType, flushes: _Choice) -> tuple[str, Compute]:
-    """The type by which an update computes, and new values from the old ones and the operands.
+    """The type in which an update computes, and new values from the old ones and the operands.
 
-    Of floating-point types there are sums alone, and of halves the lesser and the greater.
+    Floating-point types support only sums, and halves also minimum and maximum.
     """
     base = base_of(type_)
     if is_half(type_) and name != "add":
@@ -68,7 +68,7 @@ def update_of(name: str, type_: PtxType, flushes: _Choice) -> tuple[str, Compute
 
 
 def _float_sum(old: Lanes, given: Lanes, base: str, flushes: _Choice) -> Lanes:
-    """Of f32, global memory adds without subnormals, shared memory with them."""
+    """For f32, global memory adds without subnormals, shared memory with them."""
     plain = old + given
     if base == "f32":
         plain = flushes(flushed(flushed(old, base) + flushed(given, base), base), plain)
@@ -122,7 +122,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _ask(space: str, bits: int, width: int, code: OperationCode) -> None:
-    """Python carries out an update; it calls the operation that computes new words."""
+    """Python executes an update; it calls the operation that computes new words."""
     write_out(code, addresses(code, located(code, 0, space, bits), space, width))
 
 
@@ -144,8 +144,8 @@ def _update(
     ring: tuple[str, Compute] | None,
     located_by_python: bool,
 ) -> None:
-    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources. Where reads
-    may be stale, the words are where Python says."""
+    """Operands are the row of the addresses, an offset, the row of the result, and those of the sources. With stale
+    reads, Python chooses the places of the words."""
     b, size = code.builder, WORD64(type_.bytes)
     address = located(code, 0, space, bits)
     places = layout.STALE_PLACES if located_by_python else layout.SCRATCH_PLACES
@@ -173,4 +173,4 @@ def _update(
 
 
 def _nothing() -> None:
-    """There is no result."""
+    """Returns no result."""

@@ -51,7 +51,7 @@ def _count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("bfind")
 def _bfind(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The highest bit that differs from the sign; all ones where there is none."""
+    """The highest bit that differs from the sign; all ones if there is none."""
     amount = mods.flag("shiftamt")
     type_ = mods.type()
     require(mods, type_, ("u32", "u64", "s32", "s64"))
@@ -77,14 +77,14 @@ def _brev(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _field(position: Lanes, length: Lanes, bits: int) -> tuple[Lanes, Lanes]:
-    """Where a field begins and how long it is: the low bytes of two operands, the length at most the type's."""
+    """Start and length of a field: the low bytes of two operands; the length is at most the type's."""
     size = length & 0xFF
     return position & 0xFF, where(size > bits, size.like(bits), size)
 
 
 @native("bfe")
 def _bfe(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Extract a field; beyond the top bit it is zero or, signed, the top bit."""
+    """Extract a field; bits beyond the top bit are zero or, signed, the top bit."""
     type_ = mods.type()
     require(mods, type_, ("u32", "u64", "s32", "s64"))
     mods.done()
@@ -140,7 +140,7 @@ def _szext(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _take_clamp(mods: Mods, names: tuple[str, ...]) -> bool:
-    """Whether an amount is clamped to the width, or else wraps; all modifiers are taken."""
+    """Whether an amount is clamped to the width; otherwise it wraps. All modifiers are taken."""
     clamp = mods.choice(("clamp", "wrap")) == "clamp"
     require(mods, mods.type(), names)
     mods.done()

@@ -48,17 +48,17 @@ _OPERATION = Callable[[int, int, int, int], int]
 
 
 def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]) -> None:
-    """Append the record of an operation that a translated function does."""
+    """Append the record of an operation that a translated function executes."""
     asm.record(NativeOperation(name, lambda code: code.hand_over(function)), operands)
 
 
 def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, int]:
-    """An address of shared memory, the cluster's too, as a row of 64 bits and an offset."""
+    """An address of shared memory, including the cluster's, as a row of 64 bits and an offset."""
     row, bits, offset = asm.address(operand)
     if space not in ("shared", "shared::cluster", "generic"):
         raise asm.unsupported(f"shared memory, not .{space}")
     row = wide_row(asm, row, bits)
-    if space == "generic":  # addresses of other spaces are in no CTA's shared memory then
+    if space == "generic":  # addresses of other spaces are then in no CTA's shared memory
         within = asm.temporary(64)
         asm.lanewise("generic.shared", lambda x: x - SHARED_BASE, [within], [row], ["u64"], ["u64"])
         row = within
@@ -66,7 +66,7 @@ def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, i
 
 
 def wide_row(asm: Assembler, row: int, bits: int) -> int:
-    """The row of an address of 64 bits, or of 32, which are extended."""
+    """The row of an address of 64 bits, or of 32 bits, which are extended."""
     if bits == 64:
         return row
     wide = asm.temporary(64)
@@ -75,13 +75,13 @@ def wide_row(asm: Assembler, row: int, bits: int) -> int:
 
 
 def copies_complete(entry: Entry) -> bool:
-    """Whether there are bulk copies that complete on mbarriers: how those are initialised matters to them."""
+    """Whether bulk copies complete on mbarriers, whose initialisation is then checked."""
     return any({"bulk", "mbarrier::complete_tx::bytes"} <= set(each.mods) for each in entry.instructions)
 
 
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
+    """Instructions run one after the other here: a fence changes no value; only the checks use it."""
     if asm.checked and "proxy" not in instruction.mods:
         order = fence_order(instruction)
         if relaxed_arrivals(asm.entry) and order.release:
@@ -133,7 +133,7 @@ def _map_of_fence(asm: Assembler, mods: Mods, action: str) -> None:
 
 @native("mapa")
 def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The address that the same variable has in another CTA of the cluster."""
+    """The address of the same variable in another CTA of the cluster."""
     mods.flag("shared::cluster")
     type_ = mods.type()
     require(mods, type_, ("u32", "u64"))
@@ -150,7 +150,7 @@ def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("getctarank")
 def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The rank of the CTA in whose shared memory an address lies."""
+    """The rank of the CTA whose shared memory contains an address."""
     mods.flag("shared::cluster")
     type_ = mods.type()
     require(mods, type_, ("u32", "u64"))
@@ -169,9 +169,9 @@ def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tuple[str, ...]) -> int:
-    """Take the memory order and the scope of an arrival or a wait, as :func:`.mbarriers.arrive_in_order` has it.
+    """Take the memory order and the scope of an arrival or a wait, as in :func:`.mbarriers.arrive_in_order`.
 
-    An instruction without a scope has that of the CTA, by the letter; only the ``strict`` check takes it so.
+    PTX defines ``.cta`` as the scope of an instruction without one; only the ``strict`` check applies it.
     """
     if not mods.flag("relaxed"):
         mods.choice(orders, default="")
@@ -183,7 +183,7 @@ def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tup
 
 @native("mbarrier.init")
 def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """An mbarrier whose phases expect that many arrivals."""
+    """An mbarrier whose phases expect the given number of arrivals."""
     mods.choice(("init",))
     space = take_space(mods)
     mods.choice(("b64",))
@@ -218,11 +218,11 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _nothing() -> None:
-    """There is no result."""
+    """Returns no result."""
 
 
 def refuse_waiting(mods: Mods, space: str) -> None:
-    """Unsupported if an mbarrier to wait for is another CTA's, by its space."""
+    """Unsupported if an mbarrier to wait for is in another CTA, by its space."""
     if space == "shared::cluster":
         raise mods.unsupported("waiting for an mbarrier of another CTA is not allowed")
 
@@ -248,7 +248,7 @@ def _test_wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("mbarrier.expect_tx", "mbarrier.complete_tx")
 def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Bytes that a phase waits for, and bytes that have come."""
+    """Bytes that a phase expects, and bytes that have arrived."""
     action = mods.choice(("expect_tx", "complete_tx"))
     take_order(asm, instruction, mods, ())
     space = take_space(mods)
@@ -260,7 +260,7 @@ def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("cp.async.mbarrier.arrive")
 def _arrive_behind_copies(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The lane arrives when its copies so far have landed; without ``.noinc`` the phase expects that in addition."""
+    """The lane arrives after its copies so far have landed; without ``.noinc``, the phase also expects this arrival."""
     for part in ("async", "mbarrier", "arrive"):
         mods.choice((part,))
     expected = mods.flag("noinc")
@@ -268,7 +268,7 @@ def _arrive_behind_copies(asm: Assembler, instruction: Instruction, mods: Mods) 
     mods.choice(("b64",))
     mods.done()
     place = shared_address(asm, instruction.operands[0], space)
-    doubtful = asm.checked and any(map(_reads_by_proxy, asm.entry.instructions))  # native code has no clocks for that
+    doubtful = asm.checked and any(map(_reads_by_proxy, asm.entry.instructions))  # native code has no clocks for these
     words = [*place, int(expected), instruction.pc, int(doubtful)]
     _handed(asm, "mbarrier.copies", arrive_behind_copies, words)
 
@@ -280,7 +280,7 @@ def _reads_by_proxy(instruction: Instruction) -> bool:
 
 @native("mbarrier.inval")
 def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Ends the mbarrier: its memory is free."""
+    """Ends the mbarrier; its memory may be reused."""
     mods.choice(("inval",))
     space = take_space(mods)
     mods.choice(("b64",))
@@ -290,7 +290,7 @@ def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("mbarrier.pending_count")
 def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """How many arrivals a phase still expected when a state token was made."""
+    """The number of arrivals that a phase still expected when a state token was made."""
     mods.only("pending_count", "b64")
     target, token = mods.operands(1)
     asm.compute("mbarrier.pending_count", lambda x: x.to("u32"), [(target, "u32")], [(token, "u64")])
@@ -385,16 +385,16 @@ _BYTES: dict[tuple[str, str], tuple[str, _OPERATION]] = {
     ("global", "shared::cta"): ("bulk.store", store_bytes),
     ("shared::cluster", "shared::cta"): ("bulk.within", copy_within),
 }
-"""By destination and source."""
+"""Names of the operations, by destination and source."""
 
 
 def bytes_operands(
     asm: Assembler, instruction: Instruction, operands: list[Operand], spaces: tuple[str, str], more: int
 ) -> list[int]:
-    """The operands of the record of a copy of bytes, by the places that :data:`..layout.COPY_SHARED` and others name.
+    """The operands of the record of a copy of bytes, at the indices :data:`..layout.COPY_SHARED` and others.
 
-    ``spaces`` are those of destination and source; ``more`` is the row of the CTAs of a multicast, or how elements are
-    combined.
+    ``spaces`` are those of destination and source; ``more`` is the row of the CTAs of a multicast, or the combination
+    of elements.
     """
     target, source = (each.replace("shared::cta", "shared") for each in spaces)
     stores = target == "global"
@@ -410,7 +410,7 @@ def bytes_operands(
 
 @native("cp.async.bulk.prefetch.tensor")
 def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value: there is no L2 here."""
+    """Has no effect: the simulator has no L2 cache."""
     for part in ("async", "bulk", "prefetch", "tensor"):
         mods.choice((part,))
     box = take_box(mods)
@@ -424,7 +424,7 @@ def _prefetch_box(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("cp.async.bulk.prefetch")
 def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value, and no address is wrong: there is no L2 here."""
+    """Has no effect, for any address: the simulator has no L2 cache."""
     for part in ("async", "bulk", "prefetch"):
         mods.choice((part,))
     operands = list(instruction.operands)

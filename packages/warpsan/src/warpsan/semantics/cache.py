@@ -1,5 +1,5 @@
 """Cache control: prefetches, priorities and policies (PTX ISA, "prefetch", "applypriority", "discard",
-"createpolicy"). There are no caches here, so only ``discard`` changes a value: it leaves undefined values."""
+"createpolicy"). The simulator has no caches, so only ``discard`` changes a value: it leaves undefined values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from warpsan.semantics.watched import watch_access
 __all__: list[str] = []
 
 _CHUNK = 16
-"""Bytes of the words that discard writes."""
+"""Bytes of one write of discard."""
 
 
 @native("prefetch", "prefetchu")
 def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value, and no address is wrong."""
+    """Has no effect, for any address."""
     if instruction.opcode == "prefetchu":
         mods.choice(("L1",))
     else:
@@ -34,7 +34,7 @@ def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("applypriority")
 def _applypriority(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Touches no value; the line must be there and aligned."""
+    """Has no effect; the line must exist and be aligned."""
     mods.flag("global")
     mods.choice(("L2::evict_normal",))
     mods.done()
@@ -72,7 +72,7 @@ def _line(asm: Assembler, instruction: Instruction) -> tuple[int, int, int]:
 
 @native("createpolicy")
 def _createpolicy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """A cache policy: 64 bits that only ``.L2::cache_hint`` takes."""
+    """A cache policy: 64 bits that only ``.L2::cache_hint`` uses."""
     form = mods.choice(("fractional", "range", "cvt"))
     target, *operands = instruction.operands
     if form == "cvt":

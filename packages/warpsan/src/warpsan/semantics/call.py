@@ -1,9 +1,9 @@
 """Calls of device functions, and returns from them (PTX ISA, "call", "ret").
 
-A function has one set of registers and ``.param`` variables for each lane, wherever it is called from, and a row for
-where each lane was called: its number among the calls of that function. A call through a register compares it with the
-addresses of all functions that it may reach. Functions of the driver are called back in Python
-(:mod:`~warpsan.engine.host`). Functions that call themselves put aside what they have (:mod:`.frames`).
+A function has one set of registers and ``.param`` variables for each lane, shared by all its calls, and a row with the
+call of each lane: its number among the calls of that function. A call through a register compares it with the addresses
+of all functions that it may reach. Functions of the driver call back into Python (:mod:`~warpsan.engine.host`).
+Recursive functions save their state (:mod:`.frames`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["call_words", "return_words"]
 
 
 def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
-    """Append what a call copies, and set the words of a block that it ends.
+    """Append the copies of a call, and set the words of a block that it ends.
 
-    Lanes that do not take part in the call may be written to, too: they are not in the function.
+    The copies may also write to lanes that do not take part in the call, because these are not in the function.
 
     Raises
     ------
@@ -55,7 +55,8 @@ def call_words(asm: Assembler, instruction: Instruction, words: list[int]) -> No
 
 
 def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
-    """A call of a function of the driver, by the lanes whose guard holds. A failed assertion ends the launch."""
+    """A call of a function of the driver, by the lanes for which the guard holds. A failed assertion ends the
+    launch."""
     name = callee(instruction)
     results, _, arguments = instruction.operands[:3]
     assert isinstance(results, Vector)
@@ -79,14 +80,14 @@ def _call_driver(asm: Assembler, instruction: Instruction, words: list[int]) -> 
 
 
 def _check_bytes(asm: Assembler, operands: Sequence[Operand], sizes: tuple[int, ...]) -> None:
-    """Unsupported if arguments or results have not that many bytes each."""
+    """Unsupported unless arguments and results have these numbers of bytes."""
     if tuple(_bytes(asm, each) for each in operands) != sizes:
         raise asm.unsupported(f"expected arguments of {', '.join(map(str, sizes))} bytes")
 
 
 def _call_through_register(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
-    """Each lane calls the function whose address it has. The launch ends where that has other parameters, and where
-    there is none."""
+    """Each lane calls the function at its address. The launch ends if that function has other parameters, or does
+    not exist."""
     address, number = asm.source(instruction.operands[1], "u64"), asm.temporary(32)
     _set(asm, number, -1)
     words[layout.END], words[layout.END_A], words[layout.END_D] = layout.END_INDEXED, number, address
@@ -111,7 +112,7 @@ def _call_through_register(asm: Assembler, instruction: Instruction, words: list
 
 
 def _enter(asm: Assembler, instruction: Instruction, function: Function) -> None:
-    """Append the copies of the arguments, and where the lanes come from.
+    """Append the copies of the arguments, and the call of each lane.
 
     Raises
     ------
@@ -137,11 +138,11 @@ def _set(asm: Assembler, row: int, value: int) -> None:
 
 
 def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> None:
-    """Append what a return copies for each call of its function, and set the words of a block that it ends."""
+    """Append the copies of a return for each call of its function, and set the words of a block that it ends."""
     (name, *_) = instruction.operands
     assert isinstance(name, Symbol)
     function, guard = asm.entry.functions[name.name], asm.guard_word(instruction)
-    caller, resumes = asm.temporary(32), []  # a frame that is restored has others
+    caller, resumes = asm.temporary(32), []  # a restored frame has others
     asm.lanewise("mov.b32", lambda x: x, [caller], [caller_row(asm, function.name)], ["b32"], ["b32"])
     for number, pc in enumerate(_calls(asm, function)):
         call = asm.entry.instructions[pc]
@@ -167,7 +168,7 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
 
 
 def _calls(asm: Assembler, function: Function) -> list[int]:
-    """The calls that may be of a function, by their pc: their places here are their numbers."""
+    """The calls that may reach a function, by their pc: the index is their number."""
     reached = function.name in asm.entry.targets
     return [
         each.pc
@@ -179,12 +180,12 @@ def _calls(asm: Assembler, function: Function) -> list[int]:
 
 
 def _suits(asm: Assembler, call: Instruction, function: Function) -> bool:
-    """Whether the arguments and results of a call are those of a function."""
+    """Whether the arguments and results of a call match those of a function."""
     return _unlike(asm, call, function) is None
 
 
 def _unlike(asm: Assembler, call: Instruction, function: Function) -> UnsupportedInstruction | None:
-    """The exception for a call whose arguments or results are not those of a function."""
+    """The exception for a call whose arguments or results do not match those of a function."""
     given, _, taken = call.operands[:3]
     assert isinstance(given, Vector)
     assert isinstance(taken, Vector)
@@ -199,13 +200,13 @@ def _unlike(asm: Assembler, call: Instruction, function: Function) -> Unsupporte
 def _check_passed(
     asm: Assembler, function: Function, formal: Sequence[Operand], actual: Sequence[Operand], what: str
 ) -> None:
-    """Unsupported if the arguments or results of a call are not those of a function, by number and size."""
+    """Unsupported if the arguments or results of a call do not match those of a function, by number and size."""
     name = short_name(function.name)
     if len(formal) != len(actual):
         raise asm.unsupported(f"{name} has {len(formal)} {what}, and {len(actual)} are given")
     for inner, outer in zip(formal, actual, strict=True):
         if isinstance(inner, Register) and inner.name not in asm.rows:
-            continue  # it is never read
+            continue  # never read
         size = _bytes(asm, inner)
         passed = size if isinstance(outer, Immediate) and size in (1, 2, 4, 8) else _bytes(asm, outer)
         if passed != size:
@@ -221,7 +222,7 @@ def _copy_all(
 ) -> None:
     """Append the copies of arguments or results: registers, or whole ``.param`` variables.
 
-    With ``between`` all are read before, and written after the records that it appends.
+    With ``between``, all are read before, and written after the records that it appends.
     """
     pieces: list[tuple[Operand, int, int, int]] = []
     for target, source in pairs:
@@ -241,10 +242,10 @@ def _copy_all(
 
 
 def _widths(asm: Assembler, target: Operand, source: Operand) -> list[tuple[int, int]]:
-    """(offset, bytes) of the pieces in which an argument or a result is copied."""
+    """(offset, bytes) of the pieces of an argument or a result."""
     to, origin = _variable(asm, target), _variable(asm, source)
     if isinstance(target, Register) and target.name not in asm.rows:
-        return []  # it is never read
+        return []  # never read
     size = _bytes(asm, target)
     width = size  # of a register
     if to is not None and origin is not None:
@@ -253,7 +254,7 @@ def _widths(asm: Assembler, target: Operand, source: Operand) -> list[tuple[int,
 
 
 def _load(asm: Assembler, source: Operand, size: int, offset: int = 0) -> int:
-    """The row of so many bytes of an argument or a result, which is loaded if it is a ``.param`` variable."""
+    """The row of so many bytes of an argument or a result; a ``.param`` variable is loaded."""
     origin = _variable(asm, source)
     if origin is None:
         return asm.source(source, f"b{8 * size}")
@@ -274,7 +275,7 @@ def _store(asm: Assembler, target: Operand, row: int, size: int, offset: int = 0
 
 
 def _variable(asm: Assembler, operand: Operand) -> Variable | None:
-    """The ``.param`` variable that an operand names."""
+    """The ``.param`` variable of an operand."""
     variable = asm.entry.variables.get(operand.name) if isinstance(operand, Symbol) else None
     return variable if variable is not None and variable.space == "param" else None
 

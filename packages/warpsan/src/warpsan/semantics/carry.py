@@ -51,8 +51,7 @@ def _product(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _with_carry(total: Lanes, over: Lanes, carry: tuple[Lanes, ...], *, subtracts: bool) -> tuple[Lanes, Lanes]:
-    """An unsigned sum or difference, and whether it left the type's range, with a carry or borrow in if there is
-    one."""
+    """An unsigned sum or difference, and whether it left the type's range, with an optional carry or borrow in."""
     for each in carry:
         bit = each.to(total.type)
         over = over | (total < bit if subtracts else total + bit < total)
@@ -70,7 +69,7 @@ def _carried(
     carry_in: bool,
     carry_out: bool,
 ) -> None:
-    """Append the record of an operation whose second result, and perhaps last source, is the carry flag."""
+    """Append the record of an operation with the carry flag as second result, and perhaps as last source."""
     types, flag = [type_ for _, type_ in sources], asm.hidden("carry", 1)
     rows = [asm.source(operand, type_) for operand, type_ in sources]
     bits = types[-1]

@@ -57,7 +57,7 @@ def _comparison(mods: Mods, name: str, type_: PtxType) -> Comparison:
 
 
 def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
-    """The name of a comparison, what it does, and its combination with a predicate; all modifiers are taken."""
+    """The name and function of a comparison, and its combination with a predicate; all modifiers are taken."""
     require(mods, type_, (*_INTEGERS, *_FLOATS))
     name = mods.choice(_NAMES)
     compare = _comparison(mods, name, type_)
@@ -74,7 +74,7 @@ def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
 
 
 def float_comparison(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
-    """As :func:`_take`, of floats that are not flushed or widened; the type has been taken."""
+    """As :func:`_take`, for floats that are not flushed or widened; the type has been taken."""
     name = mods.choice(_NAMES)
     combination = mods.choice(_COMBINE, default="")
     mods.flag("ftz")
@@ -102,7 +102,7 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> tuple[Lanes, ...]:
         result = compare(x, y)
-        # Of packed types the second is the comparison of the upper halves, of all others the complement.
+        # For packed types, the second result is the comparison of the upper halves; for all others the complement.
         both = [result.shuffled(range(half, 64, 2)) for half in range(2)] if packed else [result, ~result]
         return tuple(combined(combination, each, *with_) for each in both[: len(targets)])
 

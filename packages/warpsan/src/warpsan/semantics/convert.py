@@ -84,7 +84,7 @@ def _cvt_pack(asm: Assembler, instruction: Instruction, mods: Mods, name: str) -
 
 
 def _conversion(mods: Mods, source: PtxType, target: PtxType) -> Compute:
-    """From one scalar type to another, with every modifier taken."""
+    """A conversion from one scalar type to another, with every modifier taken."""
     if not source.is_float and not target.is_float:
         sat = mods.flag("sat")
         mods.done()
@@ -125,7 +125,7 @@ def _clamped(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> 
 
 
 def _flushed(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> Compute:
-    """Apply ``.ftz``, which concerns f32 on either side, and check that no modifier is left."""
+    """Apply ``.ftz``, which affects f32 on either side, and check that no modifier is left."""
     ftz = mods.flag("ftz")
     mods.done()
     if not ftz:
@@ -144,7 +144,7 @@ def _flushed(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> 
 
 
 def _range(type_: PtxType) -> tuple[int, int]:
-    """Least and greatest value of an integer type."""
+    """Minimum and maximum of an integer type."""
     return (-(1 << type_.bits - 1), (1 << type_.bits - 1) - 1) if type_.signed else (0, (1 << type_.bits) - 1)
 
 
@@ -165,7 +165,8 @@ def _as_f64(x: Lanes, type_: PtxType) -> Lanes:
 
 
 def _to_integer(source: PtxType, target: PtxType, rounding: str) -> Compute:
-    """Float to integer: out of range clamps. NaN gives 0, but 1 << (bits - 1) if either side has 64 bits."""
+    """Float to integer: values out of range are clamped. NaN gives 0, but 1 << (bits - 1) if either side has 64
+    bits."""
     low, high = _range(target)
     of_nan = 1 << target.bits - 1 if 64 in (source.bits, target.bits) else 0
 

@@ -1,7 +1,7 @@
 """Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
 
-In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only when
-the issuing lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+In the late mode, a copy poisons its destination at issue, and reads its source and writes the data only when the
+issuing lane waits for its group: the latest that the program allows. In the early mode, it completes at once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         if rest:
             given = code.source(4, "u32")
             sizes = where(given > width, given.like(width), given).to("s64")
-            # Where nothing is read, no address is wrong.
+            # Without a read, every address is legal.
             code.mask = b.and_(mask, b.bitcast((sizes != 0).value, mask.type))
         origin = addresses(code, located(code, 2, "global", source_bits), "global", width, lengths=sizes)
         sizes = where(code.active, sizes, 0)  # an illegal source is not read

@@ -18,8 +18,8 @@ __all__ = ["trace_instruction"]
 
 
 def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
-    """Append the records in front of an instruction that record that it is executed, where that orders anything, and
-    that it uses registers which products may work on."""
+    """Append the records before an instruction that record its execution, if it orders accesses, and its use of
+    registers that products may use."""
     if not asm.traced:
         return
     if instruction.opcode != "wgmma" and any(each.opcode == "wgmma" for each in asm.entry.instructions):
@@ -41,7 +41,7 @@ def trace_instruction(asm: Assembler, instruction: Instruction) -> None:
 
 
 def _trace_map(asm: Assembler, instruction: Instruction, box: TensorAddress) -> None:
-    """Append the record that records what a tensor map holds when an instruction reads it."""
+    """Append the record that records the content of a tensor map when an instruction reads it."""
     asm.begin(instruction)
     row, bits, offset = asm.address(box.map)
 

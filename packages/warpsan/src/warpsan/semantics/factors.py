@@ -1,6 +1,6 @@
-"""The factors of matrix products: from 8 lines of 16 bytes each to float32 [k, 8 lines] in memory.
+"""The factors of matrix products, from 8 lines of 16 bytes each to float32 [k, 8 lines] in memory.
 
-Of A the lines are rows and of B columns. A register of a fragment holds them, a word a lane; so do 8 chunks of shared
+The lines are rows of A and columns of B. A register of a fragment holds them, a word a lane; so do 8 chunks of shared
 memory. A line has 4 words, and a word 1 to 8 elements.
 """
 
@@ -19,18 +19,18 @@ __all__ = ["ELEMENTS", "Factor", "as_factor", "store_factors", "store_fragments"
 ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4, "s8": 4, "u8": 4, "s4": 8, "u4": 8}
 """Elements of a factor in one 32-bit register."""
 _TF32_BITS = 0xFFFFE000
-"""What counts of a float32 as tf32."""
+"""Mask of the bits of a float32 that tf32 has."""
 _SHIFTS = {"s8": 24, "s4": 28}
-"""By how much a signed integer is shifted to the left, and back."""
+"""Shift that sign-extends an integer, to the left and back."""
 
 Factor = Callable[[Lanes, str], Lanes]
-"""From the bits of elements of a kind, each in a u32, to factors, f32."""
+"""Conversion of elements of a kind, as bits in a u32, to factors in f32."""
 Registers = Callable[[Any], Lanes]
 """Registers of fragments by their number, an ``i64``."""
 
 
 def as_factor(bits: Lanes, kind: str) -> Lanes:
-    """The numbers of elements."""
+    """The values of elements."""
     if kind in _SHIFTS:
         return ((bits.as_type("s32") << _SHIFTS[kind]) >> _SHIFTS[kind]).to("f32")
     if kind in ("u8", "u4"):
@@ -62,9 +62,9 @@ def store_fragments(
     factor: Factor,
     target: Any,
 ) -> None:
-    """Write the factors of some of a product's registers: two of A for each block along K, and behind them one of B.
+    """Write the factors of some of a product's registers: two of A for each block along K, followed by one of B.
 
-    At ``target`` there is A, f32 [2, k, 8 rows], and behind it B, f32 [k, 8 columns].
+    ``target`` receives A, f32 [2, k, 8 rows], followed by B, f32 [k, 8 columns].
     """
     b, block = code.builder, 32 * 4 * ELEMENTS[kind]
     with code.loop(WORD64(len(numbers))) as turn:
@@ -79,7 +79,7 @@ def store_fragments(
 def _by_word(lines: Lanes) -> Lanes:
     """[8 lines, 4 words] as [4 words, 8 lines].
 
-    In steps that take from two vectors of 8 each: of a shuffle of all 32, LLVM makes moves of single elements.
+    It takes steps on two vectors of 8 each: for a shuffle of all 32, LLVM makes moves of single elements.
     """
     pairs = [lines.shuffled(range(at, at + 8)) for at in range(0, 32, 8)]
     fours = []

@@ -1,9 +1,9 @@
 """Floating-point arithmetic in every type (PTX ISA, "Floating Point Instructions", "Half Precision ...").
 
-Results are rounded once, as the instruction says. A NaN result is the canonical one (0x7fffffff in f32). Halves are
-computed in f32 and rounded. For sums and products that is rounding once in effect, because f32 has more than twice the
-significant bits of either format, plus two (Figueroa, 1995); a bf16 product that f32 cannot hold, because it is
-subnormal, is too small to round to anything but zero. fma needs f64.
+Results are rounded once, as the instruction requires. A NaN result is the canonical one (0x7fffffff in f32). Halves are
+computed in f32 and rounded. For sums and products, this equals a single rounding, because f32 has more than twice the
+significant bits of either format, plus two (Figueroa, 1995); a bf16 product that is subnormal in f32 is so small that
+it rounds to zero. fma needs f64.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def clamped(compute: Compute, type_: PtxType, *, ftz: bool = False, sat: bool = 
 
 
 def _directed(operation: str, rounding: str) -> Compute:
-    """An f32 operation with a directed rounding, in f64: products are exact there, sums rounded to odd, and a quotient
-    of 24-bit numbers is never as close to a 24-bit number, without being one, as rounding to f64 could make it."""
+    """An f32 operation with a directed rounding, in f64: products are exact, sums are rounded to odd, and a quotient
+    of 24-bit numbers is never so close to another 24-bit number that rounding to f64 reaches it."""
     downward = rounding == "rm"
     exact: dict[str, Compute] = {
         "add": lambda a, b: sum_to_odd(a, b, downward=downward),
@@ -92,8 +92,8 @@ _NEAREST: dict[str, Compute] = {
 
 
 def _fma_f16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """The f64 sum is inexact only far from f16's halfway points: a product has 22 bits and reaches down to 2**-48, so a
-    sum near a halfway point of c's binade, or of its own, has all its bits within 53."""
+    """The f64 sum is inexact only far from f16's halfway points: a product has 22 bits and reaches down to 2**-48,
+    so a sum near a halfway point of c's binade, or of its own, has all its bits within 53."""
     x, y, z = (widened(each, "f16").to("f64") for each in (a, b, c))
     return rounded_once(x * y + z, "f16", "rn")
 
@@ -140,7 +140,7 @@ def _apply(asm: Assembler, instruction: Instruction, name: str, compute: Compute
 
 
 def _extremum(operation: str, propagate: bool) -> Compute:
-    """min or max of f32 or f64, where -0 < +0, and a NaN loses against a number unless it is to propagate."""
+    """min or max of f32 or f64, with -0 < +0; a number is preferred to a NaN unless NaN propagates."""
 
     def compute(a: Lanes, b: Lanes) -> Lanes:
         wide = "u64" if a.type == "f64" else "u32"
@@ -180,7 +180,7 @@ def _minmax(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType
 def _unrounded(
     asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType, name: str, compute: Compute
 ) -> None:
-    """What rounds nothing, in any type, under ``.ftz``."""
+    """An operation without rounding, in any type, under ``.ftz``."""
     ftz = mods.flag("ftz")
     mods.done()
     if ftz and type_.name == "f64":
@@ -191,7 +191,7 @@ def _unrounded(
 
 
 def float_arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType) -> None:
-    """The floating-point side of the opcodes that integers have too."""
+    """The floating-point forms of opcodes that integers have too."""
     opcode = instruction.opcode
     if opcode in ("min", "max"):
         _minmax(asm, instruction, mods, type_)
@@ -215,7 +215,7 @@ def _fma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("copysign")
 def _copysign(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """``copysign d, a, b``: b with the sign of a, a NaN too."""
+    """``copysign d, a, b``: b with the sign of a, including NaN."""
     type_ = mods.type()
     mods.done()
     if type_.name not in ("f32", "f64"):

@@ -1,4 +1,4 @@
-"""Records that put aside what a function that calls itself has, and restore it (:mod:`~warpsan.engine.frames`)."""
+"""Records that save and restore the state of recursive functions (:mod:`~warpsan.engine.frames`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from warpsan.ptx.linking import function_label
 __all__ = ["caller_row", "circle_of_call", "restore_frame", "save_frame"]
 
 MOST_DEPTH = 1024
-"""Of calls within calls of functions without local variables."""
+"""Maximum depth of calls of functions without local variables."""
 
 
 def caller_row(asm: Assembler, name: str) -> int:
-    """The row of the numbers of the calls from which lanes are in a function."""
+    """The row of the numbers of the calls that lanes are in."""
     row = f"{name} called from"
     if row not in asm.rows:
         asm.rows[row] = asm.allocate(32)
@@ -24,7 +24,7 @@ def caller_row(asm: Assembler, name: str) -> int:
 
 
 def circle_of_call(asm: Assembler, instruction: Instruction, function: Function) -> frozenset[str] | None:
-    """The circle of functions that a call is within; None if it does not come from there."""
+    """The call cycle that contains a call; None if it is not in one."""
     entry = asm.entry
     circle = entry.circles.get(function.name)
     begins = ((entry.labels[function_label(name)], name) for name in entry.functions)
@@ -33,17 +33,17 @@ def circle_of_call(asm: Assembler, instruction: Instruction, function: Function)
 
 
 def save_frame(asm: Assembler, circle: frozenset[str]) -> None:
-    """Append the record of a call within a circle."""
+    """Append the record of a call within a call cycle."""
     asm.record(NativeOperation("frame.push", lambda code: code.hand_over(push_frame)), [_frame(asm, circle)])
 
 
 def restore_frame(asm: Assembler, circle: frozenset[str]) -> None:
-    """Append the record of a return into a circle."""
+    """Append the record of a return into a call cycle."""
     asm.record(NativeOperation("frame.pop", lambda code: code.hand_over(pop_frame)), [_frame(asm, circle)])
 
 
 def _frame(asm: Assembler, circle: frozenset[str]) -> int:
-    """Where the list of a circle's frame begins, by the words of :mod:`..layout`."""
+    """Start of the list of a call cycle's frame, in the words of :mod:`..layout`."""
     if circle in asm.frames:
         return asm.frames[circle]
     functions = [asm.entry.functions[name] for name in sorted(circle)]

@@ -1,5 +1,5 @@
-"""The ``provenance`` check: records that keep an access in the buffer from whose pointer its address is computed
-(:mod:`warpsan.checks.provenance`). What that buffer is depends on the launch: its bounds are constants."""
+"""The ``provenance`` check: records that test whether an access stays in the buffer from whose pointer its address
+is computed (:mod:`warpsan.checks.provenance`). The buffer depends on the launch: its bounds are constants."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["keep_in_buffer"]
 def keep_in_buffer(
     asm: Assembler, instruction: Instruction, space: str, row: int, bits: int, offset: int, width: int
 ) -> None:
-    """Append the record that notes where a lane leaves the buffer that is known for an access to global memory, or ends
-    the run. What such a lane accesses is another buffer."""
+    """Append the record that notes lanes whose access to global memory leaves its known buffer, or ends the run.
+    Such a lane accesses another buffer."""
     if instruction.pc not in asm.origins or space not in ("global", "generic"):
         return
     bounds = [asm.constant(Constant(kind, instruction.pc, 64)) for kind in ("home begins", "home ends")]

@@ -1,8 +1,8 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"), and by their type floating-point forms of the same
-opcodes.
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions"), and floating-point forms of the same opcodes,
+selected by type.
 
-Everything wraps. Where the manual leaves a result unspecified, as for a division by zero, it is what NVIDIA's compilers
-generate: all ones.
+All results wrap. A result that PTX leaves unspecified, as for a division by zero, is that of NVIDIA's compilers: all
+ones.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def _clamp_s32(x: Lanes) -> Lanes:
 
 
 def product_part(mode: str, type_: PtxType, x: Lanes, y: Lanes) -> Lanes:
-    """The part of a product that ``mul.mode`` gives; a wide one has twice the bits."""
+    """The part of a product for ``mul.mode``; a wide one has twice the bits."""
     if mode == "lo":
         return x * y
     if type_.bits == 64:
         a, b = (each.as_type("u64").to("u128") for each in (x, y))
         high = ((a * b) >> 64).to("u64")
-        if type_.signed:  # a negative factor was read as 2**64 more than it is
+        if type_.signed:  # a negative factor was read with 2**64 added
             zero = high.like(0)
             high = high - where(x < 0, y.as_type("u64"), zero) - where(y < 0, x.as_type("u64"), zero)
         return high.as_type(type_.name)
@@ -181,7 +181,7 @@ def _field(words: Lanes, begin: int, width: int, type_: PtxType) -> Lanes:
 
 
 def _magnitude(x: Lanes) -> Lanes:
-    """The absolute value as an unsigned integer: that of the least integer has no signed form."""
+    """The absolute value as an unsigned integer, because that of the least integer has no signed form."""
     unsigned = f"u{x.bits}"
     return where(x < 0, -x, x).as_type(unsigned) if x.signed else x
 
@@ -197,7 +197,7 @@ def _quotient(x: Lanes, y: Lanes) -> Lanes:
 
 
 def _remainder(x: Lanes, y: Lanes) -> Lanes:
-    """What :func:`_quotient` leaves, with the dividend's sign; all ones for a zero divisor."""
+    """The remainder of :func:`_quotient`, with the dividend's sign; all ones for a zero divisor."""
     zero = y == 0
     size = _magnitude(y)
     result = (_magnitude(x) % where(zero, size.like(1), size)).as_type(x.type)

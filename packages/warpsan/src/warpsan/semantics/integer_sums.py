@@ -1,7 +1,7 @@
 """Matrix products of integers, for mma and wgmma: exact sums in int32.
 
-Factors go through float32, as those of other types do: a product has 16 bits at most, and one instruction adds 64 of
-them at most, so that float32 holds every sum exactly.
+Factors are converted to float32, like those of other types: a product has at most 16 bits, and one instruction adds at
+most 64 of them, so that float32 holds every sum exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IntegerSum:
     depth : int
         K.
     saturates : bool
-        Whether sums are clamped to int32 (``.satfinite``); else they wrap.
+        Whether sums are clamped to int32 (``.satfinite``); otherwise they wrap.
     """
 
     depth: int
@@ -35,7 +35,7 @@ class IntegerSum:
 
     @property
     def name(self) -> str:
-        """What the code depends on."""
+        """The inputs of the code."""
         return f"{self.depth}.{self.result}{'.sat' * self.saturates}"
 
     def spread_exponents(self, code: OperationCode, left: Any, target: Any) -> None:

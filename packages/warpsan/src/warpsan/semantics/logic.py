@@ -22,7 +22,7 @@ def operands_of(
     function: Callable[..., Lanes | tuple[Lanes, ...]],
     types: tuple[str, ...],
 ) -> None:
-    """The destination and the sources of an instruction, each of its type."""
+    """The destination and the sources of an instruction, each with its type."""
     target, *sources = zip(Mods(instruction).operands(len(types) - 1), types, strict=True)
     asm.compute(name, function, [target], sources)
 
@@ -157,7 +157,7 @@ def _prmt(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:
-    """Bytes by a selector that is known."""
+    """Permute bytes by a known selector."""
     result = x.like(0)
     for k in range(4):
         place = code >> 4 * k & 15
@@ -169,7 +169,7 @@ def _picked(x: Lanes, y: Lanes, code: int) -> Lanes:
 
 
 def _chosen(x: Lanes, y: Lanes, number: Lanes, codes: Sequence[int]) -> Lanes:
-    """Bytes by the selector of that number."""
+    """The bytes for a selector value."""
     result = _picked(x, y, codes[0])
     for k, code in enumerate(codes[1:], 1):
         result = where(number == k, _picked(x, y, code), result)

@@ -1,8 +1,8 @@
 """Warp-level matrices: ldmatrix, stmatrix, movmatrix, mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
-Sparse products are not modelled, nor matrices of 8-bit elements.
+Sparse products and matrices of 8-bit elements are not modelled.
 
-Sums are by the rule of the architecture (:mod:`warpsan.numerics.tensor_cores`), or in float32
-(:mod:`~warpsan.semantics.sums`); integer sums are exact, and those of f64 a chain of fma from C.
+Sums follow the rule of the architecture (:mod:`warpsan.numerics.tensor_cores`), or are in float32
+(:mod:`~warpsan.semantics.sums`); integer sums are exact, and f64 sums are a chain of fma from C.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
 
 
 def _pointed(code: OperationCode, number: int, space: str, bits: int, *, reads: bool) -> Lanes:
-    """Where the rows of ``number`` matrices lie: those of matrix i are named by the lanes from 8 i on."""
+    """Places of the rows of ``number`` matrices: the lanes from 8 i on have the addresses of matrix i."""
     needs_whole_warp(code)
-    if number < 4:  # the addresses of other lanes count for nothing
+    if number < 4:  # the addresses of other lanes are not used
         code.mask = WORD32((1 << 8 * number) - 1)
     return addresses(code, located(code, 0, space, bits), space, 16, reads=reads)
 
@@ -99,7 +99,7 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
-    """Vectors of bytes one behind the other."""
+    """Concatenate vectors of bytes."""
     return stacked([Lanes(code.builder, line, "u8") for line in lines])
 
 
@@ -166,7 +166,8 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def store_operands(
     code: OperationCode, first: int, kinds: tuple[str, str], k_blocks: int, factor: Factor, target: Any, *, again: bool
 ) -> None:
-    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; ``again``, of B alone."""
+    """Write the factors of an mma, whose registers of A and B are operands from ``first`` on; with ``again``, only
+    B."""
     of_a, of_b = range(2 * k_blocks), range(2 * k_blocks, 3 * k_blocks)
     if again:
         parts = [(of_b, kinds[1])]
@@ -185,7 +186,7 @@ def store_operands(
 def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | IntegerSum, *, again: bool) -> None:
     """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32, s32) or 2 (f16).
 
-    ``again`` takes A as the record before this one has left it in the scratch.
+    ``again`` uses A as the record before this one has left it in the scratch.
     """
     needs_whole_warp(code)
     deep = 4 * ELEMENTS[kinds[0]]
@@ -276,7 +277,7 @@ def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Lane (g, t) has A[g, t], B[t, g], and of C and D the elements [g, 2t] and [g, 2t + 1]."""
+    """Lane (g, t) has A[g, t], B[t, g], and the elements [g, 2t] and [g, 2t + 1] of C and D."""
     mods.only("sync", "aligned", "row", "col", "f64", "f64", "f64", "f64")
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     if [len(a), len(b), len(c), len(d)] != [1, 1, 2, 2]:
@@ -301,7 +302,7 @@ def _product_f64(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def product_records(asm: Assembler, group: MmaGroup) -> None:
-    """The records of mma instructions that share their A fragments: along K, those with equal A behind each other.
+    """The records of mma instructions that share their A fragments: along K, those with equal A in sequence.
 
     The chains of a group do not depend on each other (:mod:`warpsan.analysis.fusion`).
     """

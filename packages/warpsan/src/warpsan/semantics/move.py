@@ -1,4 +1,4 @@
-"""Moving data: mov, ld, st, cvta (PTX ISA, "Data Movement and Conversion Instructions")."""
+"""Data movement: mov, ld, st, cvta (PTX ISA, "Data Movement and Conversion Instructions")."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warpsan.semantics.watched import check_step, strong_effect, watch_access
 __all__ = ["load_operation", "local_load", "local_store", "store_operation", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
-"""Of an address in the parameter space, what counts."""
+"""Mask of the bits of an address in the parameter space that are used."""
 
 
 @native("mov")
@@ -53,7 +53,7 @@ def _copy(asm: Assembler, target: Operand, type_: PtxType, row: int) -> None:
 
 
 def _read_clock(asm: Assembler, target: Operand, type_: PtxType, width: int, shift: int) -> None:
-    """Steps of the cluster so far, the same for all lanes, and more at every reading."""
+    """Steps of the cluster so far, equal for all lanes; every reading increases it."""
     if type_.bits != width or type_.is_float:
         raise asm.unsupported(f"the clock has {width} bits")
 
@@ -100,7 +100,7 @@ def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     target, origin = mods.operands(1)
     types = [(target, type_.name)], [(origin, type_.name)]
-    if space == "param" and not to:  # a 32-bit register has lost the upper half of what it was
+    if space == "param" and not to:  # a 32-bit register has lost the upper half of its value
         asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
         return
     base = generic_base(space) if space != "param" else 0
@@ -187,7 +187,7 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def _load_by_address(
     asm: Assembler, instruction: Instruction, items: tuple[Operand, ...], address: Address, type_: PtxType
 ) -> None:
-    """A parameter by its address: those of the kernel lie in global memory, and nothing writes them."""
+    """A parameter by its address: kernel parameters lie in global memory, and nothing writes them."""
     _check_width(Mods(instruction), len(items) * type_.bytes)
     row, bits, offset = asm.address(address)
     space = "global" if of_kernel(asm.entry, instruction) else "local"
@@ -229,7 +229,7 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
 
 
 def _parameter(asm: Assembler, address: Operand) -> Variable | None:
-    """The ``.param`` variable of a device function or a call that an address names: it lies in local memory."""
+    """The ``.param`` variable of a device function or a call at an address: it lies in local memory."""
     base = address.base if isinstance(address, Address) else None
     variable = asm.entry.variables.get(base.name) if isinstance(base, Symbol) else None
     return variable if variable is not None and variable.space == "param" else None
@@ -253,8 +253,8 @@ def local_store(element: int, *, aligned: bool) -> NativeOperation:
 def load_operation(
     space: str, bits: int, element: int, vector: int, *, aligned: bool = True, stale: bool = False
 ) -> NativeOperation:
-    """A load: operands are the row of the addresses, an offset, and the rows of the results. Of a parameter, from any
-    byte; a ``stale`` one reads what Python decides."""
+    """A load: operands are the row of the addresses, an offset, and the rows of the results. A load of a parameter
+    may start at any byte; the values of a ``stale`` load are Python's choice."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
@@ -262,7 +262,7 @@ def load_operation(
         place = addresses(code, located(code, 0, space, bits), space, width, width if aligned else 1, reads=True)
         place = through_python(code, place, reads=True) if stale else place
         values = gather_all(code, place, f"u{element}", vector, align)
-        code.mask = everyone  # what an illegal access reads is poison
+        code.mask = everyone  # an illegal access reads poison
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
@@ -310,8 +310,8 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 def store_operation(
     space: str, bits: int, element: int, vector: int, checked: bool, *, aligned: bool = True, stale: bool = False
 ) -> NativeOperation:
-    """A store; ``checked``, no lane may find another lane's value in its place after it; if it is not ``aligned``, to
-    any byte of a parameter; a ``stale`` one is carried out by Python."""
+    """A store. With ``checked``, no lane may find another lane's value in its place after it; without ``aligned``,
+    it may start at any byte of a parameter; Python executes a ``stale`` one."""
     width, align = element // 8 * vector, element // 8 if aligned else 1
 
     def build(code: OperationCode) -> None:
@@ -337,14 +337,14 @@ def store_operation(
 
 @native("nanosleep")
 def _nanosleep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Nothing to wait for."""
+    """Has no effect: there is no wait."""
     require(mods, mods.type(), ("u32",))
     mods.done()
 
 
 @native("pmevent")
 def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """An event for profilers, without any other effect."""
+    """An event for profilers, without another effect."""
     mods.flag("mask")
     mods.done()
     if not isinstance(instruction.operands[0], Immediate):
@@ -353,7 +353,8 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("griddepcontrol")
 def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Launches run one after the other, so what a grid depends on is complete; a check asks what comes behind it."""
+    """Launches run one after the other, so the grids that a grid depends on are complete; a check uses the accesses
+    after it."""
     if mods.choice(("wait", "launch_dependents")) == "wait" and asm.checked:
         asm.record(NativeOperation("griddepcontrol.wait", lambda code: code.hand_over(wait_for_grids)), [])
     mods.done()

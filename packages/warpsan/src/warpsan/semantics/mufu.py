@@ -1,8 +1,8 @@
-"""Approximations in float32 as the special function unit computes them, bit for bit.
+"""Approximations in float32 of the special function unit, bit for bit.
 
 The model is that of ptx-math 2c7dc92 (:mod:`warpsan.numerics.mufu_tables`): exact for every argument on GPUs of sm_50
-to sm_75, with the roots of sm_60 and later and the sine and cosine of sm_70. Later ones have not been compared. No
-result depends on the host's processor.
+to sm_75, with the roots of sm_60 and later and the sine and cosine of sm_70. Later GPUs have not been compared. Results
+do not depend on the host's processor.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def _polynomial(table: Quadratic, fraction: Lanes, offset: Lanes | None = None) 
 
 
 def _number(exponent: Lanes | int, fraction: Lanes) -> Lanes:
-    """f32 of a biased exponent and the 23 bits behind the point."""
+    """f32 from a biased exponent and the 23 fraction bits."""
     bits = fraction.to("u32") & _FRACTION
     above = bits.like(exponent) if isinstance(exponent, int) else exponent.to("u32")
     return (bits | (above << 23)).as_type("f32")
 
 
 def _normalised(x: Lanes) -> tuple[Lanes, Lanes]:
-    """Exponents and fractions of finite numbers that are not zero, subnormal ones too; s32."""
+    """Exponents and fractions of finite nonzero numbers, including subnormal ones; s32."""
     small = magnitude(x) < _LEAST_NORMAL
     bits = where(small, x * 2.0**24, x).as_type("s32")
     exponent = ((bits >> 23) & 0xFF) - 127
@@ -88,7 +88,7 @@ def _normalised(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def _scaled(values: Lanes, exponent: Lanes) -> Lanes:
-    """``values * 2**exponent``, rounded once to f32; exponents that f64 has."""
+    """``values * 2**exponent``, rounded once to f32, for exponents in the range of f64."""
     return (values.to("f64") * ((exponent.to("s64") + 1023) << 52).as_type("f64")).to("f32")
 
 
@@ -182,7 +182,7 @@ def _exponent_of(x: Lanes) -> Lanes:
 
 
 def _reduced(x: Lanes) -> tuple[Lanes, Lanes]:
-    """The quadrant of an angle, and its place there as a 23-bit fraction with what is above it (s64)."""
+    """The quadrant of an angle, and its place there as a 23-bit fraction with the bits above it (s64)."""
     size = magnitude(x).to("f64")
     regular = (size >= _LEAST_NORMAL) & (size < _INFINITY)
     size = where(regular, size, 1.0)
@@ -235,7 +235,7 @@ def cos(x: Lanes, ftz: bool) -> Lanes:
 
 
 def tanh(x: Lanes, ftz: bool) -> Lanes:
-    """The hyperbolic tangent, by the same additions and products in f64."""
+    """The hyperbolic tangent, with the same additions and products in f64."""
     size = magnitude(x)
     binary = where(size < 20, size, 20.0).to("f64") * (2 / math.log(2))
     whole = (binary + 0.5).to("s64")
@@ -259,14 +259,14 @@ APPROXIMATIONS: dict[str, Callable[[Lanes, bool], Lanes]] = {
     "cos": cos,
     "tanh": tanh,
 }
-"""Functions of f32 and whether subnormals are flushed, which the caller does."""
+"""Functions of f32, and whether the caller flushes subnormals."""
 
 
 def quotient(a: Lanes, b: Lanes, *, full: bool) -> Lanes:
     """``div.approx`` and ``div.full`` of float32: the reciprocal times the numerator.
 
-    The reciprocal is zero where it would be subnormal, and a subnormal divisor is scaled up first. ``full`` scales both
-    operands down where the divisor is above ``2**126``.
+    The reciprocal is zero if it would be subnormal, and a subnormal divisor is scaled up first. ``full`` scales both
+    operands down if the divisor is above ``2**126``.
     """
     size = magnitude(b)
     scale = where((size < _LEAST_NORMAL) & (size > 0), size.like(2.0**24), 1.0)

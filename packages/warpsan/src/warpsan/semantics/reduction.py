@@ -1,6 +1,6 @@
 """Asynchronous reductions: of bulk copies into global memory (PTX ISA, "cp.reduce.async.bulk",
-"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"). They are copies
-whose elements are combined with what is there."""
+"cp.reduce.async.bulk.tensor"), and of words into the shared memory of a cluster ("red.async"). They are copies whose
+elements are combined with the stored ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__: list[str] = []
 
 
 def _exists(asm: Assembler, name: str, type_: PtxType) -> bool:
-    """Whether there is a reduction of a type."""
+    """Whether a reduction supports a type."""
     if type_.is_float and name != "add":
         return is_half(type_) and name in ("min", "max") and asm.float_sum(type_) is None
     return type_.lanes == 1 and type_.bytes > 1
 
 
 def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
-    """The operation that combines elements: its registers are their place in global memory, its record is where the
-    others are, and its mask is their number."""
+    """The operation that combines elements: its registers are their place in global memory, its record is the place
+    of the others, and its mask is their number."""
 
     ring = asm.float_sum(type_) if type_.is_float else None
 
@@ -48,7 +48,7 @@ def _combination(asm: Assembler, name: str, type_: PtxType) -> NativeOperation:
 
 @native("cp.reduce.async.bulk")
 def _bytes(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """One lane combines many bytes with what is in global memory, or in the shared memory of another CTA."""
+    """One lane combines many bytes with those in global memory, or in the shared memory of another CTA."""
     for part in ("reduce", "async", "bulk"):
         mods.choice((part,))
     operands = list(instruction.operands)

@@ -1,8 +1,8 @@
 """Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
 ex2, lg2, sin, ...).
 
-Approximations in f32 are those of the hardware (:mod:`.mufu`), except for tanh. In f16, bf16 and f64 they are of that
-function in f32, or the exact result, rounded: a GPU may differ from it by the manual's bound.
+Approximations in f32 are those of the hardware (:mod:`.mufu`), except for tanh. In f16, bf16 and f64 they are the
+function in f32, or the exact result, rounded: a GPU may differ from it within the bound in PTX.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__: list[str] = []
 
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _TYPES = {"ex2": ("f32", *_HALVES), "tanh": ("f32", *_HALVES)}
-"""Types of approximations that have others than f32."""
+"""Types of approximations in types other than f32."""
 
 
 def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: PtxType, *, ftz: bool) -> None:
-    """An approximation in f32, or in halves, which are widened for it and rounded."""
+    """An approximation in f32, or in halves, which are widened and rounded."""
     types = _TYPES.get(name, ("f32",))
     if type_.name not in types:
         raise Mods(instruction).unsupported(f"modelled for {', '.join('.' + known for known in types)}")
@@ -57,7 +57,7 @@ def _transcendental(asm: Assembler, instruction: Instruction, mods: Mods) -> Non
 
 
 def _algebraic(name: str) -> tuple[Compute, Compute]:
-    """rcp, sqrt or rsqrt in the argument's type; and in f64, to be rounded."""
+    """rcp, sqrt or rsqrt in the argument's type; and in f64, before rounding."""
     functions: dict[str, tuple[Compute, Compute]] = {
         "rcp": (lambda x: x.like(1) / x, lambda x: x.like(1) / x),
         "sqrt": (lambda x: x.call("sqrt"), lambda x: x.call("sqrt")),
@@ -67,7 +67,7 @@ def _algebraic(name: str) -> tuple[Compute, Compute]:
 
 
 def _of_upper_words(compute: Compute) -> Compute:
-    """``.approx.ftz.f64``: the upper 32 bits of the argument count, and the result has no others (PTX ISA, "rcp")."""
+    """``.approx.ftz.f64``: only the upper 32 bits of the argument and of the result are used (PTX ISA, "rcp")."""
     upper = 0xFFFFFFFF << 32
 
     def run(x: Lanes) -> Lanes:

@@ -1,5 +1,4 @@
-"""Records of accesses whose reads may be stale, and of fences there: they call
-:class:`~warpsan.engine.stale.StaleReads`.
+"""Records of accesses and fences in launches with stale reads: they call :class:`~warpsan.engine.stale.StaleReads`.
 
 The operation of an access computes addresses, checks them and converts values as always, but reads from and writes to
 the scratch, where each lane has :data:`~..layout.STALE_BYTES`; Python moves them.
@@ -35,7 +34,7 @@ __all__ = [
 
 
 def is_stale(asm: Assembler, space: str) -> bool:
-    """Whether Python carries out accesses to a space."""
+    """Whether Python executes accesses to a space."""
     return asm.late is not None and space in ("global", "shared", "shared::cluster", "generic")
 
 
@@ -54,7 +53,7 @@ def stale_record(
 def late_rows(
     asm: Assembler, instruction: Instruction, items: Sequence[Operand], type_: PtxType
 ) -> tuple[LateRow, ...]:
-    """Of a load that may read later than its place in the program, where its elements go."""
+    """The targets of the elements of a load that may read later than its place in the program."""
     if asm.late is None or instruction.pc not in asm.late:
         return ()
     targets = [
@@ -76,8 +75,8 @@ def _ask(code: OperationCode, place: Lanes | None) -> None:
 
 
 def through_python(code: OperationCode, place: Lanes, *, reads: bool) -> Lanes:
-    """Addresses in the scratch that stand in for those of the lanes. What lanes read is there already, poison for those
-    that read nothing; what they write is carried out by :func:`write_out`."""
+    """Addresses in the scratch that stand for those of the lanes. The values to read are already there, poison for
+    lanes that read nothing; :func:`write_out` executes the writes."""
     slots = place.each("s64", [layout.STALE_BYTES * lane for lane in range(WARP)])
     slots = slots + code.spread(code.context(layout.SCRATCH), "s64") + layout.STALE_WORDS
     if not reads:
@@ -87,7 +86,7 @@ def through_python(code: OperationCode, place: Lanes, *, reads: bool) -> Lanes:
 
 
 def write_out(code: OperationCode, place: Lanes) -> None:
-    """Python writes what is in the scratch to the lanes' addresses."""
+    """Python writes the scratch to the lanes' addresses."""
     _ask(code, place)
 
 
@@ -104,12 +103,12 @@ def stale_fence(asm: Assembler, instruction: Instruction) -> None:
 
 
 def settle_loads(asm: Assembler, instructions: Sequence[Instruction]) -> None:
-    """Append the record in front of instructions that loads must not come after."""
+    """Append the record before instructions that loads must precede."""
     here = {each.pc for each in instructions}
     ended = frozenset(load for load, end in (asm.late or {}).items() if end in here)
     if ended:
         asm.begin(instructions[0])
-        asm.guard = 0  # for all lanes that get there
+        asm.guard = 0  # for all lanes that reach it
         stale_record(asm, _CALL, [], StaleSettling(ended))
 
 

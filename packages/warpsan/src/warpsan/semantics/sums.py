@@ -1,9 +1,9 @@
 """The sums of a 16 x 8 tile of a matrix product, for mma, wmma and wgmma.
 
-By the hardware's rule (:mod:`warpsan.numerics.tensor_cores`) the greatest exponents are found in 16-bit integers, for
-the whole tile at once. A product of two factors is exact in float32, and so is its scaling by a power of two, so that a
-conversion to int32 is what cuts it off; the sum is exact in int32. Where float32 does not hold the products, or there
-are infinities or NaN, :mod:`~warpsan.engine.exact_sums` makes the whole tile's sums.
+For the hardware's rule (:mod:`warpsan.numerics.tensor_cores`), the greatest exponents are computed in 16-bit integers,
+for the whole tile at once. A product of two factors is exact in float32, and so is its scaling by a power of two; a
+conversion to int32 then truncates it, and the sum is exact in int32. If float32 does not hold the products, or there
+are infinities or NaN, :mod:`~warpsan.engine.exact_sums` computes the whole tile's sums.
 
 Factors lie in memory as float32, A as [2, depth, 8 rows] and B as [depth, 8 columns].
 """
@@ -26,13 +26,13 @@ __all__ = ["ALTERNATING", "COLUMNS", "ROWS", "TileSum", "stacked", "store_half"]
 
 ROWS, COLUMNS = 16, 8
 ALTERNATING = [32 * odd + k for k in range(32) for odd in range(2)]
-"""The order that takes one element after the other of two vectors of 32."""
+"""The order that interleaves two vectors of 32."""
 _LEAST, _GREATEST = -100, 125
-"""Exponents for which float32 holds all that a block keeps of its products, and their scales."""
+"""Exponents for which float32 holds all digits that a block keeps of its products, and their scales."""
 
 
 def stacked(parts: Sequence[Lanes]) -> Lanes:
-    """Vectors one behind the other; their number is a power of two."""
+    """Concatenate vectors; their number is a power of two."""
     parts = list(parts)
     while len(parts) > 1:
         many = 2 * parts[0].count
@@ -45,17 +45,17 @@ def _greater(x: Lanes, y: Lanes) -> Lanes:
 
 
 def _towards_zero(values: Lanes) -> Lanes:
-    """s32 below 2**31 - 64 in size as f32, without the digits that f32 does not have."""
+    """s32 below 2**31 - 64 in size as f32, truncated to the digits of f32."""
     nearest = values.to("f32")
     sign = values >> 31
-    more = ((nearest.to("s32") - values) ^ sign) - sign  # above zero where rounding led away from zero
+    more = ((nearest.to("s32") - values) ^ sign) - sign  # above zero if the rounding was away from zero
     bits = nearest.as_type("s32")
     return where(more > 0, bits - 1, bits).as_type("f32")
 
 
 def exponents(values: Lanes, least: int, *, special: bool = True) -> Lanes:
-    """Exponents of float32 values, s32: ``least`` at least, but of zeros and of what is not finite; without ``special``
-    that is 128, as its bits say."""
+    """Exponents of float32 values, s32: at least ``least``, except for zeros and values that are not finite; without
+    ``special``, these have 128, from their bits."""
     bits = values.as_type("s32")
     size = bits & 0x7FFFFFFF
     exponent = (size >> 23) - 127
@@ -84,7 +84,7 @@ class TileSum:
 
     @property
     def name(self) -> str:
-        """What the code depends on."""
+        """The inputs of the code."""
         if self.numerics == "hardware":
             return f"{self.depth}.{self.rule.name}.{self.result}"
         blocks = self.rule.blocks if self.result == "f16" or self.rule.addend_last else ()
@@ -120,8 +120,9 @@ class TileSum:
     ) -> tuple[Lanes, Lanes]:
         """The sums of a tile, f32 of [8 rows, 8 columns] each: the upper and the lower half.
 
-        Some rows are one turn of a loop: LLVM takes much longer for 16 rows one behind the other, and the processor's
-        registers hold what it works on. There are several, because each step of a row's sums waits for the last.
+        A loop iteration computes a few rows: LLVM takes much longer for 16 rows in sequence, and the processor's
+        registers hold the operands of a few. More than one row is needed, because each step of a row's sums waits for
+        the last.
 
         Parameters
         ----------
@@ -130,12 +131,12 @@ class TileSum:
         before : tuple of Lanes
             C.
         room : llvmlite.ir.Value
-            A pointer to 1024 bytes to work in.
+            A pointer to 1024 bytes of working memory.
         negate : llvmlite.ir.Value, optional
             An ``i1``: whether the products are subtracted.
         """
         b, results = code.builder, code.at(room, WORD64(512))
-        before = self._signed(code, before[0], negate), self._signed(code, before[1], negate)  # and again the sums
+        before = self._signed(code, before[0], negate), self._signed(code, before[1], negate)  # and again for the sums
         start = tuple(half.like(0) for half in before) if self.rule.addend_last else before
         for half, values in enumerate(start):
             b.store(values.value, code.at(room, WORD64(256 * half)), align=64)
@@ -153,7 +154,7 @@ class TileSum:
 
     @staticmethod
     def _signed(code: OperationCode, values: Lanes, negate: Any) -> Lanes:
-        """Numbers, or these with the other sign."""
+        """Numbers, optionally negated."""
         if negate is None:
             return values
         float_ = llvm_type("f32").element
@@ -165,8 +166,8 @@ class TileSum:
 
     @contextmanager
     def _rows(self, code: OperationCode, left: Any, many: int) -> Iterator[tuple[Any, Any]]:
-        """A loop over ``many`` rows at a time, whose number divides 8: the number of the turn, and where these rows of
-        A begin. Elements of a row lie 32 bytes apart, and neighbouring rows 4."""
+        """A loop over ``many`` rows at a time, a divisor of 8. Yields the number of the iteration, and the start of
+        these rows of A. Elements of a row lie 32 bytes apart, and neighbouring rows 4."""
         b = code.builder
         with code.loop(WORD64(ROWS // many)) as turn:
             row = b.mul(turn, WORD64(many))
@@ -185,7 +186,7 @@ class TileSum:
         return row.shuffled(list(range(COLUMNS)) * many)
 
     def _plain(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
-        """Sums in float32, ascending along K from zero; of each 16 products, or of each block of the rule."""
+        """Sums in float32, ascending along K from zero, for each 16 products, or for each block of the rule."""
         b, many, by_rule = code.builder, 4, self.result == "f16" or self.rule.addend_last
         summed = [range(at, min(at + SUMMED, self.depth)) for at in range(0, self.depth, SUMMED)]
         with self._rows(code, left, many) as (turn, of_a):
@@ -213,7 +214,7 @@ class TileSum:
                 of_rows = code.at(tops, b.add(b.mul(turn, WORD64(16 * many)), WORD64(256 * number)))
                 top = code.load(of_rows, "s16", many * COLUMNS, align=32).to("s32")
                 top = _greater(top, exponents(total, EMIN[self.result], special=False))
-                top = where(top < -FAR, top.like(0), top)  # where all terms are zero
+                top = where(top < -FAR, top.like(0), top)  # all terms are zero
                 highest.set(_greater(highest.get(), top))
                 lowest.set(where(top < lowest.get(), top, lowest.get()))
                 scale = ((-top + (self.rule.fraction + 127)) << 23).as_type("f32")
@@ -221,14 +222,14 @@ class TileSum:
                 for k in block:  # in units of the last digit
                     product = self._elements(code, of_a, k, many) * self._row_of_b(code, right, k, many)
                     terms = terms + (product * scale).to("s32")
-                total = self._sum(terms, total, scale).frozen()  # out of range, where the exact sums are taken
+                total = self._sum(terms, total, scale).frozen()  # out of range if the exact sums are used
             b.store(total.value, code.at(results, place), align=64)
         beyond = (highest.get() > _GREATEST) | (lowest.get() < _LEAST)
         with b.if_then(beyond.any(), likely=False):
             self._exact(code, left, right, start, results)
 
     def _greatest(self, code: OperationCode, right: Any, of_left: Any) -> Any:
-        """Where the greatest exponents of each block's products are: s16 of [16 rows, 8 columns] for each block."""
+        """The places of the greatest exponents of each block's products, s16 [16 rows, 8 columns] for each block."""
         b, blocks = code.builder, self.rule.blocks
         with b.goto_entry_block():
             tops = b.alloca(llvm_type("s16", 128), size=len(blocks))
@@ -256,22 +257,22 @@ class TileSum:
         if self.result == "f32" and self.rule.precision == 23 and most < 1 << 31:
             return _towards_zero(products + addend) * unit
         total = products + addend
-        # Of two terms with one sign the sum may need all 32 bits: then its sign is theirs.
+        # The sum of two terms with one sign may need all 32 bits: then its sign is theirs.
         negative = ((products & addend) | ((products | addend) & total)) < 0
         size = where(negative, -total, total).as_type("u32")
         digits = 24 if self.result == "f16" else self.rule.precision + 1
-        below = size >> digits  # as many digits as there are too many
+        below = size >> digits  # the number of excess digits
         for shift in (1, 2, 4):
             below = below | (below >> shift)
         cut = size & ~below
-        if self.result == "f16":  # what is cut off still decides the rounding
+        if self.result == "f16":  # truncated digits still decide the rounding
             cut = cut | where((size & below) != 0, below + 1, 0)
         value = cut.to("f32") * unit
         signed = (value.as_type("u32") | where(negative, value.as_type("u32").like(1 << 31), 0)).as_type("f32")
         return self._number(signed) + 0.0
 
     def _exact(self, code: OperationCode, left: Any, right: Any, start: Any, results: Any) -> None:
-        """Make the sums of the whole tile in integers."""
+        """Compute the sums of the whole tile in integers."""
         rule = self.rule
         stride = 4 if rule.addend_last else 0
         shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, *rule.least)

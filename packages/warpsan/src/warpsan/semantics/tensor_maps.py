@@ -1,7 +1,7 @@
 """Tensor maps that a kernel changes: tensormap.replace, and the copy of one with a fence (PTX ISA, "tensormap.replace",
-"tensormap.cp_fenceproxy"). The race check looks for missing fences.
+"tensormap.cp_fenceproxy"). The race check reports missing fences.
 
-Copies of boxes have such maps read when they are issued (:mod:`~warpsan.engine.host`).
+Copies of boxes read such maps at issue (:mod:`~warpsan.engine.host`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if size != Immediate(DESCRIPTOR_BYTES):
         raise mods.unsupported(f"the size must be {DESCRIPTOR_BYTES}")
     guard, leader = asm.guard, asm.temporary(1)
-    asm.guard = 0  # where no lane's guard holds there is no leader
+    asm.guard = 0  # no lane with a true guard: no leader
     asm.lanewise("mov.pred", lambda x: x, [leader], [asm.source(Immediate(0), "pred")], ["pred"], ["pred"])
     asm.guard = guard
     asm.record(NativeOperation("leader", _first_lane), [leader])

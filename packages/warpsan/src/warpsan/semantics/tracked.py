@@ -1,4 +1,4 @@
-"""Records that follow undefined bytes of memory through loads, stores and matrix products
+"""Records that track undefined bytes of memory through loads, stores and matrix products
 (:mod:`..watch.undefined_bytes`, :mod:`..watch.undefined_global`)."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _Act = Callable[[int, int, int, int], int]
 
 
 def track_load(asm: Assembler, instruction: Instruction, targets: Sequence[str]) -> None:
-    """Append the record that gives the targets of a load their shadows; an empty name is none with a shadow."""
+    """Append the record that gives the targets of a load their shadows; an empty name stands for a target without
+    one."""
     if instruction.opcode == "ldmatrix":
         _track(asm, instruction, instruction.operands[1], targets, "undefined.matrices", shadows_of_matrices)
     else:
@@ -40,8 +41,8 @@ def track_load(asm: Assembler, instruction: Instruction, targets: Sequence[str])
 
 
 def track_store(asm: Assembler, instruction: Instruction, sources: Sequence[str]) -> None:
-    """Append the record that makes bytes undefined that were stored from such registers, and in global memory notes
-    that they matter."""
+    """Append the record that makes bytes undefined that were stored from such registers, and notes a use for global
+    memory."""
     if instruction.opcode == "stmatrix":
         _track(asm, instruction, instruction.operands[0], sources, "undefined.rows", shadows_to_matrices)
     else:
@@ -49,7 +50,7 @@ def track_store(asm: Assembler, instruction: Instruction, sources: Sequence[str]
 
 
 def _track(asm: Assembler, instruction: Instruction, address: Any, names: Sequence[str], name: str, act: _Act) -> None:
-    """Append a record that hands the lanes' places in memory to a function."""
+    """Append a record that passes the lanes' places in memory to a function."""
     mods = instruction.mods
     space = take_space(Mods(instruction))
     assert space in _SPACES, space

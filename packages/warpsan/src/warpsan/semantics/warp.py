@@ -1,6 +1,5 @@
 """Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync",
-"bar.warp.sync"). A lane that a mask names and that has neither exited nor come along is reported, and where a result
-depends on it, it is poison."""
+"bar.warp.sync"). A live lane of a mask that does not take part is reported; a result that depends on it is poison."""
 
 from __future__ import annotations
 
@@ -25,10 +24,9 @@ __all__ = ["needs_whole_warp"]
 
 
 def _members(code: OperationCode, k: int) -> Lanes:
-    """For each lane the members of its group that take part, as bits. Where the mask is wrong, that is noted, or ends
-    the run.
+    """For each lane, the members of its group that take part, as bits. A wrong mask is noted, or ends the run.
 
-    A mask is wrong that names a thread which has not exited and is not here, or leaves out one that is.
+    A mask is wrong if it contains a live thread that is absent, or omits one that is present.
     """
     b = code.builder
     mask = code.source(k, "u32")
@@ -42,7 +40,7 @@ def _members(code: OperationCode, k: int) -> Lanes:
 
 
 def needs_whole_warp(code: OperationCode) -> None:
-    """If a lane is missing, that is noted and nothing else happens, or it ends the run."""
+    """A missing lane is noted without any other effect, or ends the run."""
     code.together, b = True, code.builder
     with b.if_then(b.icmp_signed("!=", code.mask, WORD32(-1)), likely=False):
         code.note(code.mask, note_fault, WORD64(layout.PARTIAL_WARP), WORD64(0))
@@ -50,7 +48,7 @@ def needs_whole_warp(code: OperationCode) -> None:
 
 
 def _source_lane(mode: str, lane: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
-    """Which lane each lane reads, and whether that is within its segment (else it reads itself); all s32."""
+    """The lane that each lane reads, and whether it is within its segment (otherwise a lane reads itself); all s32."""
     bound, clamp, segment = b & 31, c & 31, (c >> 8) & 31
     first = lane & segment
     last = first | (clamp & ~segment)
@@ -235,7 +233,7 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("activemask")
 def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The lanes that execute together here; which these are is the scheduler's choice, as it is the hardware's."""
+    """The lanes that execute together here; the scheduler chooses them, as on hardware."""
     require(mods, mods.type(), ("b32",))
     mods.done()
     place, finish = asm.target(instruction.operands[0], "b32")
@@ -245,7 +243,7 @@ def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("bar.warp", "barrier.warp")
 def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """The scheduler has brought the warp together; here it is checked that all members came."""
+    """The scheduler has converged the warp; this checks that all members have arrived."""
     mods.only("warp", "sync")
 
     def build(code: OperationCode) -> None:

@@ -38,8 +38,8 @@ _RESULTS = {
 
 
 def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
-    """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
-    target."""
+    """Chunks to factors [outer, k, 8]: operands are the number of groups of 16 chunks, the start of their places,
+    and the target."""
     deep = _DEPTH[kind]
 
     def build(code: OperationCode) -> None:
@@ -52,13 +52,13 @@ def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
             pointer = b.load(code.at(places, b.mul(number, WORD64(8))), typ=WORD64)
             return code.load(b.inttoptr(pointer, POINTER), type_, count, align=16)
 
-        if k_major:  # of each half along K 8 lines
+        if k_major:  # 8 lines for each half along K
             with code.loop(b.mul(code.operand(0), WORD64(2))) as half:
                 begin = b.mul(half, WORD64(8))
                 lines = stacked([chunk(b.add(begin, WORD64(line)), "u32", 4) for line in range(8)])
                 place = b.mul(half, WORD64(16 * deep))
                 store_factors(code, lines, kind, numbers.factor, code.at(target, place))
-        else:  # of each k the 8 elements
+        else:  # 8 elements for each k
             with code.loop(b.mul(code.operand(0), WORD64(16))) as k:
                 factors = numbers.factor(chunk(k, "u16", 8).to("u32"), kind)
                 b.store(factors.value, code.at(target, b.mul(k, WORD64(32))), align=32)
@@ -67,7 +67,7 @@ def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
 
 
 def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
-    """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
+    """A warp's A fragment, whose four registers are consecutive, to factors [2, k, 8]."""
 
     def build(code: OperationCode) -> None:
         b = code.builder
@@ -82,8 +82,8 @@ def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
 
 
 def _product(tile: TileSum | IntegerSum) -> NativeOperation:
-    """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
-    whether the product is negated."""
+    """A [16, deep] times B [deep, 8 n], added to hidden rows. Operands are n, their first row, whether they count,
+    and whether the product is negated."""
     held = 2 if tile.result == "f16" else 4
 
     def build(code: OperationCode) -> None:
@@ -115,16 +115,16 @@ def _product(tile: TileSum | IntegerSum) -> NativeOperation:
 
 @dataclass(frozen=True)
 class Numbers:
-    """In which numbers wgmma computes.
+    """The number format of wgmma.
 
     Attributes
     ----------
     name : str
-        In the names of operations.
+        The name in operations.
     factor : Factor
-        From elements to factors.
+        Conversion of elements to factors.
     product : callable
-        The operation that makes the sums of a tile.
+        The operation that computes the sums of a tile.
     """
 
     name: str
@@ -168,7 +168,7 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
     if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
         raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
     if result == "s32":
-        numbers = FLOATS  # integers are the same in every kind of numbers
+        numbers = FLOATS  # integers are the same in every number format
     elif numbers is not None and (result != "f32" or kind == "tf32"):
         raise mods.unsupported("such a product is not modelled in a ring")
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
@@ -208,7 +208,7 @@ def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | No
 
 
 def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
-    """The sets of registers that the entry's products work on, with the type of accumulators, and their numbers.
+    """The sets of registers that the entry's products use, with the type of accumulators, and their numbers.
 
     The rules are those of :mod:`warpsan.replay.warpgroups`.
     """
@@ -234,7 +234,7 @@ def _number(asm: Assembler, names: tuple[str, ...], kind: str) -> int:
 
 
 def _sharing(asm: Assembler, mine: list[int]) -> int:
-    """Other sets with a register of these, one of both accumulators; as bits."""
+    """Other sets that share a register with these, at least one of both accumulators; as bits."""
     by_number = {number: key for key, number in _sets(asm).items()}
     return sum(
         {
@@ -247,7 +247,7 @@ def _sharing(asm: Assembler, mine: list[int]) -> int:
 
 
 def sets_used(asm: Assembler, instruction: Instruction) -> int:
-    """The sets of which an instruction overwrites registers, or reads accumulators; as bits."""
+    """The sets whose registers an instruction overwrites, or whose accumulators it reads; as bits."""
     written, read = set(registers_written(instruction)), set(registers_read(instruction))
     return sum(
         1 << number
@@ -257,7 +257,7 @@ def sets_used(asm: Assembler, instruction: Instruction) -> int:
 
 
 def look_at_sets(asm: Assembler, sets: int) -> None:
-    """Append the record in front of instructions that use registers of these sets."""
+    """Append the record before instructions that use registers of these sets."""
     if sets:
         asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), set_words(sets))
 
@@ -273,7 +273,7 @@ def _names(asm: Assembler, operand: Operand, number: int) -> tuple[str, ...]:
 
 @native("wgmma.fence", "wgmma.commit_group")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """``wgmma.fence`` orders accesses to registers, which nothing here delays: it matters to the checks alone."""
+    """``wgmma.fence`` orders accesses to registers, which are never delayed here: only the checks use it."""
     action = mods.choice(("fence", "commit_group"))
     mods.only("sync", "aligned")
     if action == "commit_group":

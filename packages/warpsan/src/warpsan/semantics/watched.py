@@ -1,4 +1,4 @@
-"""Records in front of accesses, for the checks: what may be a hazard ends the native run (:mod:`..watch`)."""
+"""Records before accesses, for the checks: a possible hazard ends the native run (:mod:`..watch`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _UNDEFINED: dict[str, Callable[..., int]] = {
     "store": define_global,
     "update": update_undefined,
 }
-"""What accesses to global memory do where there are bytes that nobody has written."""
+"""Functions for accesses to global memory with unwritten bytes."""
 _CLUSTER = {"load": READS, "load.followed": FOLLOWED, "store": WRITES, "update": UPDATES}
 
 
@@ -83,10 +83,10 @@ def watch_access(
 ) -> None:
     """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
 
-    ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
-    they differ; ``strong`` what a strong access to global memory does, as bits (:data:`..layout.ACQUIRES` and so on),
-    or -1 if it is weak. In shared memory a strong load or store counts as a weak one: that may suspect more.
-    ``written`` are the bytes of an element that is written, and the rows that it comes from.
+    ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` is the row of the bytes that each lane reads,
+    if they differ; ``strong`` has the effects of a strong access to global memory, as bits (:data:`..layout.ACQUIRES`
+    and so on), or is -1 for a weak one. In shared memory a strong load or store counts as a weak one, which may cause
+    false suspicions. ``written`` has the bytes of an element that is written, and the rows that it comes from.
     """
     if space == "local":
         return
@@ -105,7 +105,7 @@ def watch_access(
 
 
 def strong_effect(asm: Assembler, mods: Mods) -> int:
-    """What a strong access that may be to global memory does, for :func:`watch_access`; -1 for a weak one."""
+    """The effects of a strong access that may be to global memory, for :func:`watch_access`; -1 for a weak one."""
     instruction = mods.instruction
     if not is_communication(instruction):
         return -1
@@ -122,14 +122,14 @@ def strong_effect(asm: Assembler, mods: Mods) -> int:
 
 
 def _excuse(asm: Assembler) -> None:
-    """Append the record that makes a volatile load of data acquire what its warp has seen released: no cache holds that
-    data (:meth:`warpsan.checks.scopes.Synchronisation.excuse`)."""
+    """Append the record by which a volatile load of data acquires the releases that its warp has observed: no cache
+    holds that data (:meth:`warpsan.checks.scopes.Synchronisation.excuse`)."""
     asm.record(NativeOperation("fence.memory", lambda code: code.hand_over(watch.fence_memory)), [1, 0, SAME_GPU, 0])
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the lanes of an access go."""
+    """The target of the lanes of an access."""
 
     space: str
     row: int
@@ -141,17 +141,17 @@ class Place:
 
     @property
     def name(self) -> str:
-        """What the code of a record depends on."""
+        """The inputs of a record's code."""
         sized = ".sized" if self.lengths >= 0 else ""
         return f"{self.space}.{self.bits}.{self.width}.{self.lanes}{sized}"
 
     @property
     def operands(self) -> list[int]:
-        """Of a record."""
+        """The operands of a record."""
         return [self.row, self.offset, self.lengths]
 
     def put(self, code: OperationCode) -> Lanes:
-        """Where the active lanes' accesses are in this process."""
+        """The addresses of the active lanes' accesses in this process."""
         b = code.builder
         if self.lanes < WARP:
             code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
@@ -163,13 +163,13 @@ class Place:
         return addresses(code, located_at, self.space, self.width, lengths=sizes, reports=False)
 
     def sizes(self, code: OperationCode) -> Lanes:
-        """The bytes that each lane reads, s64, where they differ."""
+        """The bytes that each lane reads, s64, if they differ."""
         given = code.source(2, "u32")
         return where(given > self.width, given.like(self.width), given).to("s64")
 
     def by_width(self, code: OperationCode, act: Callable[[OperationCode, str, Lanes, int], Any]) -> None:
         """Return the status of ``act`` (code, space, offsets, bytes) for the lanes that access as many bytes, as
-        :meth:`in_space`: all of them, or where their lengths differ, those of each length."""
+        :meth:`in_space`: all lanes, or, if their lengths differ, those of each length."""
         place = self.put(code)
         if self.lengths < 0:
             self.in_space(code, place, lambda code, space, places: act(code, space, places, self.width))
@@ -186,12 +186,12 @@ class Place:
         b.ret(WORD64(layout.DONE))
 
     def offsets(self, code: OperationCode, space: str, place: Lanes) -> Lanes:
-        """The offsets of places in a space, which are in the scratch then."""
+        """The offsets of places in a space, which are then in the scratch."""
         begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
         return _into_scratch(code, place - code.spread(begin, "s64"))
 
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
-        """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
+        """Return the result of ``act`` for the lanes' offsets in their space, which are then in the scratch.
 
         The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private. In
         shared::cluster the offsets have the ranks of their CTAs.
@@ -241,7 +241,7 @@ def _count(asm: Assembler, place: Place, does: str, pc: int) -> None:
 
 
 def _record(asm: Assembler, place: Place, pc: int) -> None:
-    """Append the record that gives an access to Python."""
+    """Append the record that passes an access to Python."""
 
     def give(code: OperationCode, space: str, places: Lanes, width: int) -> Any:
         b = code.builder
@@ -257,7 +257,7 @@ def _record(asm: Assembler, place: Place, pc: int) -> None:
 def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, strong: int) -> None:
     width, copies = place.width, instruction.opcode == "cp"
     constant = instruction.opcode == "ld" and "nc" in instruction.mods
-    # Whether a product needs all that it reads is not known.
+    # Whether a product uses all of its operands is unknown.
     looks = asm.looks and does in _UNDEFINED and not (instruction.opcode == "wmma" and does == "load")
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
@@ -293,7 +293,7 @@ def _check(asm: Assembler, instruction: Instruction, place: Place, does: str, st
         return code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
 
     def build(code: OperationCode) -> None:
-        # A lane that names no place executes the instruction all the same.
+        # A lane without a place still executes the instruction.
         b = code.builder
         present = b.zext(code.mask, WORD64)
         b.store(b.ptrtoint(code.record, WORD64), code.at(code.base, WORD64(8 * layout.CURRENT_RECORD)))
@@ -315,7 +315,7 @@ def _trace(
     asm: Assembler, place: Place, does: str, instruction: Instruction, element: int, rows: Sequence[int]
 ) -> None:
     """Append the record that records an access to watched places."""
-    if is_step(asm.entry, instruction):  # that is an event by itself
+    if is_step(asm.entry, instruction):  # already an event
         return
     assert rows or does != "store", "the replay asks what is stored"
     orders = orders_threads(asm.entry, instruction)
@@ -334,7 +334,7 @@ def _trace(
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
-    """Note the time of the current warp's reads of all granules; whatever the status was, no harm is done."""
+    """Note the time of the current warp's reads of all granules, for any status."""
     b = code.builder
     warp = code.context(layout.CURRENT)
     clock = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
@@ -349,7 +349,7 @@ def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> No
 
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
-    """Note the reads of the places in the scratch if some lanes of the current warp were elsewhere, as
+    """Note the reads of the places in the scratch if some lanes of the current warp were absent, as
     :func:`~..watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
     b, many = code.builder, max(width >> shift, 1)
     there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
@@ -396,7 +396,7 @@ def check_step(code: OperationCode, space: str, address: Lanes, differ: Any) -> 
     """Lanes that ``differ``, an ``i32``, find another lane's value in the place that they have just written: a race in
     one step.
 
-    Their offsets are still in the scratch, where the record before has put them that watches the access.
+    Their offsets are still in the scratch, from the record that checks the access.
     """
     b = code.builder
     where_it_is: Any = WORD64(layout.IN_GLOBAL if space == "global" else layout.IN_SHARED)
@@ -414,6 +414,6 @@ def watch_copy(
     width: int,
     lengths: int,
 ) -> None:
-    """Append the records that watch a cp.async."""
+    """Append the records that check a cp.async."""
     watch_access(asm, instruction, "shared", *target, width, "copy")
     watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)

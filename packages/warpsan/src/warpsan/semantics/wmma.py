@@ -1,7 +1,7 @@
 """wmma m16n16k16 (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: wmma").
 
-The fragment layout is unspecified in PTX. Here it is that of the two mma.m16n8k16 which sm_80 and later compile a
-product to, with the second half of an f16 A or B fragment repeating the first.
+PTX leaves the fragment layout unspecified. Here it is that of the two mma.m16n8k16 to which sm_80 and later compile a
+product, with the second half of an f16 A or B fragment repeating the first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__: list[str] = []
 
 _SIDE = 16
 _PIECE = 16
-"""Bytes that a lane moves at a time."""
+"""Bytes of one move of a lane."""
 _SUMS = ((0, 0), (1, 0), (0, 1), (1, 1))
 """Blocks of a packed accumulator in register order."""
 
@@ -45,7 +45,7 @@ def _wmma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Two products of 8 columns each. A and B fragments are in registers: their memory layout no longer matters."""
+    """Two products of 8 columns each. A and B fragments are in registers: their memory layout is not needed."""
     layouts = [name for name in mods.left if name in ("row", "col")]
     kinds = [name for name in mods.left if name not in ("row", "col")]
     if len(layouts) != 2 or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
@@ -79,7 +79,7 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     fragment, address = (first, second) if action == "load" else (second, first)
     size = type_.bytes
     rows = _places(asm, address, stride, size)
-    # A is kept as it is, B as its transpose: flip what lies the other way in memory.
+    # A is kept unchanged, B as its transpose: transpose the other layout in memory.
     flip = by_column != (matrix == "b")
     doubled = matrix in "ab" and type_.name == "f16"
     orders = [_order(k, matrix, size, flip) for k in range(8 if doubled or size == 4 else 4)]
@@ -134,7 +134,7 @@ def _places(asm: Assembler, address: Operand, stride: list[Operand], size: int) 
 
 
 def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
-    """Where the elements of a register's row are in the tile, line by line."""
+    """Places of the elements of a register's row in the tile, line by line."""
     if size == 4:
         down, across, odd = register // 2 % 2, register // 4, register % 2
         cells = [(8 * down + lane // 4, 8 * across + 2 * (lane % 4) + odd) for lane in range(WARP)]
@@ -146,7 +146,7 @@ def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
 
 
 def _turns(code: OperationCode, turns: int, space: str, *, reads: bool) -> Iterator[Lanes]:
-    """Where the 16-byte pieces of a tile lie that the lanes move in each turn, in the tile's order."""
+    """Places of the 16-byte pieces of a tile that the lanes move in each turn, in the tile's order."""
     needs_whole_warp(code)
     everyone = code.mask
     for turn in range(turns):
@@ -188,7 +188,7 @@ def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, 
 
 
 def _tile_of(code: OperationCode, turns: int, orders: list[list[int]], size: int) -> Lanes:
-    """The bytes of a tile, line by line, of a fragment in the rows behind those of the turns."""
+    """The bytes of a tile, line by line, from a fragment in the rows after those of the turns."""
     type_, many = ("u16", 64) if size == 2 else ("u32", WARP)
     whole = stacked([code.source(turns + k, type_, many) for k in range(len(orders))])
     place_of = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}

@@ -1,1 +1,1 @@
-"""What command lines share: consoles, JSON documents, exit codes, options, tables, hazards."""
+"""Common parts of command lines: consoles, JSON documents, exit codes, options, tables, hazards."""

@@ -1,4 +1,4 @@
-"""Which banks and which elements a source line accesses, as text."""
+"""Banks and elements accessed by a source line, as text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["picture_dict", "print_picture"]
 
 _LANES = "0123456789abcdefghijklmnopqrstuv"
-"""One character for each lane of a warp."""
+"""One character per lane of a warp."""
 _MOST_ROWS = 16
-"""Of a tile."""
+"""Maximum rows of a tile."""
 
 
 def print_picture(console: Console, picture: AccessPicture) -> None:
-    """A grid of the banks by pass, or the part of the tile that the pictured access touches."""
+    """Print the banks by pass, or the part of the tile that the pictured access touches."""
     access = picture.access
     of = f", the costliest of {picture.instructions} at this line" if picture.instructions > 1 else ""
     who = f"warp {access.warp} of block {access.block}"
@@ -33,7 +33,7 @@ def print_picture(console: Console, picture: AccessPicture) -> None:
 
 
 def _print_banks(console: Console, picture: AccessPicture) -> None:
-    """A row for each pass and a column for each bank, with the lane that it serves (0-9, a-v; + for several)."""
+    """Print a row per pass and a column per bank, with the served lane (0-9, a-v; + for several)."""
     passes = picture.passes
     ideal = picture.least_passes
     count = f"{len(passes)} wavefront{'s' if len(passes) > 1 else ''}"
@@ -51,7 +51,7 @@ def _bank(lanes: tuple[int, ...]) -> str:
 
 
 def _print_tile(console: Console, tile: TileMap, sectors: int) -> None:
-    """The rows that the pictured access touches."""
+    """Print the rows that the pictured access touches."""
     console.print(
         f"  {tile.region}: {tile.elements:,} elements by the block; {sectors} sectors by this access", soft_wrap=True
     )

@@ -1,4 +1,4 @@
-"""The pre-flight of a tool in a terminal, and its document."""
+"""Results of a tool's machine check in a terminal, and its document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GOOD = {Health.OK: True, Health.WARN: None, Health.FAIL: False}
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """One line a check, with the advice below it."""
+    """Print one line per check, with the advice below it."""
     shown = table("", ("", "what", "detail"), prose=("detail",))
     shown.show_header = False
     shown.title = None

@@ -1,4 +1,4 @@
-"""What the subcommands share: the console, and files that are written in one step."""
+"""Consoles of the subcommands, and files written in one step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 INTERRUPTED = 130
-"""Exit code of a command that was interrupted from the keyboard."""
+"""Exit code of a command after an interrupt from the keyboard."""
 _PIPE_WIDTH = 120
-"""Width of what goes to a file or a pipe, in columns."""
+"""Width of output to a file or a pipe, in columns."""
 
 
 @dataclass
@@ -47,12 +47,12 @@ OUTPUT = OutputStyle()
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
-    """The console for results: stdout, or stderr where this output goes to stdout.
+    """The console for results: stdout, or stderr if the document goes to stdout.
 
     Raises
     ------
     UserError
-        If ``json_target`` lies in a directory that does not exist: better said before a long job than after it.
+        If the directory of ``json_target`` does not exist, before a long job starts.
     """
     if json_target not in (None, "-") and not Path(str(json_target)).absolute().parent.is_dir():
         raise UserError(f"{option} {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
@@ -62,31 +62,30 @@ def console_for(json_target: str | None = None, *, option: str = "--json") -> Co
 
 
 def progress_console() -> Console:
-    """The console for progress: stderr; it shows nothing with ``--quiet``."""
+    """The console for progress: stderr; silent with ``--quiet``."""
     console = _console(sys.stderr)
     console.quiet = OUTPUT.quiet
     return console
 
 
 def conclude(console: Console, *parts: Any) -> None:
-    """Print the outcome of a command, on one line: also with ``--quiet``, which is silent otherwise."""
+    """Print the outcome of a command on one line, also with ``--quiet``."""
     silent, console.quiet = console.quiet, console.quiet and not OUTPUT.quiet
     console.print(*parts, soft_wrap=True)
     console.quiet = silent
 
 
 class _Console(Console):
-    """A console that ignores a closed pipe (``warpsan instructions | head``): the command goes on and keeps its exit
-    code."""
+    """A console that ignores a closed pipe (``warpsan instructions | head``): the command keeps its exit code."""
 
     def on_broken_pipe(self) -> None:
-        """Write no more."""
+        """Stop output."""
         self.quiet = True
         silence(self.file)
 
 
 def silence(stream: IO[str]) -> None:
-    """Discard all further output to a broken pipe, also what Python flushes at exit."""
+    """Discard all further output to a broken pipe, including Python's flush at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -105,20 +104,20 @@ def verdict_text(good: bool | None, word: str) -> Text:
 
 
 def print_set_aside(console: Console, words: str) -> None:
-    """One dim line with the host code that is not compiled (:class:`sdpalab.compile.SetAside`); none for no words."""
+    """Print one dim line with the host code that is not compiled; no line without words."""
     if words:
         console.print(Text(words, style="dim"), soft_wrap=True)
 
 
 def write_json(target: str | None, data: Any, *, option: str = "--json") -> None:
-    """Write ``data`` to the file ``target`` in one step, so that no reader sees half of it; ``-`` is stdout.
+    """Write ``data`` to the file ``target`` atomically; ``-`` is stdout.
 
     Raises
     ------
     UserError
         If the file cannot be written.
     MachineError
-        If there is no space for it.
+        If the disk is full.
     """
     if target is None:
         return
@@ -126,7 +125,7 @@ def write_json(target: str | None, data: Any, *, option: str = "--json") -> None
 
 
 def write_text(target: str, text: str, *, option: str) -> None:
-    """Write ``text`` to a file in one step, or to stdout; raises as :func:`write_json`."""
+    """Write ``text`` to a file atomically, or to stdout; raises as :func:`write_json`."""
     if target == "-":
         try:
             sys.stdout.write(text)

@@ -1,4 +1,4 @@
-"""Exit codes of a command line: every end of a command is one of them, with one sentence on stderr.
+"""Exit codes of a command line; every error has one sentence on stderr.
 
 0 good; 1 found wrong; 2 bad input or usage; 3 the machine failed; 130 interrupted.
 """
@@ -25,12 +25,12 @@ _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EN
 
 
 def top(tool: Tool, context: typer.Context, version: bool) -> int:
-    """The command line before its subcommand: notes the command, or prints the version.
+    """Options before the subcommand: record the command, or print the version.
 
     Raises
     ------
     UserError
-        If no command is given.
+        If the command line has no command.
     typer.Exit
         After the version.
     """
@@ -44,10 +44,10 @@ def top(tool: Tool, context: typer.Context, version: bool) -> int:
 
 
 def run_app(app: Callable[..., Any], tool: Tool, arguments: Sequence[str] | None) -> int:
-    """Run a command line and return its exit code; ``arguments`` are by default those of the process."""
+    """Run a command line and return its exit code; ``arguments`` defaults to those of the process."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A terminal that cannot show a character gets a question mark, not a traceback.
+            # A question mark replaces characters that the terminal cannot show, without a traceback.
             stream.reconfigure(errors="replace")
     invocation.begin(tool, arguments)
     try:
@@ -63,7 +63,7 @@ def run_app(app: Callable[..., Any], tool: Tool, arguments: Sequence[str] | None
         return _complain("interrupted", INTERRUPTED)
     except Exception as error:
         if hasattr(error, "format_message"):
-            # Usage errors; typer has them from click or from its own copy, so they have no one class to name.
+            # Usage errors of typer are click's or of its own copy, so they have no common class.
             return _complain(error.format_message(), _BAD_INPUT)
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MACHINE_ERRNOS):
             return _complain(f"the machine failed: {error or type(error).__name__}", _MACHINE)
@@ -72,7 +72,7 @@ def run_app(app: Callable[..., Any], tool: Tool, arguments: Sequence[str] | None
 
 
 def _complain(reason: object, code: int) -> int:
-    """Print the reason on one line of stderr; with ``--json`` it is in the document, too."""
+    """Print the reason on one line of stderr; with ``--json`` the document also has it."""
     sentence = " ".join(str(reason).split())
     print(f"{invocation.INVOCATION.tool.name}: {sentence}", file=sys.stderr)
     invocation.write_failure(code, sentence)

@@ -1,8 +1,8 @@
-"""Groups of options: a dataclass whose fields are options, as one parameter of every command that has them.
+"""Groups of options: dataclasses whose fields are options, as one parameter of every command that uses them.
 
-A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line gets the group's
-fields in its place, and the command gets the group. The command runs in the context ``in_force`` of a group that has
-one.
+A command declares ``problem: ProblemOptions`` among its keyword-only parameters; the command line has the group's
+fields in its place, and the command receives the group. For a group with a context ``in_force``, the command runs in
+it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["with_groups"]
 
 
 def with_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with the options of its groups in place of them, in its signature and its type hints."""
-    # Typer reads the signature, and resolves no names in it but those of the module that it came from.
+    """``command`` with the options of its groups in its signature and type hints."""
+    # Typer reads the signature, and resolves only names of the module that the command came from.
     hints, own = get_type_hints(command, include_extras=True), inspect.signature(command)
     groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
 

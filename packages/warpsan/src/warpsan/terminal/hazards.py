@@ -18,18 +18,18 @@ from warpsan.terminal.console import verdict_text
 __all__ = ["MOST_SHOWN", "HazardFilter", "count_of", "hazard_lines", "print_hazards"]
 
 MOST_SHOWN = 4
-"""Groups that are shown with their source; of others one line each, and of these as many as MOST_LISTED."""
+"""Maximum groups shown with their source; up to MOST_LISTED others have one line each."""
 MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
 class HazardFilter:
-    """Which hazards are shown: of these kinds, and at these lines; empty for all.
+    """Filter of hazards by kind and line; empty for all.
 
     Raises
     ------
     UserError
-        If there is no such kind of hazard, or a line is neither a number nor ``FILE:LINE``.
+        If a hazard kind is unknown, or a line is neither a number nor ``FILE:LINE``.
     """
 
     kinds: tuple[str, ...] = ()
@@ -46,18 +46,18 @@ class HazardFilter:
 
     @classmethod
     def of(cls, kinds: Sequence[str] | None, lines: Sequence[str] | None) -> HazardFilter:
-        """That of the options, which may be missing."""
+        """The filter of optional command line values."""
         return cls(tuple(kinds or ()), tuple(lines or ()))
 
     def shows(self, group: HazardGroup) -> bool:
-        """Whether a group is shown."""
+        """Whether a group passes the filter."""
         patterns = [f"*:{line}" if line.isdigit() else line for line in self.lines]
         at_line = any(fnmatchcase(place, pattern) for place in group.places for pattern in patterns)
         return (not self.kinds or group.kind in self.kinds) and (not self.lines or at_line)
 
 
 def count_of(groups: Sequence[HazardGroup]) -> str:
-    """How many hazards there are: ``2 hazards``, ``no hazard (1 suppressed)``."""
+    """Number of hazards as text: ``2 hazards``, ``no hazard (1 suppressed)``."""
     suppressed = sum(bool(group.suppressed) for group in groups)
     count = len(groups) - suppressed
     text = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
@@ -72,9 +72,9 @@ def print_hazards(
     unit: str = "run",
     shown: HazardFilter | None = None,
 ) -> None:
-    """Print groups of hazards, seen in some of ``runs`` runs or cases: the first in full, of the others a line each.
+    """Print groups of hazards from ``runs`` runs or cases: the first in full, the others on one line each.
 
-    Those that are suppressed come last, and with their reasons only.
+    Suppressed groups come last, with their reasons only.
     """
     chosen = [group for group in groups if shown is None or shown.shows(group)]
     active = [group for group in chosen if not group.suppressed]
@@ -95,7 +95,7 @@ def print_hazards(
 
 
 def hazard_lines(group: HazardGroup, columns: int) -> Iterator[Text]:
-    """Below the title of a group: both lines with a caret each, what happens, and what is usually missing.
+    """Lines below the title of a group: both source lines with carets, the error, and the probable fix.
 
     ``columns`` is the width of the terminal.
     """
@@ -121,7 +121,7 @@ def _count(group: HazardGroup, runs: int, unit: str) -> str:
 
 
 def _party_lines(party: Party, width: int, columns: int) -> Iterator[Text]:
-    """The source line of an access, cut where the terminal ends, and under it a caret with who did what."""
+    """The source line of an access, cut to the terminal's width, and a caret with thread and access below it."""
     _, number = split_place(party.place)
     code = party.line.replace("\t", " ")
     indent = len(code) - len(code.lstrip())

@@ -1,7 +1,7 @@
-"""The command line that this process runs, and its JSON document: the envelope around every command's result.
+"""The command line of this process, and its JSON document: the envelope of every command's result.
 
-``main`` begins an invocation; a command names its subject and writes its content; where a command ends with an error,
-``main`` writes the envelope alone. So there is a document for every exit code.
+``main`` begins an invocation; a command sets its subject and writes its content; after an error, ``main`` writes the
+envelope alone. Every exit code therefore has a document.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 OUTCOMES = {0: "PASSED", 1: "FAILED", 2: "BAD_INPUT", 3: "MACHINE_FAILED", 130: "INTERRUPTED"}
-"""The status of a document without a verdict, by exit code."""
+"""Status of a document without a verdict, by exit code."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A program with commands: its name and version, and a check that every document passes before it is written."""
+    """A program with commands: its name and version, and a check for every document before it is written."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Tool:
 
 @dataclass
 class Invocation:
-    """One run of a command line: its arguments, the command once it is known, its subject, and what was written."""
+    """One run of a command line: its arguments, command, subject, and output state."""
 
     tool: Tool = Tool("", "")
     arguments: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ INVOCATION = Invocation()
 
 
 def begin(tool: Tool, arguments: Sequence[str] | None) -> None:
-    """Begin an invocation of a tool with these arguments, by default those of the process."""
+    """Begin an invocation of a tool with these arguments; default: those of the process."""
     INVOCATION.tool = tool
     INVOCATION.arguments = list(sys.argv[1:] if arguments is None else arguments)
     INVOCATION.command = INVOCATION.subject = ""
@@ -69,7 +69,7 @@ def command_line() -> list[str]:
 
 
 def console_and_subject(json_target: str | None, subject: str = "") -> Console:
-    """The console for results (:func:`~warpsan.terminal.console.console_for`); notes the subject of the document."""
+    """The console for results (:func:`~warpsan.terminal.console.console_for`); sets the subject of the document."""
     INVOCATION.subject = subject
     return console_for(json_target)
 
@@ -85,18 +85,18 @@ def write_document(target: str | None, content: Mapping[str, Any], *, status: st
     status : str
         A status of a verdict, or one of :data:`OUTCOMES`.
     error : str
-        The sentence that goes to stderr, if there is one although there is a result.
+        Error sentence on stderr, for a command with both a result and an error.
     """
     if target is not None:
         _write(target, {**_envelope(status, error), **content})
 
 
 def write_failure(code: int, reason: str) -> None:
-    """Write the envelope of a command that ended with an error, unless its document is written already."""
+    """Write the envelope of a command that ended with an error, unless its document is already written."""
     target = _json_target(INVOCATION.arguments)
     if target is None or INVOCATION.written:
         return
-    # The reason is on stderr in any case, and there may be no place for the document.
+    # The reason is on stderr in any case; the target of the document may be unusable.
     with contextlib.suppress(UserError, MachineError):
         _write(target, _envelope(OUTCOMES[code], reason))
 
@@ -121,7 +121,7 @@ def _envelope(status: str, error: str = "") -> dict[str, Any]:
 
 
 def _json_target(arguments: Sequence[str]) -> str | None:
-    """The value of ``--json`` on a command line that need not be a valid one."""
+    """The value of ``--json`` on a command line that may be invalid."""
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == "--json":

@@ -1,4 +1,4 @@
-"""Subcommands that are imported when they are called: ``sdpalab --help`` loads none of them."""
+"""Subcommands imported on their first call: ``--help`` imports none of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["CommandEntry", "LazyCommands", "group_of"]
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """What the list of commands shows of one, without importing it.
+    """Entry of a command in the list of commands, available without an import.
 
-    The command ``speed-of-light`` of a package is ``speed_of_light`` of its module ``speed_of_light``: a function, or a
+    The command ``speed-of-light`` of a package is ``speed_of_light`` in its module ``speed_of_light``: a function, or a
     Typer group.
 
     Attributes
@@ -28,12 +28,12 @@ class CommandEntry:
     summary : str
         One line, at most 60 characters.
     context_settings : mapping
-        For the parser, such as ``{"allow_interspersed_args": False}``.
+        Parser settings, such as ``{"allow_interspersed_args": False}``.
     one_thread : bool
-        Whether NumPy and torch get one thread each: processes and threads of the command keep every core busy already,
-        and threads of BLAS would spin while they wait for each other.
+        Whether NumPy and torch get one thread each, for commands whose processes and threads use all cores: BLAS
+        threads would spin while they wait for each other.
     package : str
-        The package of the module; by default that of the group.
+        Package of the module; default: the package of the group.
     """
 
     summary: str
@@ -43,7 +43,7 @@ class CommandEntry:
 
 
 class LazyCommands(MutableMapping[str, Any]):
-    """Commands by name, each imported when it is looked up."""
+    """Commands by name, each imported on lookup."""
 
     def __init__(self, package: str, entries: Mapping[str, CommandEntry]) -> None:
         self.package = package
@@ -72,7 +72,7 @@ class LazyCommands(MutableMapping[str, Any]):
 
 
 def _load(package: str, name: str, entry: CommandEntry) -> Any:
-    """The command of the module of its name, with the options of every command; a group adds them itself."""
+    """The command in the module of its name, with the common options; a group adds them itself."""
     attribute = name.replace("-", "_")
     if entry.one_thread:
         _limit_threads()
@@ -85,13 +85,13 @@ def _load(package: str, name: str, entry: CommandEntry) -> Any:
 
 
 def _limit_threads() -> None:
-    """Limit NumPy and torch to one thread each, unless the environment says otherwise; they read it when they load."""
+    """Limit NumPy and torch to one thread each, unless the environment sets a number; call it before they load."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
 
 def group_of(package: str, entries: Mapping[str, CommandEntry]) -> type[TyperGroup]:
-    """The class of a group with these commands of a package, for ``typer.Typer(cls=)``."""
+    """A group class with these commands of a package, for ``typer.Typer(cls=)``."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
@@ -102,7 +102,7 @@ def group_of(package: str, entries: Mapping[str, CommandEntry]) -> type[TyperGro
             return list(entries)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
-            """The list of ``--help``, from the entries alone."""
+            """Write the list of ``--help`` from the entries alone."""
             with formatter.section("Commands"):
                 formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
 

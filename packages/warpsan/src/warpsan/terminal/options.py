@@ -1,4 +1,4 @@
-"""Options that several commands share, defined once, and what they mean."""
+"""Options shared by several commands, defined once, and their conversion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JsonOption = Annotated[
 ]
 MaxStepsOption = Annotated[
     int | None,
-    typer.Option("--max-steps", metavar="N", help="Steps of one warp, above which it counts as an endless loop."),
+    typer.Option("--max-steps", metavar="N", help="Maximum steps of one warp; more count as an endless loop."),
 ]
 LaunchOption = Annotated[
     str | None,
@@ -34,7 +34,7 @@ NumericsOption = Annotated[
 
 
 def at_least(option: str, value: int | None, least: int) -> int | None:
-    """``value``, unless it is below ``least``: then a UserError with the name of the option."""
+    """Return ``value``; below ``least``, raise UserError with the name of the option."""
     if value is not None and value < least:
         raise UserError(f"{option} takes a number from {least} up, not {value}")
     return value
@@ -46,9 +46,9 @@ def checked_numerics(name: str | None) -> str:
     Raises
     ------
     UserError
-        If there is no such rule.
+        If the rule is unknown.
     """
-    from warpsan import DEFAULT_NUMERICS, NUMERICS  # here: the simulator takes 0.2 s to import
+    from warpsan import DEFAULT_NUMERICS, NUMERICS  # local: the import of the simulator takes 0.2 s
 
     if name is None:
         return DEFAULT_NUMERICS

@@ -1,4 +1,4 @@
-"""The options of every command that change only what is printed: ``--quiet`` and ``--no-color``."""
+"""Options of every command that change only the printed output: ``--quiet`` and ``--no-color``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = {"quiet": QuietOption, "no_color": NoColorOption}
 
 
 def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with these options at the end of its own, and with those of its groups; they hold while it runs."""
+    """``command`` with these options after its own and those of its groups; they apply while it runs."""
     command = with_groups(command)
 
     @wraps(command)

@@ -39,13 +39,13 @@ SchedulesOption = Annotated[
     typer.Option("--schedule", metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all."),
 ]
 AsyncModesOption = Annotated[
-    str, typer.Option("--async-mode", metavar="WHEN", help="When asynchronous copies land: early, late or both.")
+    str, typer.Option("--async-mode", metavar="WHEN", help="Completion of asynchronous copies: early, late or both.")
 ]
 StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Also accesses that leave the buffer of their pointer for another, and mbarriers for copies without "
+        help="Also report accesses outside the buffer of their pointer, and mbarriers for copies without "
         "fence.mbarrier_init.",
     ),
 ]
@@ -54,7 +54,7 @@ VolatileOption = Annotated[
     typer.Option(
         "--volatile",
         metavar="data|sync",
-        help="What volatile accesses are: relaxed operations of the whole system, the letter of PTX, or data.",
+        help="Volatile accesses: plain data, or relaxed operations of system scope, as PTX defines them.",
     ),
 ]
 ReadsOption = Annotated[
@@ -62,7 +62,7 @@ ReadsOption = Annotated[
     typer.Option(
         "--reads",
         metavar="latest|stale",
-        help="What reads return: what was written last, or any value that PTX's memory model allows, by the seed.",
+        help="Values of reads: the latest write, or any value that PTX's memory model allows, drawn by the seed.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random order and of stale reads.")]
@@ -97,12 +97,12 @@ def modes_of(
     max_steps: int | None,
     numerics: str,
 ) -> Modes:
-    """The modes that options ask for.
+    """Modes from the options.
 
     Raises
     ------
     UserError
-        If one of them is not valid.
+        If an option is invalid.
     """
     from warpsan.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
 
@@ -129,7 +129,7 @@ def modes_of(
 
 
 def print_sanitized(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:
-    """The hazards by pair of source lines, and the outcome as the last line."""
+    """Print the hazards by pair of source lines, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
     print_set_aside(console, str(outcome.set_aside))
@@ -146,7 +146,7 @@ def print_sanitized(console: Console, outcome: Sanitized, seconds: float, shown:
 def write_sarif(target: str | None, outcome: Sanitized, folders: Sequence[Path]) -> None:
     """Write the hazards to the ``--sarif`` target, ``-`` for stdout; nothing without a target.
 
-    ``folders`` are those of the sources.
+    ``folders`` has the folders of the sources.
     """
     if target is not None:
         from warpsan.report import to_sarif

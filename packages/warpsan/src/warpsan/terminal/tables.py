@@ -1,7 +1,7 @@
-"""Tables that can be read at any width: a cell with a name or a number is never cut or wrapped, only prose is.
+"""Tables for any terminal width: cells with names or numbers are never cut or wrapped, only prose.
 
-Where a terminal is too narrow, columns that are marked as spare are left out, the first of them first, and a line
-names them. A file or a pipe gets every column, however wide.
+In a narrow terminal, spare columns are omitted, the first ones first, and a line lists them. Files and pipes get every
+column at full width.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from rich.table import Table
 __all__ = ["FittedTable", "show_table", "table"]
 
 LEAST_PROSE = 24
-"""Columns that prose gets at least, where it is longer."""
+"""Minimum width of longer prose, in columns."""
 
 
 class FittedTable(Table):
-    """A table that names the columns which may wrap (``prose``) and those that may be left out (``spare``)."""
+    """A table with columns that may wrap (``prose``) and columns that may be omitted (``spare``)."""
 
     def __init__(self, title: str, prose: Sequence[str], spare: Sequence[str], **style: Any) -> None:
         super().__init__(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, **style)
         self.prose, self.spare = frozenset(prose), tuple(spare)
 
     def least_width(self, console: Console) -> int:
-        """Columns of the terminal below which a cell would be cut or wrapped that is not prose."""
+        """Width in columns below which a cell other than prose would be cut or wrapped."""
         for column in self.columns:
             if column.header in self.prose:
                 column.max_width = LEAST_PROSE
@@ -39,7 +39,7 @@ class FittedTable(Table):
         return least
 
     def fitted(self, console: Console) -> tuple[FittedTable, tuple[str, ...]]:
-        """This table, or one without spare columns that fits the console's width; and the names of what it lacks."""
+        """The table, without spare columns as needed for the console's width; and the names of the omitted columns."""
         shown = self
         dropped: tuple[str, ...] = ()
         for name in self.spare:
@@ -49,7 +49,7 @@ class FittedTable(Table):
         return shown, dropped
 
     def _without(self, name: str) -> FittedTable:
-        """A copy without that column: rich has no way to remove one."""
+        """A copy without a column: rich cannot remove one."""
         copy = FittedTable(str(self.title or ""), tuple(self.prose), self.spare, pad_edge=False)
         copy.show_header = self.show_header
         columns = [column for column in self.columns if column.header != name]
@@ -68,18 +68,18 @@ def table(
     prose: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> FittedTable:
-    """An empty table in the common style: title, line under the heads, no frame.
+    """An empty table in the common style: title, line under the headings, no frame.
 
     Parameters
     ----------
     title : str
     columns : sequence of str
     numeric : sequence of str
-        Columns that are right-aligned.
+        Right-aligned columns.
     prose : sequence of str
         Columns whose text may wrap.
     spare : sequence of str
-        Columns that are left out where there is no room, in this order.
+        Columns omitted in narrow terminals, in this order.
     """
     shown = FittedTable(title, prose, spare, pad_edge=False)
     for column in columns:
@@ -90,7 +90,7 @@ def table(
 
 
 def show_table(console: Console, shown: FittedTable) -> None:
-    """Print a table, and below it which columns there was no room for."""
+    """Print a table, and the names of omitted columns below it."""
     dropped: tuple[str, ...] = ()
     has_width = console.is_terminal or "COLUMNS" in os.environ
     if has_width:

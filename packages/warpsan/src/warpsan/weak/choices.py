@@ -1,4 +1,4 @@
-"""Which writes a read may return, and where a write may go in the coherence order (PTX ISA, "Axioms")."""
+"""Writes that a read may return, and places of a write in the coherence order (PTX ISA, "Axioms")."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from warpsan.weak.warps import WarpTable, WarpViews
 __all__ = ["Choices"]
 
 _Read = tuple[Write | None, int]
-"""A write that is read, or None where nobody has written, and its value."""
+"""The write that is read, or None for unwritten memory, and its value."""
 
 
 class Choices:
-    """What is drawn.
+    """Draws the writes that reads return, and the places of writes in the coherence order.
 
     Parameters
     ----------
     warps : WarpTable
     draw : Random
-        For all choices.
+        The random generator of all choices.
     """
 
     def __init__(self, warps: WarpTable, draw: Random) -> None:
         self.warps, self.draw = warps, draw
         self.newest = False
-        """Whether reads are not stale for now: nothing can go on otherwise."""
+        """Whether reads are temporarily not stale, because no thread could continue otherwise."""
 
     def morally_strong(self, warp: WarpViews, order: MemoryOrder, write: Write | None) -> bool:
-        """Whether an operation of a warp and a write are, which overlap."""
+        """Whether an operation of a warp and an overlapping write are morally strong to each other."""
         if write is None or write.warp == warp.number:
             return write is not None
         if not order.strong:
@@ -40,7 +40,8 @@ class Choices:
         return relation <= min(order.level, write.level)
 
     def is_open(self, warp: WarpViews, last: Write | None, order: MemoryOrder) -> bool:
-        """Whether a read may return something older than the last write, or observes what its warp has not seen."""
+        """Whether a read may return an older value than the last write, or observes a write that its warp has not
+        seen."""
         if last is None:
             return False
         if last.warp != warp.number and last.time > warp.view.clock.get(last.warp, 0):
@@ -48,7 +49,7 @@ class Choices:
         return order.strong and last.update
 
     def possible(self, warp: WarpViews, history: History, word: int) -> list[_Read]:
-        """What may be read of a word that has been written, the last write first."""
+        """The writes of a word that may be read, the last write first."""
         possible: list[_Read] = []
         for write, value in history.backwards(word):
             possible.append((write, value))
@@ -61,7 +62,7 @@ class Choices:
     def choose(
         self, warp: WarpViews, history: History, words: Sequence[int], held: Sequence[int | None]
     ) -> list[_Read]:
-        """What the words of an access are, as of one moment; ``held`` has those that nobody has written."""
+        """The words of an access at one moment; ``held`` has the unwritten ones."""
         possible: list[list[_Read]] = [
             self.possible(warp, history, word) if value is None else [(None, value)]
             for word, value in zip(words, held, strict=True)
@@ -76,7 +77,7 @@ class Choices:
         return [next(each for each in choices if _time(each[0]) <= moment) for choices in possible]
 
     def update_reads(self, warp: WarpViews, history: History, word: int, order: MemoryOrder) -> _Read:
-        """What an atomic operation reads: nothing that comes before a write that is morally strong to it."""
+        """The write that an atomic operation reads: none before a write that is morally strong to it."""
         readable: list[_Read] = []
         for write, value in self.possible(warp, history, word):
             readable.append((write, value))
@@ -86,7 +87,7 @@ class Choices:
 
     def overtaken(self, warp: WarpViews, history: History, word: int) -> tuple[bool, Write | None]:
         """Whether a write of a word that others have written last comes before the last one in coherence order; and
-        right behind which one then."""
+        the write that it then follows."""
         possible = self.possible(warp, history, word)
         after = self.draw.randrange(len(possible))
         over = possible[after - 1][0] if after else None

@@ -1,8 +1,8 @@
 """The writes to the words of a memory space, in coherence order.
 
-Before the first write of a word that is kept stands what was there, which all warps have seen. Writes in one step to
-one word leave the last of them alone. What changes memory by other ways, such as asynchronous copies, ends the history
-of a word.
+The initial value of a word, which all warps have seen, precedes its first kept write. Several writes to a word in one
+step leave only the last one. A change of memory by other means, such as asynchronous copies, ends the history of a
+word.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from warpsan.weak.views import View
 __all__ = ["History", "Release", "Write"]
 
 _LONGEST = 64
-"""Writes of one word that a read may choose from."""
+"""Most writes of a word that a read may choose from."""
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """What a release pattern makes visible, by the relation of the thread that acquires it; None where its scope does
-    not reach."""
+    """The view that a release pattern makes visible, by the relation of the acquiring thread; None beyond its scope."""
 
     block: int
     views: tuple[View | None, View | None, View | None]
@@ -34,13 +33,13 @@ class Write:
     Attributes
     ----------
     number : int
-        Its own in the launch, from 1 on.
+        Its number in the launch, from 1 on.
     value : int
         The word after it.
     warp, time : int
-        Who wrote it, by the number in the launch, and when.
+        The writing warp, by its number in the launch, and the time.
     level : int
-        The scope of a strong write, -1 of a weak one.
+        The scope of a strong write, -1 for a weak one.
     update : bool
         Whether an atomic operation wrote it, which has read the write before it.
     released : list of Release
@@ -67,7 +66,7 @@ class History:
     Attributes
     ----------
     many : int
-        Writes that are kept.
+        The number of kept writes.
     """
 
     def __init__(self, space: Space) -> None:
@@ -76,12 +75,12 @@ class History:
         self._memory = space.views[4]
 
     def clear(self) -> None:
-        """What is in memory now has been seen by all warps."""
+        """All warps have seen the present memory."""
         self._words.clear()
         self.many = 0
 
     def last(self, word: int) -> Write | None:
-        """The last write to a word; None where something else than writes has changed it since."""
+        """The last write to a word; None if memory has changed since by other means."""
         known = self._words.get(word)
         if known is None:
             return None
@@ -93,7 +92,7 @@ class History:
         return None
 
     def append(self, word: int, write: Write, before: int) -> None:
-        """A write is the last of its word now; ``before`` it memory held that."""
+        """A write is now the last of its word; ``before`` it, memory had that value."""
         known = self._words.get(word)
         self.many += 1
         if known is None:
@@ -105,14 +104,14 @@ class History:
             self.many -= _LONGEST
 
     def insert(self, word: int, write: Write, after: Write | None) -> None:
-        """A write goes right behind ``after`` in the coherence order of its word, before the last one; behind what was
-        there before all writes, if that is None."""
+        """Insert a write directly after ``after`` in the coherence order of its word, before the last one; None
+        stands for the initial value."""
         writes = self._words[word].writes
         writes.insert(0 if after is None else writes.index(after) + 1, write)
         self.many += 1
 
     def backwards(self, word: int) -> Iterator[tuple[Write | None, int]]:
-        """(write, value) of the writes of a word from the last one on backwards, and of what was there before them."""
+        """(write, value) of the writes of a word, the last one first, and of the initial value before them."""
         known = self._words[word]
         for write in known.writes[: -_LONGEST - 1 : -1]:
             yield write, write.value

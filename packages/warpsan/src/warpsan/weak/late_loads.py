@@ -1,8 +1,8 @@
-"""Loads that read later than their place in the program, as load buffering needs it (PTX ISA, "No Thin Air").
+"""Loads that read later than their place in the program, as in load buffering (PTX ISA, "No Thin Air").
 
-A weak or relaxed load may wait while its thread goes on to loads and stores of other places that nothing orders behind
-it and that do not depend on it. It never waits past a use of its register, an access to the same place, an atomic
-operation, a fence, a barrier, an acquire or a release, a branch or a label; nothing is executed on speculation.
+A weak or relaxed load may wait while its thread continues to later loads and stores of other places that are
+independent of it and not ordered after it. It never waits past a use of its register, an access to the same place, an
+atomic operation, a fence, a barrier, an acquire or a release, a branch or a label; there is no speculation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_SHARED = frozenset({"param", "const", "local", "nc"})
 
 
 _Touched = tuple[str, int, int]
-"""A space, the place of a warp among those that run side by side, and a word."""
+"""A space, the place of a warp among the resident ones, and a word."""
 
 
 @dataclass(eq=False)
@@ -38,36 +38,36 @@ class _LateLoad:
     warps: frozenset[int]
     touches: frozenset[_Touched]
     number: int
-    """In the order in which loads came to wait."""
+    """Order in which loads began to wait."""
 
 
 def late_windows(entry: Entry) -> dict[int, int]:
-    """For each load that may wait, by its pc, that of the instruction before which it must have read."""
+    """For each load that may wait, by its pc, the pc of the instruction before which it must have read."""
     return {load.pc: end for load in entry.instructions if (end := _window(entry, load)) is not None}
 
 
 class LateLoads:
-    """The loads that are waiting, of the threads that run side by side.
+    """The waiting loads of the resident threads.
 
     Parameters
     ----------
     draw : Random
-        Decides which loads wait.
+        The random generator that selects the loads that wait.
     """
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
         self._waiting: dict[int, list[_LateLoad]] = {}
-        """By warp."""
+        """The waiting loads, by warp."""
         self._many = 0
         self._settling = False
 
     def clear(self) -> None:
-        """None waits."""
+        """Reset: no load waits."""
         self._waiting.clear()
 
     def add(self, instruction: Instruction, parts: Sequence[Access], deliver: Callable[[], None]) -> None:
-        """A load, whose value ``deliver`` reads: now, or later."""
+        """A load; ``deliver`` reads its value, now or later."""
         if not parts or self._draw.random() < 0.5:
             deliver()
             return
@@ -79,7 +79,7 @@ class LateLoads:
             self._waiting.setdefault(warp, []).append(load)
 
     def settle(self, ended: frozenset[int], sel: Selection) -> None:
-        """Those of these loads read that warps of these lanes have made."""
+        """Execute those of these loads that warps of these lanes have made."""
         if self._waiting:
             self._settle([each for each in self._of_warps(warps_of(sel)) if each.pc in ended])
 
@@ -95,7 +95,7 @@ class LateLoads:
         return {each for warp in warps for each in self._waiting.get(warp, ())}
 
     def _settle(self, loads: list[_LateLoad]) -> None:
-        """These loads read now, in the order of the program, and before them earlier ones of the same places."""
+        """Execute these loads now, in program order, after earlier ones of the same places."""
         if not loads:
             return
         chosen, latest = set(loads), set(loads)
@@ -125,7 +125,7 @@ def _touched(access: Access) -> set[_Touched]:
 
 
 def _window(entry: Entry, load: Instruction) -> int | None:
-    """The instruction before which a load must have read, if any other may come before that."""
+    """The instruction before which a load must have read, if any other may precede it."""
     if load.opcode != "ld" or _NOT_SHARED & set(load.mods) or memory_order(load).acquire:
         return None
     code, targets, mine = entry.instructions, set(entry.labels.values()), set(registers_written(load))
@@ -138,7 +138,7 @@ def _window(entry: Entry, load: Instruction) -> int | None:
         if stops and end is None:
             end = each.pc
         if not mine.isdisjoint(registers_read(each)):
-            return end if end is not None and end > load.pc + 1 else None  # its row is its own up to here
+            return end if end is not None and end > load.pc + 1 else None  # its row is unchanged up to here
         if each.pc in targets or each.opcode in _LEAVES or not mine.isdisjoint(registers_written(each)):
             return None
     return None

@@ -1,14 +1,14 @@
-"""Memory in which reads may be stale: ``launch(..., reads="stale")``.
+"""Memory with stale reads: ``launch(..., reads="stale")``.
 
-Every word that is written has a history in coherence order, and every warp a view of what comes before it
-(:mod:`~warpsan.weak.views`). A read draws one of the writes that its view does not rule out: the last one that the
-warp has seen, or any later one (PTX ISA, "Memory Consistency Model", axioms "Coherence" and "Causality"). A write may
-come before later ones in coherence order that its warp has not seen. An atomic operation reads the write right before
-its own ("Atomicity"), unless a scope is too narrow for the two (:mod:`~warpsan.weak.choices`). Loads that nothing
-orders may be late (:mod:`~warpsan.weak.late_loads`). What passes views on is in :mod:`~warpsan.weak.passing`.
+Every written word has a history in coherence order, and every warp a view of the writes before it
+(:mod:`~warpsan.weak.views`). A read draws one of the writes that its view allows: the last one that the warp has seen,
+or any later one (PTX ISA, "Memory Consistency Model", axioms "Coherence" and "Causality"). A write may come before
+later ones in coherence order that its warp has not seen. An atomic operation reads the write directly before its own
+("Atomicity"), unless a scope is too narrow for the two (:mod:`~warpsan.weak.choices`). Unordered loads may be late
+(:mod:`~warpsan.weak.late_loads`). :mod:`~warpsan.weak.passing` passes views on.
 
-The rules are stronger than those of PTX where that is simpler, never weaker: the lanes of a warp have one view;
-accesses of several words read one moment of memory; what asynchronous copies write is seen by all warps.
+The rules are sometimes stronger than those of PTX for simplicity, and never weaker: the lanes of a warp have one view;
+accesses of several words read one moment of memory; all warps see the writes of asynchronous copies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from warpsan.weak.warps import Threads, WarpTable, WarpViews
 __all__ = ["WeakMemory"]
 
 _MOST_WRITES = 1 << 19
-"""Writes that are kept, of some 200 bytes each; then all warps have seen everything."""
+"""Most kept writes, of some 200 bytes each; beyond, all warps have seen all writes."""
 
 
 class WeakMemory:
@@ -42,14 +42,14 @@ class WeakMemory:
     ----------
     entry : Entry
     seed : int
-        For all choices.
+        The seed of all choices.
     volatile_is_data : bool
         Whether volatile accesses are weak.
 
     Attributes
     ----------
     choices : Choices
-        Which writes reads return.
+        Draws the writes that reads return.
     loads : LateLoads
     """
 
@@ -59,15 +59,15 @@ class WeakMemory:
         self._warps = WarpTable()
         self._histories: dict[str, History] = {}
         self._orders: dict[int, MemoryOrder] = {}
-        """By the pc of an instruction."""
+        """The memory order of an instruction, by its pc."""
         self._number = 0
-        """Of the last write."""
+        """The number of the last write."""
         self.choices = Choices(self._warps, draw)
         self.loads = LateLoads(draw)
         self._passing = PassedViews(entry, self._warps)
 
     def attach(self, threads: Threads) -> None:
-        """These threads begin; those before have run to their end."""
+        """These threads begin; earlier ones have run to their end."""
         if "global" not in self._histories:
             self._histories["global"] = History(threads.spaces["global"])
         self._histories["shared"] = History(threads.spaces["shared"])
@@ -88,7 +88,7 @@ class WeakMemory:
     # ---- reads and writes -------------------------------------------------------------------------------------------
 
     def read(self, access: Access) -> Array:
-        """A word for each lane: what a load reads."""
+        """A word for each lane: the value that a load reads."""
         self.loads.settle_overlapping(access)
         values = access.space.load(access.index, access.width)
         history = self._histories.get(access.space.name)
@@ -152,7 +152,7 @@ class WeakMemory:
                 self._passing.release_write(warp, (access.space.name, word), write, order, [])
 
     def update(self, access: Access, update: Callable[[Array], Array]) -> Array:
-        """Lanes that name different places read and write in one operation; what was there.
+        """Lanes with different places read and write in one operation. Returns the old values.
 
         ``update`` gives the new words from the old ones.
         """
@@ -187,7 +187,7 @@ class WeakMemory:
         return old
 
     def _begin_writes(self) -> None:
-        """Writes of one step follow."""
+        """Begin a step of writes."""
         self._warps.time += 1
         if sum(history.many for history in self._histories.values()) > _MOST_WRITES:
             for history in self._histories.values():
@@ -235,6 +235,6 @@ def _rows(access: Access) -> Iterator[tuple[int, int]]:
 
 
 def _lane_of_each_word(access: Access) -> dict[int, int]:
-    """The words that a step accesses, each once, and the lane that does so last."""
+    """The words that a step accesses, without duplicates, and the lane with the last access."""
     many = max(1, access.width // 4)
     return {word: lane for lane, index in _rows(access) for word in range(index // 4, index // 4 + many)}

@@ -1,5 +1,5 @@
-"""How views are passed on: releases and acquires, fences, barriers and mbarriers (PTX ISA, "Release and Acquire
-Patterns", "Causality Order")."""
+"""Passing views on: releases and acquires, fences, barriers and mbarriers (PTX ISA, "Release and Acquire Patterns",
+"Causality Order")."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RELATIONS = (SAME_CTA, SAME_CLUSTER, SAME_GPU)
 
 
 class PassedViews:
-    """What warps have released, and to what.
+    """Keeps the views that warps have released, by their target.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ class PassedViews:
     def __init__(self, entry: Entry, warps: WarpTable) -> None:
         self.warps = warps
         self._objects: dict[tuple[Hashable, int], View] = {}
-        """What was released to each barrier, by its key and its CTA of those that run."""
+        """The view released to each barrier, by its key and its CTA among the resident ones."""
         sequential = [fence_order(each).level for each in entry.instructions if _sequential(each)]
         self._levels = {min(level, SAME_GPU) for level in sequential}
         self._orders: dict[tuple[int, int], FenceOrder] = {}
         """The Fence-SC orders, by one of these levels and the block, the cluster or 0."""
 
     def clear(self) -> None:
-        """Other threads begin, with barriers of their own."""
+        """Begin with other threads, which have their own barriers."""
         self._objects.clear()
 
     # ---- strong operations ------------------------------------------------------------------------------------------
@@ -48,8 +48,9 @@ class PassedViews:
     def observe(
         self, warp: WarpViews, place: tuple[str, int], write: Write, order: MemoryOrder, *, returns: bool
     ) -> list[Release]:
-        """A warp's strong operation has read a write that is morally strong to it: the releases that it observes, and
-        that its own atomic write passes on. A reduction, which returns nothing, acquires none of them."""
+        """A warp's strong operation has read a write that is morally strong to it. Returns the releases that it
+        observes, and that its own atomic write passes on. A reduction, which returns no value, acquires none of
+        them."""
         if write.warp != warp.number:
             warp.view.seen.add(write.number)
         for release in write.released if returns else ():
@@ -64,7 +65,7 @@ class PassedViews:
         return write.released
 
     def acquire_again(self, warp: WarpViews, place: tuple[str, int], order: MemoryOrder) -> None:
-        """An acquire operation also acquires what strong reads of its place have observed before it."""
+        """An acquire operation also acquires earlier observations of strong reads of its place."""
         for relation, view in enumerate(warp.observed_at.get(place, ())):
             if view is not None and relation <= order.level:
                 warp.view.join(view)
@@ -72,7 +73,7 @@ class PassedViews:
     def release_write(
         self, warp: WarpViews, place: tuple[str, int], write: Write, order: MemoryOrder, observed: list[Release]
     ) -> None:
-        """What a strong write makes visible to those who observe it."""
+        """The releases that a strong write makes visible to its observers."""
         before = warp.released_to.get(place, [None, None, None])
         views: list[View | None] = []
         present = self.warps.present(warp) if order.release else None
@@ -90,7 +91,7 @@ class PassedViews:
             write.released = [*observed, Release(warp.block, (views[0], views[1], views[2]))]
 
     def fence(self, sel: Selection, instruction: Instruction) -> None:
-        """Fences acquire what was observed before, and release what came before to strong writes behind them; those of
+        """Fences acquire earlier observations, and release earlier accesses to later strong writes; those of
         ``fence.sc`` are in one order."""
         order = fence_order(instruction)
         level = min(order.level, SAME_GPU)
@@ -122,7 +123,7 @@ class PassedViews:
                 self._objects.setdefault((key, cta), View()).join(view)
 
     def arrive(self, barrier: CompletionBarrier, sel: Selection, order: MemoryOrder) -> None:
-        """Warps arrive at an mbarrier; as :mod:`warpsan.checks.arrivals` has it without ``strict``."""
+        """Warps arrive at an mbarrier; as in :mod:`warpsan.checks.arrivals` without ``strict``."""
         for warp, cta in self.warps.arriving(sel, barrier.home):
             relation = self.warps.relation(warp, int(self.warps.threads.cta_ids[cta]))
             view = self.warps.present(warp) if order.release else warp.fenced[relation]
@@ -146,7 +147,7 @@ class PassedViews:
                 warp.view.join(self._objects[key, cta])
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """What was released to ``source`` can be acquired from ``target``."""
+        """Views released to ``source`` can be acquired from ``target``."""
         for cta in np.flatnonzero(ctas).tolist():
             for one, other in ((source, target), (far(source), (far(source), "complete"))):
                 view = self._objects.pop((one, cta), None)
@@ -154,13 +155,13 @@ class PassedViews:
                     self._objects.setdefault((other, cta), View()).join(view)
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
-        """``key`` begins anew."""
+        """Reset ``key``."""
         for cta in np.flatnonzero(ctas).tolist():
             self._objects.pop((key, cta), None)
 
 
 def _at(barrier: CompletionBarrier, relation: int) -> Hashable:
-    """Where threads in this relation to an mbarrier's CTA release what they pass on there."""
+    """The key for releases of threads in this relation to an mbarrier's CTA."""
     return barrier.key if relation == SAME_CTA else far(barrier.key)
 
 
@@ -170,7 +171,7 @@ def _sequential(instruction: Instruction) -> bool:
 
 
 def _join(views: list[View | None], place: int, view: View) -> None:
-    """Add to one of ``views``, none of which changes."""
+    """Add a view to one of ``views``, all of which are immutable."""
     mine = views[place]
     if mine is None:
         views[place] = view

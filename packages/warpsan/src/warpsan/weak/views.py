@@ -1,8 +1,8 @@
-"""Views: what comes before a point of a warp's program, and the Fence-SC order (PTX ISA, "Causality Order").
+"""Views: the past of a point of a warp's program, and the Fence-SC order (PTX ISA, "Causality Order").
 
-A view holds writes in two ways. ``clock`` has, for each warp, the time up to which all that it did comes before: base
-causality order, which is transitive. ``seen`` has single writes that a strong read has observed: causality order has
-those, without what came before them.
+A view holds writes in two ways. ``clock`` has, for each warp, the time up to which all its writes come before: base
+causality order, which is transitive. ``seen`` has single writes that a strong read has observed: causality order
+contains these, without the writes before them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _Key = TypeVar("_Key")
 
 
 class View:
-    """What comes before a point of a program.
+    """The past of a point of a program.
 
     Attributes
     ----------
     clock : dict of int to int
-        For each warp (its number in the launch) a time.
+        A time for each warp (its number in the launch).
     seen : set of int
         Writes by their number.
     orders : dict of FenceOrder to int
-        How much of each Fence-SC order comes before.
+        The number of fences of each Fence-SC order that come before.
     """
 
     __slots__ = ("clock", "orders", "seen")
@@ -36,13 +36,13 @@ class View:
         self.orders: dict[FenceOrder, int] = {}
 
     def copy(self) -> View:
-        """The same, to be kept."""
+        """A copy to keep."""
         twin = View()
         twin.join(self)
         return twin
 
     def join(self, other: View) -> None:
-        """What comes before ``other`` comes before this, too."""
+        """Merge the past of ``other``."""
         _raise_to(self.clock, other.clock)
         _raise_to(self.orders, other.orders)
         self.seen |= other.seen
@@ -57,16 +57,16 @@ class View:
 class FenceOrder:
     """The Fence-SC order of the threads of one block, of one cluster, or of the GPU, in the order of execution.
 
-    It has those ``fence.sc`` whose scope includes the whole group. Each comes after all before it. What comes before
-    the first ``n`` of them is not copied into every view, which has only the ``n``.
+    It contains the ``fence.sc`` whose scope includes the whole group. Each comes after all earlier ones. Views do not
+    copy the past of the first ``n`` of them, but contain only ``n``.
     """
 
     def __init__(self) -> None:
         self._length = 0
         self._clock: dict[int, list[tuple[int, int]]] = {}
-        """For each warp, from which place on which time comes before."""
+        """For each warp, the times that come before, and the place from which on each does."""
         self._seen: dict[int, int] = {}
-        """From which place on a write comes before."""
+        """For each write, the place from which on it comes before."""
         self._orders: dict[FenceOrder, int] = {}
 
     def lead_to(self, view: View) -> None:

@@ -1,4 +1,4 @@
-"""The homework's attention, whose launcher zeroes the output and the sums, and starts the maxima at -inf."""
+"""Homework attention kernel; its launcher zeroes the output and the sums, and starts the maxima at -inf."""
 
 import math
 from pathlib import Path

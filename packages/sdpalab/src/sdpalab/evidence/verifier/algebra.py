@@ -1,4 +1,4 @@
-"""A problem in exact arithmetic: attention is computed in the ring again, and the kernel's words held against it."""
+"""Check of a problem in exact arithmetic: recomputes attention in the ring and compares the kernel's words with it."""
 
 from __future__ import annotations
 

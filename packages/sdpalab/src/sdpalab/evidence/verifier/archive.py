@@ -1,4 +1,4 @@
-"""A bundle as files: a ``.tar.gz`` whose bytes follow from its members, and a manifest with the digest of each."""
+"""A bundle as files: a reproducible ``.tar.gz``, and a manifest with the digest of each member."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 FORMAT = 8
-"""Format of the records and of the archive; bundles of any other format are refused."""
+"""Format of the records and of the archive; bundles of any other format are rejected."""
 MAX_BYTES = 2 << 30
 """Largest size of a bundle, packed or unpacked."""
 LEVEL = 1
-"""Compression level of gzip: raw float16 arrays become no smaller with a higher one."""
+"""Compression level of gzip; higher levels do not shrink raw float16 arrays further."""
 HEADER = b"\x1f\x8b\x08\0\0\0\0\0\x04\xff"
-"""Header that gzip writes at this level without a name and a time."""
+"""Header that gzip writes at this level, without a name and a time."""
 Members = dict[str, bytes]
 
 
@@ -49,13 +49,13 @@ class NotABundleError(ValueError):
 
 
 def canonical(value: Any) -> bytes:
-    """The one JSON form that manifest and records have."""
+    """The canonical JSON form of the manifest and the records."""
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return text.encode("ascii") + b"\n"
 
 
 def parse(members: Members, name: str, findings: list[str]) -> dict[str, Any]:
-    """A JSON member in canonical form; anything else is a finding and gives {}."""
+    """Parse a JSON member in canonical form; any other form is a finding and gives {}."""
     value = _canonical_value(members.get(name, b""))
     if value is None:
         findings.append(f"{name}: missing, or not JSON in canonical form")
@@ -64,7 +64,7 @@ def parse(members: Members, name: str, findings: list[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _canonical_value(text: bytes) -> dict[str, Any] | None:
-    """The object that ``text`` is the canonical form of; the manifest is read several times in a row."""
+    """The object whose canonical form is ``text``; cached, because the manifest is read several times in a row."""
     with suppress(ValueError, RecursionError):
         value = json.loads(text.decode("ascii"))
         if isinstance(value, dict) and canonical(value) == text:
@@ -97,7 +97,7 @@ def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
     Raises
     ------
     NotABundleError
-        If the bytes are no such archive, or there is no ``manifest.yaml`` in it.
+        If the bytes are not such an archive, or it has no ``manifest.yaml``.
     """
     changed = blob[: len(HEADER)] != HEADER
     if changed and sum(a == b for a, b in zip(blob, HEADER, strict=False)) == len(HEADER) - 1:
@@ -125,7 +125,7 @@ def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
 
 
 def _untarred(tar: bytes) -> tuple[str, Members, list[str]]:
-    """Top directory and members of a tar, and the first entry that no bundle has."""
+    """Top directory and members of a tar, and its first entry that a bundle must not have."""
     members: Members = {}
     top = ""
     with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
@@ -146,12 +146,12 @@ def _plain(name: str) -> bool:
 
 
 def read_directory(root: Path) -> tuple[Members, list[str]]:
-    """Files of an unpacked bundle, and findings about what is not a plain file.
+    """Files of an unpacked bundle, and findings about entries that are not plain files.
 
     Raises
     ------
     NotABundleError
-        If there is no ``manifest.yaml`` in it.
+        If it has no ``manifest.yaml``.
     """
     if not (root / "manifest.yaml").is_file():
         raise NotABundleError("it is not a bundle: the directory has no manifest.yaml")
@@ -176,12 +176,12 @@ def read_directory(root: Path) -> tuple[Members, list[str]]:
 
 
 def read(path: Path) -> tuple[Members, list[str]]:
-    """Members of a bundle, packed or unpacked, and what was wrong with the container.
+    """Members of a bundle, packed or unpacked, and findings about the container.
 
     Raises
     ------
     NotABundleError
-        If there is no such file, it cannot be read, or it is no bundle.
+        If the file does not exist, cannot be read, or is not a bundle.
     """
     if path.is_dir():
         return read_directory(path)
@@ -203,12 +203,12 @@ def read(path: Path) -> tuple[Members, list[str]]:
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Digest over all: of the manifest without this very entry, and so of every file's digest."""
+    """Digest of the whole bundle: of the manifest without this entry, and so of every file's digest."""
     return hashlib.sha256(canonical({k: v for k, v in manifest.items() if k != "digest"})).hexdigest()
 
 
 def format_problem(members: Members) -> str:
-    """The finding about a bundle of another format; empty if there is none, or no manifest that can be read."""
+    """The finding about a bundle of another format; empty if the format matches, or the manifest is unreadable."""
     manifest = parse(members, "manifest.yaml", [])
     number = manifest.get("format")
     if not manifest or (number == FORMAT and type(number) is int):

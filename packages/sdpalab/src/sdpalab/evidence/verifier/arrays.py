@@ -1,4 +1,4 @@
-"""The raw arrays of a case: from bytes to arrays of the problem's forms; when two figures are the same."""
+"""Raw arrays of a case: conversion from bytes to arrays, and the comparison of figures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sdpalab.problem import Problem
 __all__ = ["arrays_of", "inputs_of", "is_at", "near", "paths_of", "problem_of"]
 
 TOLERANCE = 1e-6
-"""Relative difference of figures re-derived on another machine: the order of float64 sums, nothing else."""
+"""Relative difference of figures re-derived on another machine, due to the order of float64 sums."""
 NOISE = 1e-12
-"""What those sums may differ by beside the largest element, where the figure itself is next to nothing."""
+"""Difference of those sums relative to the largest element, for figures near zero."""
 
 
 def problem_of(fields: Mapping[str, Any]) -> Problem:
@@ -25,7 +25,7 @@ def problem_of(fields: Mapping[str, Any]) -> Problem:
     Raises
     ------
     ValueError, TypeError
-        If a field is missing, unknown, wrong, or not in its one form.
+        If a field is missing, unknown, wrong, or not in canonical form.
     """
     problem = Problem(**fields)
     if problem.to_dict() != {**fields}:
@@ -34,7 +34,7 @@ def problem_of(fields: Mapping[str, Any]) -> Problem:
 
 
 def paths_of(digests: Mapping[str, str]) -> dict[str, str]:
-    """The files of arrays with these digests, by the arrays' names."""
+    """Files of arrays with these digests, by the arrays' names."""
     return {name: f"arrays/{digest}.raw" for name, digest in digests.items()}
 
 
@@ -46,7 +46,7 @@ def arrays_of(
     Raises
     ------
     ValueError, KeyError
-        If an array is missing, or has not as many bytes as its form.
+        If an array is missing, or has a wrong number of bytes.
     """
     keys = (problem.kv_shape, problem.dtype)
     forms = {"k": keys, "v": keys, "lse": (problem.q_shape[:3], "float32"), **problem.array_shapes}
@@ -66,11 +66,11 @@ def inputs_of(problem: Problem, digests: Mapping[str, str], members: Mapping[str
 
 
 def near(recorded: float, derived: float, scale: float) -> bool:
-    """Whether two figures are the same; ``scale`` is the largest of the numbers that they are sums of."""
+    """Whether two figures are equal within tolerance; ``scale`` is the largest number in their sums."""
     return math.isclose(recorded, derived, rel_tol=TOLERANCE, abs_tol=NOISE * scale)
 
 
 def is_at(values: Any, place: list[int], largest: float, scale: float) -> bool:
-    """True if ``place`` is one where the largest value is: of several alike, another machine may name another."""
+    """True if ``place`` has the largest value; among equal values another machine may choose another place."""
     inside = len(place) == values.ndim and all(0 <= i < n for i, n in zip(place, values.shape, strict=True))
     return inside and near(float(values[tuple(place)]), largest, scale)

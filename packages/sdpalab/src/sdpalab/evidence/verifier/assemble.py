@@ -1,8 +1,8 @@
-"""Puts the verifier and the judge's rule together into the one file that a bundle carries.
+"""Assembles the verifier and the judge's rule into the single file that a bundle carries.
 
-The file holds the text of each module, and imports it from there under another package name. So it needs NumPy and
-ml_dtypes alone, whether the lab is installed or not. Only two modules are others: the facts are values there, and the
-base of the records has no validation.
+The file contains the text of each module, and imports it under another package name. It needs only NumPy and ml_dtypes,
+also where the lab is not installed. Two modules differ from the lab's: the facts are literal values, and the base of
+the records has no validation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sdpalab.installation import IMPORT_FOLDERS
 __all__ = ["CARRIED", "PACKAGE", "assembled", "carried_modules"]
 
 PACKAGE = "sdpalab_verifier"
-"""What the package is called in the file."""
+"""Name of the package in the file."""
 CARRIED = {"numpy", "ml_dtypes"}
-"""What its modules may import beside the standard library and each other."""
+"""Packages that its modules may import beside the standard library and each other."""
 _MAIN = "sdpalab.evidence.verifier.main"
 _OWN = ("sdpalab", "warpsan")
-"""The packages whose modules the file has."""
+"""Packages whose modules the file contains."""
 _NAMES = {"sdpalab": PACKAGE, "warpsan": f"{PACKAGE}_warpsan"}
 """Names of these packages in the file."""
 _IMPORTED = re.compile(r"^(\s*(?:from|import)\s+)(sdpalab|warpsan)\b", re.MULTILINE)
@@ -79,7 +79,7 @@ def carried_modules() -> dict[str, str]:
     Raises
     ------
     ValueError
-        If one imports, when it is loaded, what the file has not.
+        If a module imports, when it is loaded, a module outside the file.
     """
     texts: dict[str, str] = {}
     wanted = [_MAIN]

@@ -1,4 +1,5 @@
-"""A build in a bundle: its files are those that were compiled, its resources those of the cubin, its gate follows."""
+"""Check of a build in a bundle: its files are the compiled ones, its resources those of the cubin, its gate follows
+from them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ __all__ = [
 
 
 def check_build(bundle: Findings, where: str, build: Mapping[str, Any]) -> bool:
-    """Checks one build; True if its gate is kept, or it has none."""
+    """Check one build; True if its gate is kept, or it has none."""
     bundle.same_keys(where, "build", build)
     for name, digest in build["files"].items():
         path = f"{build['directory']}/{name}"
@@ -70,7 +71,7 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     Raises
     ------
     ValueError
-        If it is not such a file, or has no such entry.
+        If the file is not such an ELF file, or has no such entry.
     """
     if cubin[:6] != b"\x7fELF\x02\x01":
         raise ValueError("the cubin is not a 64-bit ELF file")

@@ -1,4 +1,4 @@
-"""A case in a bundle: all figures of its record are derived again from its raw arrays, by the judge's own rule."""
+"""Check of a case in a bundle: derives all figures of its record from its raw arrays, by the judge's own rule."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from sdpalab.problem import ARRAYS
 __all__ = ["MOST_AT_ONCE", "MOST_SCORES", "Cases", "excess_of"]
 
 DERIVED = ("PASSED", "INCORRECT", "NOT_FINITE")
-"""Statuses that follow from arrays."""
+"""Statuses that are derived from arrays."""
 OUTPUTS = ("o", "yardstick", "lse", "o_second")
 """Arrays that a case may have beside its inputs."""
 MOST_THREADS = 8
 MOST_SCORES = 1 << 36
-"""Scores that the cases of a bundle may ask for together: about an hour on two cores."""
+"""Most scores of all cases of a bundle together, about an hour on two cores."""
 MOST_AT_ONCE = 1 << 28
 """Scores of one block of rows, or of one problem in exact arithmetic: 2 GiB in float64."""
 LEAST_ROWS = 64
-"""Rows that a head counts for at least: a loop over keys costs as much for one row as for so many."""
+"""Least number of rows that a head counts for: a loop over keys costs the same for fewer rows."""
 Case = Mapping[str, Any]
 
 
 def excess_of(cases: Iterable[Case], algebra: Iterable[Case]) -> str:
-    """The finding about cases that ask for more work than :data:`MOST_SCORES`; empty if they do not.
+    """The finding about cases with more work than :data:`MOST_SCORES`; empty otherwise.
 
-    An element of the output counts as a score, and so do 128 products of a score. The sizes alone decide: no array is
+    An element of the output counts as a score, and so do 128 products of a score. Only the sizes are used; no array is
     read.
     """
     total, most = 0, 0
@@ -70,10 +70,10 @@ class Cases:
         self.derived: dict[int, list[str] | Exception] = {}
 
     def derive(self, cases: Iterable[Case]) -> None:
-        """Derives what :meth:`check` compares: cases on the same inputs together, in several threads.
+        """Derive the figures that :meth:`check` compares: cases on the same inputs together, in several threads.
 
-        The outcome depends on neither: a case has its findings, or the exception that its record causes. A case with
-        which nothing can be done here is left to :meth:`check`.
+        Grouping and threads do not change the outcome: a case has its findings, or the exception that its record
+        causes. Cases that cannot be derived are left to :meth:`check`.
         """
         members = self.bundle.members
         groups: dict[str, list[Case]] = {}
@@ -102,7 +102,7 @@ class Cases:
                     thread.join()
 
     def check(self, where: str, case: Case, built: set[str]) -> bool:
-        """Checks one case; True if it was re-derived from raw arrays."""
+        """Check one case; True if it was re-derived from raw arrays."""
         self.bundle.same_keys(where, "case", case)
         self.bundle.same_keys(where, "problem", case["problem"])
         if case["status"] not in STATUSES or case["status"] == "INTERRUPTED":
@@ -141,12 +141,12 @@ class Cases:
 
 
 def input_names(case: Case) -> list[str]:
-    """The input arrays of a case: Q, K, V, and those that further fields of its problem stand for."""
+    """Input arrays of a case: Q, K, V, and the arrays of further fields of its problem."""
     return [*"qkv", *(name for name in ARRAYS if case["problem"].get(name))]
 
 
 def missing_of(case: Case, members: Members) -> list[str]:
-    """The arrays that a case needs and the bundle lacks."""
+    """Arrays that a case needs and the bundle lacks."""
     paths = paths_of(case["digests"])
     return [name for name in (*input_names(case), "o", "yardstick") if paths.get(name, "") not in members]
 
@@ -158,14 +158,14 @@ def size_of(case: Case, members: Members) -> int:
 
 
 def thread_count() -> int:
-    """As many as this process has CPUs; one where OpenBLAS has threads of its own, which would wait for each other."""
+    """Number of CPUs of this process; one where OpenBLAS uses its own threads, which would compete."""
     if os.environ.get("OPENBLAS_NUM_THREADS", os.environ.get("OMP_NUM_THREADS")) != "1":
         return 1
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS)
 
 
 def derived_together(cases: list[Case], members: Members) -> dict[int, list[str] | Exception]:
-    """What is wrong with the arrays or figures of each case, by its ``id``; they have the same problem and inputs."""
+    """Findings about the arrays or figures of each case, by its ``id``; the cases have the same problem and inputs."""
     results: dict[int, list[str] | Exception] = {}
     group: SameInputs | None = None
     for case in cases:
@@ -178,7 +178,7 @@ def derived_together(cases: list[Case], members: Members) -> dict[int, list[str]
 
 
 class SameInputs:
-    """Derives cases with the same problem and the same inputs: what they have in common is derived once."""
+    """Derives cases with the same problem and the same inputs; common parts are derived once."""
 
     def __init__(self, case: Case, members: Members) -> None:
         self.members = members
@@ -195,7 +195,7 @@ class SameInputs:
         self.log_sums: dict[Numerics, tuple[Any, Any]] = {}
 
     def shared(self, quantised: Quantisation | None) -> dict[str, Any]:
-        """How scores are made, and the softmax weights of Q and K as they are quantised."""
+        """Score arguments, and the softmax weights of Q and K after quantisation."""
         if quantised not in self.weights:
             q, k = self.inputs.q, self.inputs.k
             if quantised is not None:
@@ -204,7 +204,7 @@ class SameInputs:
         return {**self.scoring, "weights": self.weights[quantised]}
 
     def findings_of(self, case: Case) -> list[str]:
-        """What is wrong with the arrays or the figures of a case."""
+        """Findings about the arrays or the figures of a case."""
         findings: list[str] = []
         names = [name for name in ("o", "yardstick", "lse") if name in case["digests"]]
         arrays = arrays_of(self.problem, case["digests"], self.members, names)
@@ -234,19 +234,19 @@ class SameInputs:
         return findings
 
     def normal_findings(self, seed: int) -> list[str]:
-        """Which inputs are not the normal ones of a seed."""
+        """Findings about inputs that are not the normal inputs of a seed."""
         if seed not in self.normal:
             generated = make_inputs(self.problem, "normal", seed).arrays
             self.normal[seed] = [
                 f"{name} is not what normal inputs of seed {seed} are"
                 for name, array in self.inputs.arrays.items()
-                # another math library may round one element in 10**12 the other way
+                # another math library may round one element in 10**12 differently
                 if differing(array, generated[name]) > 1 + array.size // 10**6
             ]
         return self.normal[seed]
 
     def intended_for(self, numerics: Numerics) -> list[Any]:
-        """The intended outputs of declared numerics, one for each order that they leave open."""
+        """Intended outputs of declared numerics, one for each order that they leave open."""
         for each in orders_of(numerics):
             if each not in self.intended:
                 shared = self.shared(each.quantised)
@@ -254,14 +254,15 @@ class SameInputs:
         return [self.intended[each] for each in orders_of(numerics)]
 
     def limits_for(self, digest: str, yardstick: Any, numerics: Numerics) -> Limits:
-        """The limits of a case: they follow from its yardstick, which has this digest, and its numerics."""
+        """Limits of a case, from its yardstick, which has this digest, and its numerics."""
         if (digest, numerics) not in self.limits:
             intended = self.intended_for(numerics)
             self.limits[digest, numerics] = limits_for(self.reference, yardstick, intended, self.problem.dtype)
         return self.limits[digest, numerics]
 
     def yardstick_findings(self, limits: Limits) -> list[str]:
-        """The finding about a yardstick that widens the limit on the largest error further than torch's output can."""
+        """The finding about a yardstick that widens the limit on the largest error beyond the largest error of torch's
+        output."""
         if limits.yardstick_max_abs <= limits.intended_max_abs:
             return []
         most = self.most_of_yardstick()
@@ -271,11 +272,11 @@ class SameInputs:
         return [f"its yardstick, torch's output, {error}"]
 
     def most_of_yardstick(self) -> float:
-        """Largest error that torch's output can have: the limit that follows from the undeclared numerics alone.
+        """Largest possible error of torch's output: the limit of the undeclared numerics alone.
 
-        In float32 that limit is itself an error of few roundings. There four roundings of the largest score, each of
-        which shifts O by up to the largest V, are allowed beside it. torch's own output needs at most 0.6 of that on
-        every kind of inputs (``tests/evidence/test_verify_yardstick.py``).
+        In float32 that limit is an error of a few roundings. Four roundings of the largest score, each of which shifts
+        O by up to the largest V, are added to it. torch's own output needs at most 0.6 of that on every kind of inputs
+        (``tests/evidence/test_verify_yardstick.py``).
         """
         own = self.intended_for(UNDECLARED)
         most = limits_for(self.reference, own[0], own, self.problem.dtype).max_abs
@@ -287,7 +288,7 @@ class SameInputs:
         return most + 4 * UNIT_ROUNDOFF["float32"] * (1 + score) * float(np.abs(finite(self.inputs.v)).max())
 
     def exact_for(self, numerics: Numerics) -> ExactElements | None:
-        """The elements that the inputs fix for these numerics, if any are asked for."""
+        """Exact elements for these numerics, if the record has any."""
         if not has_exact_elements(numerics):
             return None
         any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
@@ -303,7 +304,7 @@ class SameInputs:
         return self.exact[key]
 
     def placed(self, figures: dict[str, Any], recorded: Mapping[str, Any], out: Any) -> dict[str, Any]:
-        """The figures, with the recorded places of the largest element and row if they are such places."""
+        """The figures, with the recorded places of the largest element and row if these places are valid."""
         with np.errstate(invalid="ignore"):
             elements = np.abs(out.astype(np.float64) - self.reference)
             rows = row_errors(out, self.reference, self.problem.dtype)
@@ -315,7 +316,7 @@ class SameInputs:
     def lse_for(
         self, lse: Any, recorded: Mapping[str, Any] | None, numerics: Numerics, findings: list[str]
     ) -> LseErrors | None:
-        """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
+        """Compare the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
         if (recorded is None) is not (lse is None):
             findings.append("a log-sum-exp without figures, or figures without one")
         if recorded is None or lse is None:
@@ -332,21 +333,21 @@ class SameInputs:
             errors = replace(
                 errors, row=place, limit=float(limit[place]), error=float(abs(float(lse[place]) - reference[place]))
             )
-        # The sums behind the reference are larger than the limit by as much as float32 is coarse.
+        # The sums of the reference exceed the limit by as much as float32 is coarse.
         derived = {**asdict(errors), "row": list(errors.row)}
         compare(findings, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
         return errors
 
 
 def differing(one: Any, other: Any) -> int:
-    """In how many elements two arrays differ; two NaN are the same."""
+    """Number of elements in which two arrays differ; two NaN are equal."""
     return int(np.count_nonzero((one != other) & ~((one != one) & (other != other))))
 
 
 def numerics_of(declared: Mapping[str, Any], *, built: bool) -> Numerics | None:
-    """The numerics that a record declares, in their one form; None if there is no rule for them.
+    """Declared numerics of a record in canonical form; None if the rule does not support them.
 
-    A candidate that was not ``built``, such as a callable, declares none.
+    A candidate that was not ``built``, such as a callable, has no declaration.
     """
     with suppress(TypeError, ValueError):
         numerics = Numerics.from_dict(declared)
@@ -371,7 +372,7 @@ def status_of(errors: Errors, limits: Limits) -> str:
 def compare(
     findings: list[str], what: str, recorded: Mapping[str, Any], derived: Mapping[str, Any], scale: float
 ) -> None:
-    """Compares the figures of a record with those re-derived; ``scale`` is the largest element of the reference."""
+    """Compare the figures of a record with the re-derived ones; ``scale`` is the largest element of the reference."""
     if set(recorded) != set(derived):
         findings.append(f"the fields of its {what} are not those of the format")
         return

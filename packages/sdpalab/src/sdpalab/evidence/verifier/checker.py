@@ -1,4 +1,4 @@
-"""All records of a bundle: the environment, and every attempt with its builds, cases and figures."""
+"""Check of all records of a bundle: the environment, and every attempt with its builds, cases and figures."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Checker(Findings):
 
 
 def cases_of(record: Mapping[str, Any], kind: str = "cases") -> list[Any]:
-    """The cases of a record, or its problems in exact arithmetic (``algebra``); none of one that is malformed."""
+    """Cases of a record, or its problems in exact arithmetic (``algebra``); empty for a malformed record."""
     try:
         return list(record["verdict"][kind])
     except MALFORMED:
@@ -146,6 +146,6 @@ def cases_of(record: Mapping[str, Any], kind: str = "cases") -> list[Any]:
 
 
 def confinement_of(cases: Sequence[Mapping[str, Any]]) -> str:
-    """How the processes of the cases were confined: ``processes`` if those of any were not."""
+    """Confinement of the processes of the cases: ``processes`` if that of any case was."""
     stated = {case["run"]["confinement"] for case in cases if "confinement" in case["run"]}
     return "processes" if "processes" in stated else next(iter(stated), "")

@@ -1,4 +1,4 @@
-"""What the records of a bundle consist of: taken from the classes of the lab, and written out in the assembled file.
+"""Fields of a bundle's records, taken from the classes of the lab, and written out in the assembled file.
 
 These are definitions, not results.
 """
@@ -43,7 +43,7 @@ KEYS = {
     "rule": _keys(Rule),
     "figure": _keys(Figure),
 }
-"""Exactly the fields of every record."""
+"""Required fields of every record; no others are allowed."""
 SPARSE = {
     "attempt": ["sources"],
     "verdict": list(verdict.Verdict.sparse),
@@ -53,6 +53,6 @@ SPARSE = {
 }
 """Fields that a record lacks while they are empty."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
-"""The limits that a gate shows where the kernel declares none."""
+"""Limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
 ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]

@@ -1,4 +1,4 @@
-"""What is found wrong with a bundle, and which of its files a record accounts for."""
+"""Findings about a bundle, and the files that its records account for."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FIXED_FILES = {"manifest.yaml", "report.html", "environment.json", "floors.json"
 
 @dataclass
 class Outcome:
-    """What was found: ``findings`` are reasons to reject, ``summary`` says what was re-derived."""
+    """Result of a verification: ``findings`` are reasons to reject, ``summary`` lists the re-derived parts."""
 
     findings: list[str] = field(default_factory=list)
     summary: list[str] = field(default_factory=list)
 
     @property
     def accepted(self) -> bool:
-        """True if nothing was found."""
+        """True if there are no findings."""
         return not self.findings
 
 
 class Findings:
-    """The members of one bundle, what was found, and the files that are accounted for."""
+    """The members of one bundle, the findings, and the files accounted for."""
 
     def __init__(self, members: Members) -> None:
         self.members = members
@@ -44,13 +44,13 @@ class Findings:
         self.outcome.findings.append(f"{where}: {what}")
 
     def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
-        """Every field of a record must be there, and no other; a sparse one only if it is not empty."""
+        """Require every field of a record and no other; a sparse field only if it is not empty."""
         sparse = set(SPARSE.get(kind, ()))
         empty = [name for name in sparse & set(record) if not record[name]]
         if set(record) | sparse != set(KEYS[kind]) or empty:
             self.find(where, f"the fields of its {kind} are not those of the format")
 
     def parsed(self, name: str) -> tuple[dict[str, Any], list[str]]:
-        """A JSON member in canonical form, and nothing found; anything else gives {}, and is the finding."""
+        """Parse a JSON member in canonical form; any other form gives {} and a finding."""
         findings: list[str] = []
         return parse(self.members, name, findings), findings

@@ -17,22 +17,22 @@ __all__ = ["SEED", "RingComparison", "compare", "drawn", "expected_factor"]
 
 Array = npt.NDArray[Any]
 SEED = 0
-"""Of the codes of Q, K and V, where no other is given."""
+"""Default seed of the codes of Q, K and V."""
 _ROWS_TRIED = 24
-"""Rows of a head on which every factor is tried before one is tried on all: their elements are at least 192."""
+"""Rows of a head on which every factor is tried before all rows are compared: at least 192 elements."""
 
 
 @dataclass(frozen=True)
 class RingComparison:
-    """How a kernel's outputs compare with attention in the ring.
+    """Comparison of a kernel's outputs with attention in the ring.
 
     Attributes
     ----------
     factor : int
-        scale * log2 e mod p - 1 by which the scores were multiplied: the expected one, or the one with which all
+        scale * log2 e mod p - 1 by which the scores were multiplied: the expected factor, or the factor for which all
         outputs are equal.
     compared, unequal : int
-        Elements of O, and those that differ mod p.
+        Number of elements of O, and number of those that differ mod p.
     first : tuple of int, optional
         The first element (b, h, i, d) that differs.
     left_out : int
@@ -58,13 +58,14 @@ class _Attention:
 
 
 def expected_factor(ring: Ring, problem: Problem) -> int:
-    """scale * log2 e mod p - 1, folded by whomever: for a scale that is a power of 2 the order does not matter."""
+    """scale * log2 e mod p - 1, for any order of folding: with a scale that is a power of 2 the order does not
+    matter."""
     return ring.constant(float(np.float32(problem.scale) * LOG2_E)) % ring.order
 
 
 def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
-    """Random 16-bit numbers, uint16, of which :meth:`warpsan.numerics.ring.Ring.elements` makes the codes of Q, K and
-    V; and the problem's lengths, int32, if it has some."""
+    """Random 16-bit numbers, uint16, from which :meth:`warpsan.numerics.ring.Ring.elements` makes the codes of Q, K and
+    V; and the problem's lengths, int32, if any."""
     rng = np.random.default_rng(seed)
     shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
     draws: dict[str, Array] = {
@@ -74,10 +75,10 @@ def drawn(problem: Problem, seed: int = SEED) -> dict[str, Array]:
 
 
 def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, lse: Array | None) -> RingComparison:
-    """Hold outputs against attention in the ring.
+    """Compare outputs with attention in the ring.
 
     If they are not equal with the expected factor, every other unit mod p - 1 is tried: a host may fold more than the
-    scale into one constant, and in the ring such a constant is any number.
+    scale into one constant, which is an arbitrary number in the ring.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
     values = np.repeat(inputs["v"] % ring.prime, problem.group, axis=1)
 
     def wrong(factor: int, rows: slice = slice(None)) -> tuple[Array, Array]:
-        """Elements that differ, and rows that are left out."""
+        """Masks of the elements that differ and of the rows that are left out."""
         attention = _attention(ring, scores[:, :, rows], values, seen[:, :, rows], factor)
         left_out = (attention.sums == 0) & seen[:, :, rows].any(axis=3)
         differs = (codes[:, :, rows] % ring.prime != attention.out) | ~known[:, :, rows]
@@ -103,7 +104,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
     factor = expected_factor(ring, problem)
     unequal, left_out = wrong(factor)
     if unequal.any():
-        tried = slice(max(0, problem.seq_q - _ROWS_TRIED), None)  # the last rows: under a mask they see most
+        tried = slice(max(0, problem.seq_q - _ROWS_TRIED), None)  # last rows: they see most keys under a mask
         units = (each for each in range(ring.order) if gcd(each, ring.order) == 1)
         other = next((each for each in units if not wrong(each, tried)[0].any()), None)
         if other is not None and not wrong(other)[0].any():
@@ -121,7 +122,7 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
 
 
 def _seen(problem: Problem) -> Array:
-    """Whether each row sees each key, [B, 1, Sq, Skv]: all heads of a batch entry have the same mask."""
+    """Mask of the keys that each row sees, [B, 1, Sq, Skv]: all heads of a batch entry have the same mask."""
     rows = np.arange(problem.seq_q)
     entries = [visible_keys(rows, problem.seq_kv, head=(b, 0), **problem.scoring) for b in range(problem.batch)]
     seen: Array = np.stack(entries)[:, None]
@@ -136,7 +137,7 @@ def _scores(ring: Ring, problem: Problem, inputs: dict[str, Array]) -> Array:
 
 
 def _attention(ring: Ring, scores: Array, values: Array, seen: Array, factor: int) -> _Attention:
-    """O = sum of g^(factor * score) V over the keys that are seen, over the sum of g^(factor * score)."""
+    """O = sum of g^(factor * score) V over the visible keys, divided by the sum of g^(factor * score)."""
     weights = (ring.powers.astype(np.int64) % ring.prime)[scores * factor % ring.order] * seen
     sums = weights.sum(axis=3) % ring.prime
     inverses = ring.inverses[0].astype(np.int64)[sums] % ring.prime
@@ -147,8 +148,7 @@ def _attention(ring: Ring, scores: Array, values: Array, seen: Array, factor: in
 def _lse_unequal(ring: Ring, lse: Array, sums: Array, *, known_unit: bool) -> int:
     """Rows whose log-sum-exp is not the logarithm of their sum.
 
-    In base e it is that logarithm over log2 e. With another factor of the scores it may be so in another unit: then
-    each is tried.
+    In base e it is that logarithm over log2 e. With another factor of the scores every unit is tried.
     """
     codes, known = ring.decoded(lse)
     judged = sums != 0

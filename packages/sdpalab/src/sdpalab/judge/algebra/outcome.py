@@ -1,4 +1,4 @@
-"""The record of the stage: what a kernel computed in the ring."""
+"""Record of the algebraic stage: the outputs of a kernel in the ring."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class AlgebraStatus(str, Enum):
     """Outcome of a problem in the ring. Only UNEQUAL counts against a kernel."""
 
     EQUAL = "EQUAL"
-    """Every output is that of attention in the ring."""
+    """Every output equals attention in the ring."""
     UNEQUAL = "UNEQUAL"
-    """An output is not: the kernel's data flow is not that of attention."""
+    """An output differs: the kernel's data flow is not that of attention."""
     NOT_ALGEBRAIC = "NOT_ALGEBRAIC"
-    """The kernel executes an instruction that has no meaning in a ring. It is not blamed for that."""
+    """The kernel executes an instruction without a meaning in a ring; this does not count against the kernel."""
     NOT_RUN = "NOT_RUN"
-    """The kernel does not compute the problem, or the simulator does not run it in a ring."""
+    """The kernel does not support the problem, or the simulator does not run it in a ring."""
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -39,34 +39,34 @@ class AlgebraCase(JsonRecord):
     name : str
     problem : Problem
     seed : int
-        Of the codes of Q, K and V.
+        Seed of the codes of Q, K and V.
     status : AlgebraStatus
     reason : str
-        What is unequal, which instruction is not algebraic, or why it was not run; empty if EQUAL.
+        The unequal outputs, the instruction that is not algebraic, or why the problem was not run; empty if EQUAL.
     prime : int
         p of the ring; 0 if it was not run.
     factor, expected_factor : int
-        scale * log2 e mod p - 1: with which the outputs were compared, and what is expected of the problem's scale.
+        scale * log2 e mod p - 1: the factor of the comparison, and the factor of the problem's scale.
     compared, unequal : int
-        Elements of O.
+        Number of elements of O, and number of those that differ.
     left_out : int
         Rows whose sum of weights is 0 mod p.
     lse_unequal : int, optional
-        Rows whose log-sum-exp differs; None where the kernel writes none, or none that is algebraic.
+        Rows whose log-sum-exp differs; None where the kernel writes no algebraic log-sum-exp.
     digests : mapping of str to str
         sha256 of the words of q, k, v, o and perhaps lse.
     ptx_sha256 : tuple of str
         Digest of the PTX of each launch.
     lse_refusal : str
-        Which instruction of the log-sum-exp is not algebraic, where O was compared without it.
+        Instruction of the log-sum-exp that is not algebraic, where O was compared without it.
     config : str
-        Knobs that it ran with in place of those that were judged.
+        Knobs of the run that differ from the judged ones.
 
     Raises
     ------
     ValueError
-        On construction, if the record is illegal: EQUAL with an unequal element or without the arrays that show it,
-        UNEQUAL without one, or a status other than EQUAL without a reason.
+        On construction, if the record is invalid: EQUAL with an unequal element or without its arrays, UNEQUAL without
+        an unequal element, or a status other than EQUAL without a reason.
     """
 
     sparse: ClassVar[tuple[str, ...]] = ("config",)
@@ -104,5 +104,5 @@ class AlgebraCase(JsonRecord):
 
     @property
     def scale_explained(self) -> bool:
-        """Whether the scores were multiplied by what is expected of the problem's scale."""
+        """Whether the factor of the scores is the one expected for the problem's scale."""
         return self.factor == self.expected_factor

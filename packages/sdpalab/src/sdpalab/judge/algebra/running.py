@@ -1,4 +1,4 @@
-"""Running a launch plan in the ring of its PTX, in this process."""
+"""Runs a launch plan in the ring of its PTX, in this process."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def run_in_ring(
     poison: int = 0xFF,
     max_steps: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Run a plan once on codes that are made of random 16-bit numbers.
+    """Run a plan once on codes made from random 16-bit numbers.
 
     Parameters
     ----------
     plan : LaunchPlan
     builds : sequence of Build
-        Of its launches, in order.
+        Builds of its launches, in order.
     draws : mapping of str to ndarray
-        One for each ``in`` buffer (:func:`sdpalab.judge.algebra.stage.drawn`): uint16 where it holds codes, and its
-        values where it holds integers.
+        One for each ``in`` buffer (:func:`sdpalab.judge.algebra.stage.drawn`): uint16 for codes, the values for
+        integers.
     reordered : bool
         Whether codes are compared in the ring's second order (:attr:`warpsan.numerics.ring.Ring.spacing`).
     arch, poison, max_steps
-        As :class:`sdpalab.run.SimulatedExecutor` has them.
+        As for :class:`sdpalab.run.SimulatedExecutor`.
 
     Returns
     -------

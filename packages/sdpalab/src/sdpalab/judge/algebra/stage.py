@@ -1,4 +1,4 @@
-"""Running the stage: its problems, its inputs, and from outputs to a record."""
+"""Runs the algebraic stage: its problems, its inputs, and the record of its outputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ __all__ = ["SCALE", "SEED", "algebra_case", "algebra_problems", "drawn", "has_co
 
 Array = npt.NDArray[Any]
 LENGTH = 173
-"""Of the sequence: prime, three tiles of 64 with the last one ragged, and cheap to simulate."""
+"""Sequence length: prime, three tiles of 64 with a ragged last one, and cheap to simulate."""
 SCALE = 0.125
-"""A power of 2, so that it does not matter who folds it into log2 e: 1.5 * log2 e is rounded, in one way or another."""
+"""Scale of the problems: a power of 2, so the order of folding it into log2 e does not matter; 1.5 * log2 e would be
+rounded."""
 SHORTER = 0.4
-"""Share of the keys that the second batch entry has, where a problem has lengths."""
+"""Length of the second batch entry as a share of the keys, where a problem has lengths."""
 
 
 def algebra_problems(problem: Problem) -> Iterator[Problem]:
-    """The small problems for a problem that is judged: its head_dim, dtype, group, window and lengths, causal and not.
-    None where that cannot be asked (:func:`has_codes`)."""
+    """Small problems for a judged problem: its head_dim, dtype, group, window and lengths, with and without the causal
+    mask. Empty where the ring does not apply (:func:`has_codes`)."""
     kv_heads = min(problem.kv_heads, 2)
     same = problem.seq_q == problem.seq_kv
     keys = LENGTH if same else min(problem.seq_kv, LENGTH)
@@ -45,19 +46,17 @@ def algebra_problems(problem: Problem) -> Iterator[Problem]:
 
 
 def has_codes(problem: Problem) -> bool:
-    """Whether a problem can be asked in a ring: its elements have 16 bits, and it has neither a soft cap nor arrays
-    other than lengths.
+    """Whether a problem has a form in the ring: 16-bit elements, no soft cap, and no arrays other than lengths.
 
-    The tanh of a soft cap has no meaning in a ring, even where a kernel makes it of exponentials: a capped score is an
-    exponent, of which the residue mod p - 1 counts, and that is 1 for every exponential. Masks, slopes and sinks are no
-    codes.
+    The tanh of a soft cap has no meaning in a ring, even if a kernel computes it from exponentials: a capped score is
+    an exponent with a residue mod p - 1, which is 1 for every exponential. Masks, slopes and sinks are not codes.
     """
     return problem.dtype in HALF_DTYPES and not problem.softcap and set(problem.array_shapes) <= {"kv_lengths"}
 
 
 def reordered(problem: Problem) -> bool:
-    """Whether a problem is run with the second order of the codes (:attr:`warpsan.numerics.ring.Ring.spacing`): under a
-    causal mask. So of the two small problems one sees a threshold exceeded, and the other does not."""
+    """Whether a problem is run with the second order of the codes (:attr:`warpsan.numerics.ring.Ring.spacing`): true
+    under a causal mask. One of the two small problems then exceeds a threshold, and the other does not."""
     return problem.causal
 
 
@@ -75,14 +74,14 @@ def algebra_case(
     ----------
     problem : Problem
     reply : mapping
-        Of the process that ran it: ``ring``, ``not_algebraic`` and ``ptx_sha256``, or a ``status`` with its ``reason``.
+        Reply of the process: ``ring``, ``not_algebraic`` and ``ptx_sha256``, or a ``status`` with its ``reason``.
     outputs : mapping of str to ndarray
-        ``o``, and ``lse`` of a kernel that writes it.
+        ``o``, and ``lse`` if the kernel writes it.
     keep : callable
-        Keeps an array and gives the sha256 of its bytes.
+        Stores an array and returns the sha256 of its bytes.
     seed : int
     config : str
-        Knobs that it ran with in place of those that were judged.
+        Knobs of the run that differ from the judged ones.
     """
     name = f"{problem.label} in the ring"
     if reply.get("status") is not None:
@@ -118,7 +117,7 @@ def algebra_case(
 
 
 def _reason(comparison: RingComparison) -> str:
-    """What is unequal, in a sentence."""
+    """The unequal outputs, in a sentence."""
     if comparison.first is not None:
         b, h, i, d = comparison.first
         return (

@@ -1,1 +1,1 @@
-"""Diagnosis of a wrong output: why it is rejected, where it is wrong, and the most likely bug."""
+"""Diagnosis of a wrong output: the reason of its rejection, the place of the error, and the most likely bug."""

@@ -1,9 +1,8 @@
-"""The likely class of a bug, from a wrong output: which hypothesis gives the same output, or which pattern the error
-has.
+"""The likely class of a bug, found from a wrong output by hypotheses that give the same output and by error patterns.
 
-A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if, in the rows that are wrong, its output is as near
-to the candidate's as roundings allow, and several times nearer than the right one is. The cause that explains most of
-the failed cases is reported. It is a hint for debugging and not part of the verdict.
+A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if its output in the wrong rows equals the candidate's
+within rounding errors, and is several times nearer than the right output. The diagnosis reports the cause that explains
+most of the failed cases. It is a debugging hint and not part of the verdict.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 __all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
 
 ENOUGH = 3.0
-"""A hypothesis must be this many times nearer to the output than the right one is ..."""
+"""Factor by which a hypothesis must be nearer to the output than the right output is."""
 ROUNDING = 3.0
-"""... and within this many times the limit of the relative L2 error."""
+"""Largest distance of a hypothesis from the output, in units of the relative L2 limit."""
 NOISE = 200.0
-"""Noise is at most this many times the limit: P or V in 8 bits is."""
+"""Largest relative L2 error of noise, in units of the limit; P or V in 8 bits reaches it."""
 MOST_CASES, SMALL, MOST_SCORES = 4, 1 << 18, 1 << 22
-"""How many failed cases are looked at; the scores of the problems that are looked at first, and of any at all."""
+"""Most failed cases that are diagnosed; most scores of the problems diagnosed first, and of any diagnosed problem."""
 MOST_PAIRS = 1 << 23
-"""Pairs of rows of the output, of all heads together, that are compared at most."""
+"""Most pairs of output rows that are compared, over all heads."""
 FEWEST_ROWS = 3
-"""Fewer wrong rows than these fit too much."""
+"""Fewest wrong rows of a fit; fewer rows fit too many hypotheses."""
 HARMLESS = 10.0
-"""No type overflows from exponentials of scores up to this."""
+"""Largest score whose exponential overflows in no type."""
 
 _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
-"""Causes that follow from the pattern of the error alone, where no hypothesis explains the output."""
+"""Causes that follow from the error pattern alone, where no hypothesis explains the output."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,11 @@ class Diagnosis:
 
 
 def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
-    """What explains half of the failed cases or more; None if nothing does, there is none, or all are too large.
+    """The cause that explains at least half of the failed cases; None without such a cause or failed case, or if all
+    are too large.
 
-    A cause that explains the output precedes one that follows from the error's pattern; of causes that explain equally
-    many cases, the more special one is reported.
+    Causes that explain the output precede causes from the error pattern; among causes with equal counts the most
+    specific is reported.
     """
     by_failure = [explanations(failure) for failure in _chosen(failures)]
     counts = Counter(cause for one in by_failure for cause in {diagnosis.cause for diagnosis in one})
@@ -73,7 +73,8 @@ def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
 
 
 def _chosen(failures: Sequence[Failure]) -> list[Failure]:
-    """The most wrong ones of the small problems, and of those the largest; without any, the smallest problem."""
+    """The small problems with the largest errors, largest problems first; without small problems, the smallest
+    problem."""
     possible = sorted(
         (failure for failure in failures if failure.problem.scores <= MOST_SCORES),
         key=lambda failure: failure.problem.scores,
@@ -83,14 +84,14 @@ def _chosen(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def first_sight(failure: Failure) -> Diagnosis | None:
-    """The most special explanation of a failed case that needs no scores: cheap enough for every case."""
+    """The most specific explanation of a failed case that needs no scores, cheap enough for every case."""
     return next(iter(explanations(failure, scores=False)), None)
 
 
 def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, ...]:
-    """All explanations of one failed case, and patterns that fit its error; the special before the general.
+    """All explanations of one failed case, and patterns that fit its error, the most specific first.
 
-    Without ``scores`` only those hypotheses are tried that take none.
+    Without ``scores`` only hypotheses without scores are tried.
     """
     asked, judged, right, out = failure.asked, failure.judged, failure.right, failure.seen
     not_finite = tuple(_not_finite(failure, asked & ~judged)) if (asked & ~judged).any() and scores else ()
@@ -103,7 +104,7 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
     where = "" if bad[judged].all() else _rows(bad)
 
     def explains(guess: Hypothesis) -> bool:
-        # What has nothing in it to fit, or takes a whole row from elsewhere, does not fit a row by chance.
+        # Hypotheses without fitted parameters, or with whole rows moved, do not fit a row by chance.
         if few and guess.cause not in (Cause.NO_ATTENTION, Cause.ROWS):
             return False
         rows = judged if guess.cause is Cause.NO_ATTENTION else bad
@@ -112,7 +113,7 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
         size = max(float(np.linalg.norm(guess.out[rows])), least)
         return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
 
-    with np.errstate(all="ignore"):  # what divides by zero explains nothing
+    with np.errstate(all="ignore"):  # a hypothesis that divides by zero explains nothing
         tried = [*without_scores(failure.workings)]
         if scores:
             tried += [*hypotheses(failure.workings), *fitted(failure, bad)]
@@ -125,14 +126,14 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
 
 
 def _rows(bad: npt.NDArray[np.bool_]) -> str:
-    """Which rows are wrong, where not all are."""
+    """The wrong rows in words, if not all rows are wrong."""
     first, last = (int(n) for n in np.flatnonzero(bad.any(axis=(0, 1)))[[0, -1]])
     return f"; in {int(bad.sum())} of {bad.size} rows, with i from {first} to {last}"
 
 
 def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
-    """Whether padding or large scores alone can have made the rows that are not finite: they were written, and all have
-    some."""
+    """Whether padding or large scores alone can explain the rows that are not finite: they were written, and all have
+    padding or large scores."""
     w, written = failure.workings, ~failure.untouched.any(axis=-1)
     if not (bad & written).any():
         return
@@ -173,7 +174,7 @@ def _patterns(failure: Failure) -> Iterator[Diagnosis]:
 
 
 def _noise(failure: Failure) -> Iterator[Diagnosis]:
-    """Whether the error is spread over all rows and does not go with the output's sign: what roundings do."""
+    """Whether the error is spread over all rows and uncorrelated with the output's sign, as rounding errors are."""
     out, right, rows = failure.seen, failure.right, failure.rows
     error = out - right
     size, norm = float(np.linalg.norm(error)), float(np.linalg.norm(right))

@@ -1,4 +1,4 @@
-"""Where a wrong output is wrong, in a few lines of text."""
+"""Map of a wrong output's errors, in a few lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sdpalab.judge.diagnose.failure import Failure
 __all__ = ["LEGEND", "MOST_COLUMNS", "MOST_ROWS", "SHADES", "error_map"]
 
 SHADES = " .:-=+*#%@"
-"""Each stands for twice the error of the one before; the fourth ends, and the fifth begins, at the limit."""
+"""Shades of the map; each stands for twice the error of the one before. The limit lies between the fourth and the
+fifth."""
 MOST_ROWS, MOST_COLUMNS = 12, 48
 _LIMIT = SHADES.index("=")
 

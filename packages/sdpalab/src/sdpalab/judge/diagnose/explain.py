@@ -22,7 +22,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElements | None) -> str:
-    """Which limits are exceeded and by how much, where it is worst, which element is not exact, and a hint."""
+    """The exceeded limits and their factors, the worst places, the first wrong exact element, and a hint."""
     errors, limits, factors = failure.errors, failure.limited, FACTORS[failure.problem.dtype]
     at = place(errors.max_abs_index)
     parts = [f"max error {errors.max_abs:.3g} at {at} is within its limit"]
@@ -46,7 +46,7 @@ def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElem
 
 
 def not_finite_reason(failure: Failure) -> str:
-    """How many elements are not finite, where the first is, and how many were never written."""
+    """Number of elements that are not finite, the first of them, and the number that were never written."""
     out, errors = failure.out, failure.errors
     bad = ~np.isfinite(out) & failure.asked[..., None]
     first = tuple(int(n) for n in np.argwhere(bad)[0])
@@ -62,7 +62,7 @@ def not_finite_reason(failure: Failure) -> str:
 
 
 def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str:
-    """What is wrong with a log-sum-exp: its worst row, how many are wrong, and a hint; empty if nothing is."""
+    """Errors of a log-sum-exp: its worst row, the number of wrong rows, and a hint; empty if it is right."""
     if errors.within_limit:
         return ""
     bad = wrongly_infinite(lse, reference)
@@ -94,7 +94,7 @@ def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str
 
 
 def _largest(failure: Failure) -> str:
-    """The terms of the limit on the largest error."""
+    """Terms of the limit on the largest error."""
     limits = failure.limits
     measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
     whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
@@ -104,12 +104,12 @@ def _largest(failure: Failure) -> str:
 
 
 def _times(limited: Limited, called: str) -> str:
-    """How many times its limit an error is, and the limit."""
+    """The error as a multiple of its limit, and the limit."""
     return f"{limited.share:.3g}x {called} {limited.limit:.3g}"
 
 
 def _inexact(out: Array, exact: ExactElements, errors: Errors) -> str:
-    """The first element that had to be a certain number and is not, and the number of further ones."""
+    """The first wrong exact element, and the number of further ones."""
     b, h, i, d = (int(n) for n in np.argwhere(exact.wrong(out))[0])
     key = int(exact.key[b, h, i])
     why = (

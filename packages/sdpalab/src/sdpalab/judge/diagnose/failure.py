@@ -1,4 +1,4 @@
-"""A case that failed by its numbers, with all derived arrays computed once: for the reason, the error map and the
+"""A case with a numerical failure, with all derived arrays computed once for the reason, the error map and the
 diagnosis."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def place(index: tuple[int, ...]) -> str:
 
 
 def still_poison(out: Array) -> Rows:
-    """Which elements still hold the byte 0xFF that the output was filled with before the first run."""
+    """Mask of the elements that still hold the byte 0xFF, which filled the output before the first run."""
     poison: Rows = (np.ascontiguousarray(out).view(np.uint8).reshape(*out.shape, -1) == 0xFF).all(axis=-1)
     return poison
 
@@ -38,7 +38,7 @@ def still_poison(out: Array) -> Rows:
 def first_padding(inputs: Inputs, bad: Rows) -> str:
     """The first key that is padding of a batch entry with bad rows [B, H, Sq], in words.
 
-    Empty if no row is bad, or one is of an entry without padding: that is not the cause then.
+    Empty if no row is bad, or a bad row is in an entry without padding, because padding is then not the cause.
     """
     entries = np.flatnonzero(bad.any(axis=(1, 2)))
     lengths = inputs.kv_lengths
@@ -49,18 +49,18 @@ def first_padding(inputs: Inputs, bad: Rows) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that is INCORRECT or NOT_FINITE: what was computed, and what came out.
+    """A case that is INCORRECT or NOT_FINITE: its computation and its output.
 
     Attributes
     ----------
     problem, inputs
     out : ndarray of the problem's dtype, [B, H, Sq, D]
     errors, limits
-        What the judge measured, and allows.
+        Measured errors and their limits.
     known : ndarray of float64, [B, H, Sq, D], optional
-        The float64 reference, where it is at hand.
+        The float64 reference, if already computed.
     written : bool
-        Whether a second run gave the same bits, in memory that held another poison: then all of it was written.
+        Whether a second run with other poison gave the same bits, so all of the output was written.
     """
 
     problem: Problem
@@ -78,7 +78,7 @@ class Failure:
 
     @property
     def severity(self) -> float:
-        """How far beyond its limit the error is; beyond 100 times it is all the same."""
+        """Factor by which the error exceeds its limit, at most 100."""
         return min(100.0, self.limited["rms_row_rel_l2"].share)
 
     @cached_property
@@ -95,24 +95,24 @@ class Failure:
 
     @cached_property
     def asked(self) -> Rows:
-        """Rows that are judged, [B, H, Sq]."""
+        """Mask of the judged rows, [B, H, Sq]."""
         rows: Rows = ~np.isnan(self.reference[..., 0])
         return rows
 
     @cached_property
     def judged(self) -> Rows:
-        """Those of them in which all is finite, [B, H, Sq]."""
+        """Mask of the judged rows in which all elements are finite, [B, H, Sq]."""
         rows: Rows = self.asked & np.isfinite(self.out).all(axis=-1)
         return rows
 
     @cached_property
     def seen(self) -> F64:
-        """The output where it is judged and finite, and what is right elsewhere, [B, H, Sq, D]."""
+        """The output where it is judged and finite, the reference elsewhere, [B, H, Sq, D]."""
         return np.where(self.judged[..., None], self.out.astype(np.float64), self.right)
 
     @cached_property
     def rows(self) -> F64:
-        """Relative L2 error of each row, [B, H, Sq]; 0 where it is not judged or not finite."""
+        """Relative L2 error of each row, [B, H, Sq]; 0 in rows that are not judged or not finite."""
         return np.nan_to_num(row_errors(self.seen, self.reference, self.problem.dtype))
 
     @cached_property
@@ -123,12 +123,12 @@ class Failure:
 
     @cached_property
     def untouched(self) -> Rows:
-        """Elements that were never written, as far as one can tell: they hold the poison, [B, H, Sq, D]."""
+        """Elements that hold the poison, so presumably were never written, [B, H, Sq, D]."""
         return np.zeros(self.out.shape, np.bool_) if self.written else still_poison(self.out)
 
     @cached_property
     def padding(self) -> str:
-        """The padding whose NaN can have made the rows that are not finite, in a sentence; empty if it has not."""
+        """The padding whose NaN can explain the rows that are not finite, in a sentence; empty if it cannot."""
         key = first_padding(self.inputs, self.asked & ~self.judged & ~self.untouched.any(axis=-1))
         return f"{key}: K and V hold NaN from there on, and NaN reached the output" if key else ""
 

@@ -1,4 +1,4 @@
-"""Hypotheses with a number or an order in them that is taken from the wrong output itself."""
+"""Hypotheses with a parameter or a permutation that is fitted to the wrong output."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["fitted", "moved"]
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]
 Family: TypeAlias = Callable[[F64, float], tuple[F64, F64]]
-"""Masked scores [..., Skv] and a positive number give the weights [..., Skv] and their sum [..., 1]."""
+"""Function from masked scores [..., Skv] and a positive parameter to the weights [..., Skv] and their sum [..., 1]."""
 
 
 def fitted(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
-    """Those with a number in them.
+    """Hypotheses with a fitted number.
 
     Parameters
     ----------
     failure : Failure
     bad : ndarray of bool, [B, H, Sq]
-        Rows that are wrong, at least one.
+        Wrong rows, at least one.
     """
     w = failure.workings
     masked = np.where(w.hidden, -np.inf, w.scores)
@@ -39,7 +39,7 @@ def fitted(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
 
 
 def moved(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
-    """Those with an order of rows or columns, or with a factor for each row, in them."""
+    """Hypotheses with a permutation of rows or columns, or with a factor per row."""
     out, right = np.where(failure.judged[..., None], failure.seen, 0.0), failure.right
     rows = _nearest(out, right)
     shifts = np.where(failure.judged, rows - np.arange(rows.shape[-1]), 0)
@@ -51,7 +51,7 @@ def moved(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
 
 
 def _multiples(out: F64, right: F64, bad: Rows) -> Hypothesis:
-    """Each row is a multiple of the right one."""
+    """Hypothesis that each row is a multiple of the right one."""
     factors = (out * right).sum(-1, keepdims=True) / np.maximum(np.square(right).sum(-1, keepdims=True), 1e-300)
     low, high, middle = (float(statistic(factors[bad])) for statistic in (np.min, np.max, np.median))
     if high - low <= 0.01 * abs(middle):
@@ -106,11 +106,11 @@ _FAMILIES: tuple[tuple[Cause, str, Family], ...] = (
         _dropped_from_product,
     ),
 )
-"""Bugs with a number in them."""
+"""Bugs with one number as a parameter."""
 
 
 def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
-    """The number that brings a family of bugs nearest to the output, from 32 rows spread over those that are bad."""
+    """The parameter for which a family of bugs is nearest to the output, fitted on 32 rows spread over the bad rows."""
     where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T
     hidden = np.broadcast_to(w.hidden, w.scores.shape)[b, h, i]
@@ -131,7 +131,7 @@ def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
 
 
 def _named(problem: Problem, factor: float) -> str:
-    """What the factor is made of, if it is one of the usual ones."""
+    """Expression of the factor in words, if it is a usual one."""
     usual = {
         "the scale is missing": 1.0 / (problem.scale or 1.0),
         "the scale is there twice": problem.scale,
@@ -146,7 +146,7 @@ def _named(problem: Problem, factor: float) -> str:
 
 
 def _nearest(out: F64, right: F64) -> npt.NDArray[np.intp]:
-    """For each row of ``out`` [B, H, S, D], which row of the same head of ``right`` is nearest."""
+    """Index of the row of ``right`` in the same head that is nearest to each row of ``out`` [B, H, S, D]."""
     squares = np.square(right).sum(-1)
     distance = squares[:, :, None, :] - 2.0 * (out @ right.swapaxes(2, 3))
     nearest: npt.NDArray[np.intp] = distance.argmin(axis=-1)
@@ -154,7 +154,7 @@ def _nearest(out: F64, right: F64) -> npt.NDArray[np.intp]:
 
 
 def _moved(shifts: npt.NDArray[np.integer[Any]], called: str) -> str:
-    """Where rows or columns come from, in words: ``shifts`` is how far each is moved."""
+    """Origin of rows or columns in words; ``shifts`` are their displacements."""
     moved = shifts[shifts != 0]
     if not moved.size:
         return "none"
@@ -163,6 +163,6 @@ def _moved(shifts: npt.NDArray[np.integer[Any]], called: str) -> str:
     share = f"{moved.size} of {shifts.size}"
     if counts.max() < 0.8 * moved.size:
         return f"{share} {called}s hold others"
-    on = float((moved > 0).mean())  # not all, where rows are shifted around
+    on = float((moved > 0).mean())  # not all, if rows are shifted cyclically
     way = "further on" if on > 0.9 else "further back" if on < 0.1 else "before or after"
     return f"{share} {called}s hold the {called} {usual} {way}"

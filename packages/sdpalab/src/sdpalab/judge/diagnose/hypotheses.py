@@ -50,13 +50,13 @@ class Hypothesis:
 
 
 def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
-    """Those that take no scores, which are cheap for problems of every size."""
+    """Hypotheses that need no scores, cheap for problems of every size."""
     for detail, out in _no_attention(w):
         yield Hypothesis(Cause.NO_ATTENTION, detail, out)
 
 
 def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
-    """All others, the more special ones first."""
+    """All other hypotheses, the most specific first."""
     for cause, generate in (
         (Cause.MASK, masking_bugs.masks),
         (Cause.MASK, masking_bugs.empty_rows),
@@ -165,7 +165,7 @@ _Part = tuple[F64, F64, F64]
 def _accumulated(
     parts: list[_Part], keep_out: Callable[[F64], F64], keep_total: Callable[[F64], F64], *, late: bool
 ) -> tuple[F64, F64]:
-    """O before it is normalised and the sum of the weights; ``late``: rescaled after the tile's share is added."""
+    """Unnormalised O and the sum of the weights; ``late``: rescaled after the tile's contribution is added."""
     out, total = np.zeros_like(parts[0][1]), np.zeros_like(parts[0][2])
     for factor, product, added in parts:
         of_out, of_total = keep_out(factor), keep_total(factor)
@@ -175,14 +175,14 @@ def _accumulated(
 
 
 def _parts(w: Float64Attention, tile: int) -> list[_Part]:
-    """Of each tile of keys: what is kept of the sums before it, its weights times V, and the sum of its weights."""
+    """For each tile of keys: the factor of the previous sums, its weights times V, and the sum of its weights."""
     top = np.full((*w.problem.q_shape[:3], 1), -np.inf)
     parts = []
     for start in range(0, w.problem.seq_kv, tile):
         keys = slice(start, start + tile)
         scores = np.where(w.hidden[..., keys], -np.inf, w.scores[..., keys])
         before, top = top, np.maximum(top, scores.max(axis=-1, keepdims=True))
-        seen = np.where(np.isneginf(top), 0.0, top)  # a row may see nothing of its first tiles
+        seen = np.where(np.isneginf(top), 0.0, top)  # a row may see no key in its first tiles
         weights = np.exp(scores - seen)
         parts.append((np.exp(before - seen), weights @ w.v[:, :, keys], weights.sum(axis=-1, keepdims=True)))
     return parts
@@ -190,7 +190,7 @@ def _parts(w: Float64Attention, tile: int) -> list[_Part]:
 
 def _padding(w: Float64Attention) -> Outputs:
     seq = w.problem.seq_kv
-    if w.beyond.size > 1 or w.bias.size > 1:  # nothing of theirs belongs to rows that are not there
+    if w.beyond.size > 1 or w.bias.size > 1:  # these rows have no keys in the tile
         return
     seen: set[int] = set()
     for tile in TILES:

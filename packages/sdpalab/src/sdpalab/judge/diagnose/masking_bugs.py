@@ -1,4 +1,4 @@
-"""Hypotheses on what the numbers of a problem hide or cap: causal mask, windows, soft caps, rows that see no key."""
+"""Hypotheses on masks and caps given by numbers of a problem: causal mask, windows, soft caps, rows that see no key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["caps", "empty_rows", "masks"]
 
 
 def masks(w: Float64Attention) -> Outputs:
-    """A causal mask or a window that is off, or hides too little."""
+    """Causal masks or windows that are off, or hide too little."""
     rows, columns = w.rows, w.columns
     if w.problem.window_size is not None:
         yield from _windows(w)
@@ -38,7 +38,7 @@ def masks(w: Float64Attention) -> Outputs:
 
 
 def _windows(w: Float64Attention) -> Outputs:
-    """A window with one of its sides, or its place, wrong."""
+    """Windows with a wrong side or a wrong position."""
     left, right = w.problem.window_size or (-1, -1)
     far = w.problem.seq_q + w.problem.seq_kv
     before, after = (far if left < 0 else left), (0 if w.problem.causal else far if right < 0 else right)
@@ -90,7 +90,7 @@ def _windows(w: Float64Attention) -> Outputs:
 
 
 def caps(w: Float64Attention) -> Outputs:
-    """A soft cap that is left out, or applied at the wrong place."""
+    """A soft cap that is left out or applied at the wrong place."""
     cap, scale = w.problem.softcap, w.problem.scale
     if not cap:
         return
@@ -113,7 +113,7 @@ def caps(w: Float64Attention) -> Outputs:
 
 
 def empty_rows(w: Float64Attention) -> Outputs:
-    """Rows that see no key, and are not 0."""
+    """Rows that see no key but are not 0."""
     empty = np.broadcast_to(w.hidden, (*w.problem.q_shape[:3], w.problem.seq_kv)).all(axis=-1, keepdims=True)
     if w.inputs.sinks is None and empty.any():
         mean = np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.right.shape)

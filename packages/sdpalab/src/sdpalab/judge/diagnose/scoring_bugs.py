@@ -1,4 +1,4 @@
-"""Hypotheses on the parts of a problem that come with an array: lengths, masks, slopes and sinks."""
+"""Hypotheses on the parts of a problem that have an array: lengths, masks, slopes and sinks."""
 
 from __future__ import annotations
 

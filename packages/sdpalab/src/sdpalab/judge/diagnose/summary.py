@@ -1,7 +1,7 @@
-"""What a failed verdict says to the author of the kernel, once for all failed cases: for the command line, its JSON,
-the report and the pytest plugin.
+"""Summary of a failed verdict for the author of the kernel: for the command line, its JSON, the report and the pytest
+plugin.
 
-The likely cause, the map of the error and the next step are hints for debugging, and not part of the verdict.
+The likely cause, the map of the error and the next step are debugging hints, and not part of the verdict.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Array = npt.NDArray[Any]
 ArraysOf = Callable[[Case], "tuple[Inputs, Array]"]
 
 _SMALL_SCORES = 1 << 18
-"""Scores of the largest problem that a next step names: the simulator takes seconds for it in every order."""
+"""Most scores of a problem in a next step; the simulator runs it in seconds in every order."""
 _TILE_SCORES = 32 * 32
-"""Below that a problem is less than a tile, and shows little."""
+"""Fewest scores of a problem in a next step; a smaller one is less than a tile."""
 _NUMBERS = (Status.INCORRECT, Status.NOT_FINITE)
 _RUN_AGAIN = (*_NUMBERS, Status.HAZARD, Status.NONDETERMINISTIC, Status.INCONSISTENT, Status.TIMED_OUT)
-"""Statuses of which the simulator may show the cause in another order of the warps."""
+"""Statuses whose cause the simulator may show in another order of the warps."""
 
 
 class _OuterStore(Protocol):
@@ -45,12 +45,12 @@ class _OuterStore(Protocol):
 
 
 class FailedArrays:
-    """A store of the arrays of those cases that failed.
+    """A store of the arrays of failed cases.
 
     Parameters
     ----------
     store : optional
-        Another store, which gets all of them.
+        Another store, which receives all arrays.
     """
 
     def __init__(self, store: _OuterStore | None = None) -> None:
@@ -67,7 +67,7 @@ class FailedArrays:
         return digest
 
     def forget_if_passed(self, case: Case) -> None:
-        """Drop what no other case rests on."""
+        """Drop the arrays that no other case uses."""
         for digest in case.digests.values() if case.passed else ():
             self._uses[digest] -= 1
             if not self._uses[digest]:
@@ -83,7 +83,7 @@ class FailedArrays:
         return finished
 
     def of(self, case: Case) -> tuple[Inputs, Array]:
-        """Inputs and output of a case that failed with an output."""
+        """Inputs and output of a failed case with an output."""
         names = ("q", "k", "v", *case.problem.array_shapes)
         inputs = Inputs(**{name: self._arrays[case.digests[name]] for name in names})
         return inputs, self._arrays[case.digests["o"]]
@@ -95,12 +95,12 @@ def _digest(array: Array) -> str:
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """The summary of the failed cases; what does not apply is empty.
+    """The summary of the failed cases; fields that do not apply are empty.
 
     Attributes
     ----------
     hazards : tuple of HazardGroup
-        By kind and pair of source lines, over all cases; ``runs`` are the cases that showed them.
+        Hazards by kind and pair of source lines, over all cases; ``runs`` are the cases with the hazard.
     mapped, error_map : str
         Name of a case with a wrong output, and the map of its error (:mod:`.error_map`).
     worst_row : str
@@ -119,7 +119,7 @@ class FailureSummary:
     next_step: str = ""
 
     def lines(self) -> list[str]:
-        """As text, without the hazards."""
+        """The summary as text, without the hazards."""
         labelled = [
             ("error of", f"{self.mapped}, {self.error_map}" if self.mapped else ""),
             ("worst row:", self.worst_row),
@@ -137,23 +137,23 @@ class FailureSummary:
 def summarise(
     verdict: Verdict, arrays: ArraysOf, candidate: object = None, options: Sequence[str] = ()
 ) -> FailureSummary:
-    """The summary of a verdict, of a passed one an empty one.
+    """The summary of a verdict; empty for a passed one.
 
     Parameters
     ----------
     verdict : Verdict
     arrays : callable
-        Gives the inputs and the output of a failed case (:meth:`FailedArrays.of`).
+        Returns the inputs and the output of a failed case (:meth:`FailedArrays.of`).
     candidate : optional
-        What was judged; the next step names it if it is a name or ``FILE.py:NAME``.
+        The judged candidate; the next step names it if it is a name or ``FILE.py:NAME``.
     options : sequence of str
-        Options of the command line that the next step needs, too, such as ``--set`` and its value.
+        Further command-line options of the next step, such as ``--set`` and its value.
     """
     if verdict.passed:
         return FailureSummary()
     wrong: dict[str, Failure] = {}
     for case in verdict.cases:
-        # Without a rule other than that of the log-sum-exp the output is right.
+        # If only the limit of the log-sum-exp is exceeded, the output is right.
         errors, limits = case.errors, case.limits
         if case.status in _NUMBERS and errors and limits and set(broken_rules(errors, limits)) - {"lse"}:
             wrong[case.name] = Failure(
@@ -180,7 +180,7 @@ def _hazards(verdict: Verdict) -> tuple[HazardGroup, ...]:
 
 
 def _worst_row(wrong: dict[str, Failure]) -> str:
-    """The row that exceeds its limit most often."""
+    """The row that exceeds its limit by the largest factor."""
     if not wrong:
         return ""
     name, failure = max(wrong.items(), key=lambda item: item[1].limited["worst_row_rel_l2"].share)
@@ -193,7 +193,7 @@ def _worst_row(wrong: dict[str, Failure]) -> str:
 
 
 def _next_step(verdict: Verdict, candidate: object, options: Sequence[str]) -> str:
-    """The command that shows more; empty if there is none, or the candidate has no name on the command line."""
+    """The command for further diagnosis; empty if there is none, or the candidate has no name on the command line."""
     failed = [case for case in verdict.cases if case.status in _RUN_AGAIN]
     if not isinstance(candidate, str) or not failed:
         return ""
@@ -206,7 +206,7 @@ def _next_step(verdict: Verdict, candidate: object, options: Sequence[str]) -> s
 
 
 def options_of(problem: Problem) -> list[str]:
-    """The options of the command line that describe a problem."""
+    """Command-line options that describe a problem."""
     shape = f"{problem.batch},{problem.heads},{problem.seq_q},{problem.head_dim}"
     options = ["--shape", shape]
     if problem.kv_heads != problem.heads:

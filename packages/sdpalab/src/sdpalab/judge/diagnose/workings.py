@@ -1,4 +1,4 @@
-"""One problem in float64, with every part of attention replaceable: what the hypotheses of a diagnosis are made of."""
+"""One problem in float64, with every part of attention replaceable, for the hypotheses of a diagnosis."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Outputs = Iterator[tuple[str, F64]]
-"""Bugs in words, and the outputs that they would give."""
+"""Bugs in words, and their outputs."""
 
 TILES = (8, 16, 32, 64, 128)
-"""Sizes of tiles of keys that are tried."""
+"""Sizes of key tiles that are tried."""
 
 HIDDEN_SCORES = (0.0, *(-math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 16, 20, 24)), -5.0, -8.0, -10.0, -20.0)
-"""What hidden scores are likely to be where they are not minus infinity."""
+"""Likely values of hidden scores that are not minus infinity."""
 
 
 class Float64Attention:
-    """One problem in float64: what the hypotheses are made of.
+    """One problem in float64, from which the hypotheses are computed.
 
     Attributes
     ----------
     problem : Problem
     q : ndarray of float64, [B, H, Sq, D]
     k, v : ndarray of float64, [B, H, Skv, D]
-        As each query head sees them.
+        K and V of each query head.
     scores : ndarray of float64, [B, H, Sq, Skv]
         Scaled, capped and biased, and not masked.
     by_place : ndarray of bool, [Sq, Skv]
-        What the causal mask and a window hide.
+        Keys that the causal mask and a window hide.
     beyond : ndarray of bool, [B, H, Sq, Skv] or broadcast to that
-        What lengths and an ``attn_mask`` hide.
+        Keys that lengths and an ``attn_mask`` hide.
     hidden : ndarray of bool, [B, H, Sq, Skv] or broadcast to that
-        Either.
+        Keys hidden by any of these.
     bias : ndarray of float64, [B, H, Sq, Skv] or broadcast to that
-        What ALiBi and an additive mask add to the scores.
+        Bias of the scores by ALiBi and an additive mask.
     sinks : ndarray of float64, [H, 1, 1]
         -inf where the problem has none.
     right : ndarray of float64, [B, H, Sq, D]
@@ -68,7 +68,7 @@ class Float64Attention:
 
     @cached_property
     def scores(self) -> F64:
-        """Made only where they are needed: of long sequences they are large."""
+        """Scores, computed on first use because they are large for long sequences."""
         return self.scores_of(self.q, self.k)
 
     @cached_property
@@ -82,7 +82,7 @@ class Float64Attention:
 
     @cached_property
     def visible_mean(self) -> F64:
-        """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
+        """Mean of the V that each row sees, the output for equal scores, [B, H, Sq, D]."""
         if self.beyond.size > 1:
             shown = ~self.hidden
             means: F64 = (shown.astype(np.float64) @ self.v) / np.maximum(shown.sum(axis=-1, keepdims=True), 1)
@@ -95,7 +95,7 @@ class Float64Attention:
         return seen
 
     def hidden_by(self, lengths: Array | None, mask: Array | None) -> Mask:
-        """What these hide, [B or 1, H or 1, Sq or 1, Skv or 1]."""
+        """Mask of the keys that these hide, [B or 1, H or 1, Sq or 1, Skv or 1]."""
         hidden = np.zeros((1, 1, 1, 1), np.bool_)
         if lengths is not None:
             hidden = hidden | (self.columns >= lengths[:, None, None, None])
@@ -104,14 +104,14 @@ class Float64Attention:
         return hidden
 
     def mask_values(self, mask: Array | None) -> F64:
-        """What a mask adds to the scores, 0 where it hides; [B or 1, H or 1, Sq or 1, Skv or 1]."""
+        """Values that a mask adds to the scores, 0 where it hides; [B or 1, H or 1, Sq or 1, Skv or 1]."""
         if mask is None or mask.dtype == np.uint8:
             return np.zeros((1, 1, 1, 1))
         values = mask.astype(np.float64)
         return np.where(np.isneginf(values), 0.0, values)
 
     def slope(self, slopes: Array | None, distance: Array | None = None) -> F64:
-        """What ALiBi subtracts from the scores; ``distance`` [Sq, Skv] is |i - j| by default."""
+        """Values that ALiBi subtracts from the scores; ``distance`` [Sq, Skv] is |i - j| by default."""
         if slopes is None:
             return np.zeros((1, 1, 1, 1))
         subtracted: F64 = _by_head(slopes) * (np.abs(self.rows - self.columns) if distance is None else distance)
@@ -128,7 +128,7 @@ class Float64Attention:
         return self.output(self.scores_of(self.q, self.k, bias))
 
     def weights(self, scores: F64 | None = None, hidden: Mask | None = None, sinks: F64 | None = None) -> F64:
-        """exp(s - max(s)) of each row; 0 for what is hidden, and in rows that see nothing. A sink counts for max(s)."""
+        """exp(s - max(s)) of each row; 0 for hidden keys, and in rows that see no key. A sink counts for max(s)."""
         return self.weights_and_total(scores, hidden, sinks)[0]
 
     def weights_and_total(
@@ -138,7 +138,7 @@ class Float64Attention:
         sinks: F64 | None = None,
         beyond: Mask | None = None,
     ) -> tuple[F64, F64]:
-        """The weights, and the sums that they are divided by, with some of the parts replaced."""
+        """The weights and their denominators, with some parts replaced."""
         covered = (self.by_place if hidden is None else hidden) | (self.beyond if beyond is None else beyond)
         masked = np.where(covered, -np.inf, self.scores if scores is None else scores)
         logits = self.sinks if sinks is None else sinks
@@ -156,11 +156,11 @@ class Float64Attention:
         beyond: Mask | None = None,
         sinks: F64 | None = None,
     ) -> F64:
-        """Attention with some of its parts replaced; ``hidden`` stands for :attr:`by_place`."""
+        """Attention with some parts replaced; ``hidden`` replaces :attr:`by_place`."""
         return self.average(*self.weights_and_total(scores, hidden, sinks, beyond), v=v)
 
     def average(self, weights: F64, total: F64 | None = None, v: F64 | None = None) -> F64:
-        """The mean of V under the weights, which is their product over ``total``: by default their sum, and the sink's
+        """The mean of V under the weights, their product divided by ``total``: by default their sum and the sink's
         right weight."""
         if total is None:
             total = weights.sum(axis=-1, keepdims=True) + self.sink_weight
@@ -172,11 +172,11 @@ class Float64Attention:
         return self.output(self.scores_of(q, k), None, v)
 
     def grouped(self, choose: Callable[[F64], F64]) -> F64:
-        """Attention whose query heads see what ``choose`` makes of K and V [B, Hkv, Skv, D]."""
+        """Attention whose query heads use the result of ``choose`` for K and V [B, Hkv, Skv, D]."""
         k, v = (choose(array) for array in self._kv)
         return self.of(self.q, k, v)
 
 
 def _by_head(array: Array) -> F64:
-    """One number a head, [H, 1, 1]."""
+    """One number per head, [H, 1, 1]."""
     return array.astype(np.float64)[:, None, None]

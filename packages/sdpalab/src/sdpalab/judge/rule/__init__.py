@@ -1,1 +1,1 @@
-"""The rule: the float64 oracle, the limits of an error, the exact probes, and the emulation of declared numerics."""
+"""The rule: the float64 reference, the error limits, the exact elements, and the emulation of declared numerics."""

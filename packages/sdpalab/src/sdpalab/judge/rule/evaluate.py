@@ -1,4 +1,4 @@
-"""From a worker's reply to a status; the whole reply is checked."""
+"""Turns a worker's reply into a status; every field of the reply is checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """What the rule says of one output: PASSED, INCORRECT or NOT_FINITE, and why; ``yardstick`` is torch's output."""
+    """Result of the rule for one output: PASSED, INCORRECT or NOT_FINITE, and the reason; ``yardstick`` is torch's
+    output."""
 
     status: Status
     reason: str
@@ -40,7 +41,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The result of one case; ``arrays`` are those beside q, k and v that it depends on."""
+    """Result of one case; ``arrays`` holds the arrays beside q, k and v."""
 
     status: Status
     reason: str = ""
@@ -51,9 +52,10 @@ class Evidence:
 
 
 def declared_numerics(about: Mapping[str, Any]) -> Numerics:
-    """The arithmetic that a candidate declared, or the default for one that declares nothing, such as a callable.
+    """The arithmetic that a candidate declared, or the default for a candidate without a declaration, such as a
+    callable.
 
-    What it leaves to the architecture that it is built for (``arch``) is filled in.
+    Fields that depend on the target architecture ``arch`` are filled in.
     """
     declared = about.get("numerics")
     return on_architecture(Numerics.from_dict(declared), about.get("arch") or "") if declared else UNDECLARED
@@ -69,26 +71,26 @@ def judge_output(
     *,
     written: bool = False,
 ) -> Judged:
-    """Check one output by the whole rule: a pure function of its arguments, and of torch as the yardstick.
+    """Check one output by the whole rule; the result depends on the arguments and on torch's output only.
 
     Parameters
     ----------
     problem, inputs
-        What was computed. Rows with an input that is not finite are not judged.
+        The computation. Rows with an input that is not finite are not judged.
     out : ndarray of the problem's dtype, [B, H, Sq, D]
     numerics : Numerics
         See :func:`declared_numerics`.
     lse : ndarray of float32, [B, H, Sq], optional
         The log-sum-exp of each row, from a candidate that writes it.
     references : References, optional
-        Of this problem and these inputs, for all rows, where several outputs are judged. Default: computed here.
+        References of this problem and these inputs for all rows, shared by several outputs. Default: computed here.
     written : bool
         As in :class:`sdpalab.judge.diagnose.failure.Failure`.
 
     Raises
     ------
     MachineError
-        If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
+        If no reference exists: torch's output is not finite, no row is judged, or the scores exceed float64.
     """
     references = references or references_of(problem, inputs)
     reference, limits, exact = references.reference, references.limits(numerics), references.exact(numerics)
@@ -127,13 +129,13 @@ def evaluate(
     problem, inputs
         The case.
     about : mapping
-        What the candidate declared when it was loaded (:class:`sdpalab.judge.sandbox.messages.About`).
+        The candidate's declaration at load time (:class:`sdpalab.judge.sandbox.messages.About`).
     reply, outputs
-        The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): a failure, which is accepted, or no
-        status and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one.
-        Of a candidate that writes it, only the first run computes ``lse``.
+        The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): either a failure status, or no status and
+        the outputs ``first`` and ``second`` of two runs, and optionally ``other`` of a run between them. Only the first
+        run computes ``lse``, if the candidate writes it.
     other : Inputs, optional
-        What lay in the same memory for the run ``other``.
+        Data in the same memory for the run ``other``.
 
     Raises
     ------
@@ -199,7 +201,7 @@ def _hazards(reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:
-    """What is wrong with the output for other data in the same memory; empty if nothing is."""
+    """Reason why the output for other data in the same memory is wrong; empty if it is right."""
     judged = judge_output(problem, other, out, numerics)
     if judged.status is Status.PASSED:
         return ""
@@ -219,6 +221,6 @@ def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str
 
 
 def _other_padding(inputs: Inputs, differs: npt.NDArray[np.bool_]) -> str:
-    """That two runs of a kernel had different padding, if rows that differ, [B, H, Sq], have some."""
+    """Says that two runs had different padding, if rows that differ ([B, H, Sq]) have padding; otherwise empty."""
     padding = first_padding(inputs, differs)
     return f"; {padding}, which was NaN in the first run and infinite in the second" if padding else ""

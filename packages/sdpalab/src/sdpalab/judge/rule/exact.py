@@ -1,26 +1,24 @@
-"""Elements of the output that the inputs fix bit for bit, whatever the order of a correct kernel's arithmetic.
+"""Output elements that the inputs fix bit for bit, in any order of a correct kernel's arithmetic.
 
-Three kinds of rows have them, found from the inputs alone:
+Three kinds of rows have such elements. They are found from the inputs alone:
 
-- *dominated*: one visible key outweighs all others together so far that O[i] is V[j];
+- *dominated*: one visible key j outweighs the sum of all others by so much that O[i] is V[j];
 - *level*: all visible scores are 0, because the row of Q, the visible K or the scale is, and so is every bias, and V
   are integers: O[i] is their exact mean, rounded once (a sink of 0 counts as one key more, with a V of 0);
 - *empty*: the row sees no key, and O[i] is 0.
 
-In the first two, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left
-in the result, only that of float32 arithmetic, whose error bounds are stated below with a margin: a reciprocal instead
-of a quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by
-log-sum-exp.
-An element is exact only if everything within that reach of its value rounds to the same number of the output's type;
-where the value lies near a tie, it is not. -0 and 0 are equal.
+In the first two kinds every type represents P exactly (1, or 1/n for n a power of two). The result has no rounding
+error of P, only errors of float32 arithmetic. The constants below bound these errors with a margin: a reciprocal
+instead of a quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by
+log-sum-exp. An element is exact only if all values within the error bound round to the same number of the output type;
+values near a tie are not exact. -0 and 0 are equal.
 
-Of a kernel that quantises Q, K and V the same holds with two changes. What it computes with is what its declared
-quantisation makes of them; and only an element whose V, or of a level row every visible V, is one that e4m3 holds
-without an error is exact. The tensor cores of Ada and Hopper keep 13 fraction bits of a sum of e4m3 products, so that a
-level row's numbers may need no more, and a dominated row may lose that much once: all other weights of the sum are
-nothing in e4m3.
+Two changes apply to a kernel that quantises Q, K and V. The inputs are the values after its declared quantisation. An
+element is exact only if e4m3 represents its V exactly; in a level row, all visible V. The tensor cores of Ada and
+Hopper keep 13 fraction bits of a sum of e4m3 products. A level row's numbers must therefore fit 13 bits, and a
+dominated row may lose one such rounding: all its other weights are 0 in e4m3.
 
-Of a kernel that declares accumulators of 16 bits none of this can be required: :func:`has_exact_elements`.
+Kernels with 16-bit accumulators have no exact elements: :func:`has_exact_elements`.
 """
 
 from __future__ import annotations
@@ -51,49 +49,49 @@ Bools = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 
 MOST_REST = 2.0**-14
-"""Most that all other weights may be together beside the dominant one. Less than half an ulp of 1 in float16, so that a
-P normalised first is still 1; and so far below that no threshold for a lazy rescale (8 in log2) skips that of the
-dominant key."""
+"""Largest sum of all other weights beside the dominant one. It is less than half an ulp of 1 in float16, so a P that is
+normalised first is still 1. It is also small enough that no threshold of a lazy rescale (8 in log2) skips the rescale
+for the dominant key."""
 LOST = 2.0**-52
-"""What may be lost of the rest for each key: it is the difference of two sums in float64. Where V is 0, bfloat16 has
-numbers for less."""
+"""Possible loss per key of the sum of other weights, which is the difference of two float64 sums. Where V is 0,
+bfloat16 represents smaller values."""
 TERM_ERROR = 2.0**-22
-"""Of a float32 dot product, for each of its terms, relative to the product of the norms: four roundings' worth."""
+"""Error of a float32 dot product per term, relative to the product of the norms: four roundings."""
 CAP_TERMS = 16
-"""The division, tanh and product of a soft cap count as so many terms of a dot product."""
+"""Dot-product terms that the division, tanh and product of a soft cap count as."""
 EXPONENT_ERROR = 2.0**-23
-"""Of a weight, for each unit of the score: what the rounding of maximum * log2(e), or of a log-sum-exp, leaves in the
-exponent is at most half of that."""
+"""Error of a weight per unit of the score. The rounding of maximum * log2(e) or of a log-sum-exp leaves at most half of
+it in the exponent."""
 EXP_ERROR = 2.0**-14
-"""Of exp(0) before it is rounded to the type of P: the sum of weights has it, and P has not. torch's vectorised one on
-CPUs is off by 4.8e-5."""
+"""Error of exp(0) before it is rounded to the type of P; the sum of weights has this error, and P does not. torch's
+vectorised exp on CPUs is off by 4.8e-5."""
 MERGE_ERROR = 2.0**-18
-"""Of float32 sums, reciprocals, and merges of partial results, relative to the largest V among them."""
+"""Error of float32 sums, reciprocals and merges of partial results, relative to the largest V among them."""
 LEAST_NORMAL = 2.0**-126
-"""What is smaller, float32 arithmetic may flush to zero."""
+"""Smallest normal float32 number; float32 arithmetic may flush smaller numbers to zero."""
 MOST_INTEGER = 2.0**24
-"""Sums of integers up to this are exact in float32."""
+"""Largest integer up to which sums of integers are exact in float32."""
 MOST_REST_E4M3 = 2.0**-20
-"""MOST_REST of a kernel that quantises: times 448, the largest factor of P, such a weight is half of the least number
-of e4m3 at most."""
+"""MOST_REST for a kernel that quantises: times 448, the largest factor of P, such a weight is at most half of the
+smallest number of e4m3."""
 MOST_INTEGER_E4M3 = 2.0**14
-"""Sums of integers up to this are exact in an accumulator of 13 fraction bits."""
+"""Largest integer up to which sums are exact in an accumulator of 13 fraction bits."""
 SUM_ERROR_E4M3 = 2.0**-13
-"""What such an accumulator may lose of a number to which it adds next to nothing."""
+"""Error of such an accumulator when it adds a negligible term to a number."""
 SAME = 2.0**-22
-"""Relative distance within which a number and what stands for it are the same: a scale in float32 is not exact."""
+"""Relative distance within which a number equals its quantised value; a float32 scale is not exact."""
 
 
 @dataclass(frozen=True)
 class ExactElements:
-    """Which elements of an output are fixed, and to what.
+    """The exact elements of an output and their values.
 
     Attributes
     ----------
     expected : ndarray of the output's dtype, [B, H, Sq, D]
-        Their values; 0 elsewhere.
+        Values of the exact elements; 0 elsewhere.
     mask : ndarray of bool, [B, H, Sq, D]
-        Where they are.
+        True at the exact elements.
     key : ndarray of int64, [B, H, Sq]
         The dominant key of a dominated row; -1 for any other.
     """
@@ -108,18 +106,18 @@ class ExactElements:
         return int(np.count_nonzero(self.mask))
 
     def wrong(self, out: Array) -> Bools:
-        """Where ``out`` [B, H, Sq, D] is not the number it must be."""
+        """Mask of the exact elements at which ``out`` [B, H, Sq, D] differs."""
         differs: Bools = self.mask & (out != self.expected)
         return differs
 
 
 def has_exact_elements(numerics: Numerics) -> bool:
-    """Whether a kernel of that arithmetic must hold the exact elements."""
+    """Whether a kernel with this arithmetic must reproduce the exact elements."""
     return numerics.accumulate == "float32"
 
 
 def cap_error_of(numerics: Numerics, scoring: Scoring) -> float:
-    """How far an approximate tanh puts a capped score off at most; 0 without one."""
+    """Largest error of a capped score with an approximate tanh; 0 without a soft cap."""
     return 2.0**-11 * scoring.get("softcap", 0.0) if numerics.tanh == "approx" else 0.0
 
 
@@ -141,15 +139,14 @@ def exact_elements(
     q, k, v, **scoring
         As in :func:`sdpalab.judge.rule.reference.attention_float64`; the output has the dtype of ``q``.
     any_count : bool
-        Whether level rows of any number of keys have exact elements, not only powers of two: true of kernels that
-        divide by the sum of the weights at the end, since then every weight is 1.
+        Whether level rows of any number of keys have exact elements, not only powers of two: true for kernels that
+        divide by the sum of the weights at the end, because every weight is then 1.
     cap_error : float
-        How far a capped score may be off beside what all kernels are: by :func:`cap_error_of`.
+        Error of a capped score beyond that of all kernels (:func:`cap_error_of`).
     quantised : Quantisation, optional
         How the kernel quantises Q, K and V, if it does.
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised, if it
-        was computed before.
+        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
@@ -170,13 +167,13 @@ def exact_elements(
 
 
 Rows = tuple[Block, F64, F64, npt.NDArray[np.int64]]
-"""A block of rows: where, the values and how far float32 arithmetic may be from them [rows, D] (infinite where the row
-is not of this kind), and the dominant key of each row or -1."""
+"""A block of rows: indices, values and their float32 error bounds [rows, D] (infinite where the row is not of this
+kind), and the dominant key of each row or -1."""
 
 
 def _summands(head: Array, quantised: Quantisation | None) -> tuple[F64, Bools, float]:
-    """Of the V of a head [S, D]: the sizes of its numbers in units of which sums are exact, which of them are no
-    integers or stand for V with an error, and up to which sum."""
+    """V of a head [S, D] as summands: its numbers in units in which sums are exact, a mask of numbers that are no
+    integers or have a quantisation error, and the largest exact sum."""
     if quantised is None:
         values = head.astype(np.float64)
         return np.abs(values), values != np.rint(values), MOST_INTEGER
@@ -187,7 +184,7 @@ def _summands(head: Array, quantised: Quantisation | None) -> tuple[F64, Bools, 
 
 
 def _held(head: Array, quantised: Quantisation) -> Bools:
-    """Which elements of the V of a head [S, D] its quantisation holds without an error."""
+    """Mask of the elements of V of a head [S, D] that its quantisation represents exactly."""
     values, numbers = head.astype(np.float64), dequantised(head[None, None], quantised)[0, 0]
     held: Bools = np.abs(numbers - values) <= SAME * np.abs(values)
     return held
@@ -196,7 +193,7 @@ def _held(head: Array, quantised: Quantisation) -> Bools:
 def _level_rows(
     q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool, quantised: Quantisation | None
 ) -> Iterator[Rows]:
-    """Level rows, and empty ones, whose mean is 0."""
+    """Level rows, and empty rows, whose mean is 0."""
     batch, heads, seq_q, _ = q.shape
     seq_kv, group = k.shape[2], heads // k.shape[1]
     for b in range(batch):
@@ -255,7 +252,7 @@ def _dominated_rows(
         bias = score_bias(np.arange(q.shape[2])[rows], k.shape[2], head=(b, h), **scoring)
         if bias is not None:
             score = score + np.where(p > 0.0, np.abs(bias), 0.0).max(axis=1)
-        # Of two scores, each is off by its terms; a weight rounded up to the type's least number may double.
+        # Both scores have the error of their terms; a weight rounded up to the type's smallest number may double.
         rest *= 2.0 * np.exp(np.minimum(2.0 * (term_error * terms * score + cap_error), 100.0))
         chosen = values[key]
         reach = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + LEAST_NORMAL * (chosen != 0.0)
@@ -267,7 +264,7 @@ def _dominated_rows(
 
 
 def _rounded(values: F64, dtype: np.dtype[Any]) -> Array:
-    """Through float32, as a kernel's epilogue does; infinities stay."""
+    """Rounds through float32, as a kernel's epilogue does; infinities stay."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded: Array = values.astype(np.float32).astype(dtype)
     return rounded

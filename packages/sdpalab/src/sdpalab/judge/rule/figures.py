@@ -1,4 +1,4 @@
-"""The figures of a case and the rule on them: errors, their limits, and which are over."""
+"""Figures of a case: errors, their limits, and the errors above their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
-"""The errors that have a limit of the same name."""
+"""Errors that have a limit of the same name."""
 
 ORIGINAL_CONTRACT: Mapping[str, float] = {"max_abs": 0.06, "rel_l2": 1e-3}
 """The contract this project started with: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
@@ -33,7 +33,7 @@ class LseErrors(JsonRecord):
     Attributes
     ----------
     error, limit : float
-        Absolute error of that row, and what it may be (:mod:`sdpalab.judge.rule.log_sum_exp`).
+        Absolute error of that row, and its limit (:mod:`sdpalab.judge.rule.log_sum_exp`).
     row : tuple of int
         The row (b, h, i).
     not_finite : int
@@ -66,11 +66,12 @@ class Errors(JsonRecord):
     not_finite : int
         Elements that are NaN or infinite.
     exact, exact_wrong : int
-        Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact`), and how many of them differ.
+        Number of elements that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact`), and number of those that
+        differ.
     ignored_rows : int
         Rows that are not judged, because an input of theirs is NaN or infinite.
     lse : LseErrors, optional
-        Of the log-sum-exp; None for a candidate that writes none.
+        Errors of the log-sum-exp; None for a candidate that writes none.
     """
 
     added = ("lse",)
@@ -107,21 +108,21 @@ class Limits(JsonRecord):
 
 
 class Limited(NamedTuple):
-    """An error, and the most that it may be."""
+    """An error and its limit."""
 
     error: float
     limit: float
 
     @property
     def share(self) -> float:
-        """The error over its limit, 1 at the limit; where nothing is allowed, 0 for nothing and 1e9 for anything."""
+        """The error divided by its limit; with a limit of 0, 0 for no error and 1e9 for any error."""
         if self.limit:
             return self.error / self.limit
         return 1e9 if self.error else 0.0
 
     @property
     def text(self) -> str:
-        """The share as a percentage, or as a multiple where that reads better."""
+        """The share as a percentage, or as a multiple where that is easier to read."""
         return f"{self.share:.0%}" if self.share < 10 else f"{self.share:,.0f}x"
 
 
@@ -132,7 +133,7 @@ def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
 
 
 def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
-    """Which of :data:`LIMITED`, ``not_finite``, ``exact_wrong`` and ``lse`` are over their limits."""
+    """Names among :data:`LIMITED`, ``not_finite``, ``exact_wrong`` and ``lse`` that exceed their limits."""
     over = [name for name in LIMITED if not getattr(errors, name) <= getattr(limits, name)]
     over += [name for name in ("not_finite", "exact_wrong") if getattr(errors, name)]
     return (*over, *(["lse"] if errors.lse is not None and not errors.lse.within_limit else []))

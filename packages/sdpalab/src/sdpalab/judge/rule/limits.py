@@ -11,23 +11,23 @@ All must hold:
 4. every element is finite
 5. every element that the inputs fix bit for bit is that number (:mod:`sdpalab.judge.rule.exact`)
 
-The second half of rule 2 is there because the first weighs a row by its norm: under a causal mask the first rows, which
-average few keys and round little, outweigh all others together.
+Rule 2 has a second half because the first weighs a row by its norm. Under a causal mask the first rows average few
+keys, have small rounding errors, and outweigh all other rows together.
 
-That is for problems of 16 bits. In float32 the intended numerics are float32 sums in one order
-(:mod:`sdpalab.judge.rule.single`), and a correct kernel may add in any other: all four factors are 3, and the least
-that is required is 3 times u, because a reciprocal of two units in the last place is no error (u = 2**-24).
+These rules are for 16-bit problems. In float32 the intended numerics are float32 sums in one order
+(:mod:`sdpalab.judge.rule.single`), and a correct kernel may add in any other: all four factors are 3, and no limit is
+below 3 * u (u = 2**-24), because a reciprocal with an error of 2 ulp is correct.
 
-Rules 2 and 3 never require less than their factor times half a unit roundoff u of the output type (2**-11 for float16,
-2**-8 for bfloat16). Honest rounding of the output alone costs up to u; where the emulation happens to hit numbers that
-the type holds exactly (one key, equal weights over a power of two), its own error is 0, and a kernel that multiplies by
-a reciprocal instead of dividing is not wrong.
+The limits of rules 2 and 3 are at least their factor times half a unit roundoff u of the output type (2**-11 for
+float16, 2**-8 for bfloat16). Rounding of the output alone costs up to u. Where the emulation hits numbers that the type
+represents exactly (one key, or equal weights over a power of two), its own error is 0; a kernel that multiplies by a
+reciprocal instead of dividing is still correct.
 
 Relative errors are over ||reference||. A row whose norm is below 2**-8 of the root mean square of its head's row norms
-is measured against that floor: where V cancels to near zero, every rounding is large in comparison. Nothing is
-measured against less than sqrt(n) times the type's least subnormal (n elements), below which the type has no numbers.
+is measured against that floor: where V cancels to near zero, every rounding error is relatively large. The smallest
+denominator is sqrt(n) times the type's least subnormal (n elements).
 
-A row of the reference that is NaN is not judged (:func:`sdpalab.judge.rule.reference.judged_rows`).
+Rows whose reference is NaN are not judged (:func:`sdpalab.judge.rule.reference.judged_rows`).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ F64 = npt.NDArray[np.float64]
 
 _OF_HALVES = {"max_abs": 2.0, "rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_rel_l2": 2.0}
 FACTORS = {"float16": _OF_HALVES, "bfloat16": _OF_HALVES, "float32": dict.fromkeys(_OF_HALVES, 3.0)}
-"""Of each limit, by dtype: ``max_abs`` on the larger of torch's own and the intended numerics' error, the others on the
-intended numerics' alone."""
+"""Factors of each limit, by dtype: ``max_abs`` multiplies the larger of torch's and the intended numerics' error, the
+others the intended numerics' error alone."""
 LEAST_ERROR = {"float16": 0.5, "bfloat16": 0.5, "float32": 1.0}
-"""What the intended numerics' relative errors count for at least, in units of the unit roundoff."""
+"""Least relative error of the intended numerics that the limits use, in units of the unit roundoff."""
 ROW_FLOOR = 2.0**-8
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 """Largest relative error of rounding to the type."""
@@ -78,7 +78,8 @@ def half_ulp(value: float, dtype: str) -> float:
 
 
 def row_errors(out: Array, reference: F64, dtype: str) -> F64:
-    """Relative L2 error of each row, [B, H, Sq], with the floors that the module states; NaN where it is not judged."""
+    """Relative L2 error of each row, [B, H, Sq], with the floors stated in the module docstring; NaN where the row is
+    not judged."""
     norms = np.linalg.norm(reference, axis=-1)
     judged = ~np.isnan(norms)
     squares = np.where(judged, np.square(norms), 0.0).sum(axis=-1, keepdims=True)
@@ -92,8 +93,8 @@ def row_errors(out: Array, reference: F64, dtype: str) -> F64:
 def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None = None) -> Errors:
     """Distance of ``out`` [B, H, Sq, D] from ``reference``, and from the ``exact`` elements if any are given.
 
-    Elements that are not finite are counted, and left out of the other figures (as if they were right), so that a
-    record never holds a NaN; an output with one has not passed. Rows that are not judged are left out of everything.
+    Elements that are not finite are counted, and left out of the other figures, so a record never holds a NaN; an
+    output with such an element fails. Rows that are not judged are left out of all figures.
 
     Raises
     ------
@@ -141,9 +142,9 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
     Raises
     ------
     ValueError
-        If the yardstick has an element that is not finite in a row that is judged, or no row is: then there is nothing
-        to measure by. (Intended numerics may overflow, a float16 accumulator for one. What is left of them still says
-        how large an error is honest; a candidate that overflows there has not passed.)
+        If the yardstick has an element that is not finite in a judged row, or no row is judged. (Intended numerics may
+        overflow, for example a float16 accumulator. Their finite elements still give the limits; a candidate that
+        overflows there fails.)
     """
     torch_error, own = measure(yardstick, reference, dtype), [measure(out, reference, dtype) for out in intended]
     if torch_error.not_finite:

@@ -1,7 +1,7 @@
 """The rule for the log-sum-exp of a row: its float64 value, and the error bound of float32 arithmetic.
 
-L[i] is the natural logarithm of the sum, over the keys j that row i sees, of exp(scale * q_i k_j), in float32. Nothing
-in it is rounded to 16 bits, so there is no emulation to measure by and no factor to calibrate: a row's limit is the sum
+L[i] is the natural logarithm of the sum, over the keys j that row i sees, of exp(scale * q_i k_j), in float32. No step
+rounds to 16 bits, so no emulation and no calibrated factor is needed: a row's limit is the sum
 of the error bounds of all steps of a correct computation, in any order of additions. With A the largest
 |scale| * sum_d |q_id k_jd| over the n keys that the row sees, and D the head dimension:
 
@@ -12,11 +12,11 @@ of the error bounds of all steps of a correct computation, in any order of addit
     + EXP_ERROR + n * SUM_ERROR                      the weights, and their sum
     + LOG_ERROR * (8 + log2 n) + RESULT_ERROR * |L|  the logarithm, and the result
 
-A sink counts as one more key, with a weight and no score: L is the logarithm of all that weights are divided by. L of a
-row that sees neither is -inf, and nothing else is right there.
+A sink counts as one more key with a weight and no score: L is the logarithm of the softmax denominator. L of a row that
+sees neither a key nor a sink must be -inf.
 
-All weights are positive, so that relative errors of theirs are absolute ones of L. A row that is not judged
-(:func:`sdpalab.judge.rule.reference.judged_rows`) is not judged here either.
+All weights are positive, so their relative errors are absolute errors of L. The judged rows are those of
+:func:`sdpalab.judge.rule.reference.judged_rows`.
 """
 
 from __future__ import annotations
@@ -44,38 +44,39 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 DOT_ERROR = 2.0**-23
-"""Of a dot product, for each of its terms: what is lost where a float32 sum, or a tensor core that aligns its terms to
-the largest, truncates."""
+"""Error of a dot product per term: the loss where a float32 sum, or a tensor core that aligns its terms to the largest,
+truncates."""
 FLOAT8_DOT_ERROR = 2.0**-13
-"""The same of 8-bit factors: the tensor cores of Ada and Hopper keep 13 bits behind the point of the largest term
-(Khattak and Mikaitis 2025, "Accurate Models of NVIDIA Tensor Cores"; the DeepSeek-V3 report, 3.3.2)."""
+"""Error of a dot product of 8-bit factors per term: the tensor cores of Ada and Hopper keep 13 fraction bits of the
+largest term (Khattak and Mikaitis 2025, "Accurate Models of NVIDIA Tensor Cores"; the DeepSeek-V3 report, 3.3.2)."""
 TF32_DOT_ERROR = 2.0**-9
-"""Of a dot product on TF32, relative to the sum of its terms' sizes: both factors lose up to 2**-10 where the tensor
-core truncates them."""
+"""Error of a dot product on TF32, relative to the sum of the absolute terms: tensor cores truncate both factors, each
+with an error of up to 2**-10."""
 TANH_ERROR = 2.0**-11
-"""Of tanh.approx.f32 (PTX ISA, "Floating Point Instructions: tanh"), relative to a capped score."""
+"""Error of tanh.approx.f32 (PTX ISA, "Floating Point Instructions: tanh"), relative to a capped score."""
 HALF_DOT_ERROR = 2.0**-11
-"""Of an accumulator in float16, for each of its roundings."""
+"""Error of a float16 accumulator per rounding."""
 SCALE_ERROR = 2.0**-20
-"""Sixteen roundings: scale, log2(e), their product and that with the maximum; score - maximum, twice as large, times
-that; and times ln(2)."""
+"""Sixteen roundings: scale, log2(e), their product and its product with the maximum; score - maximum, twice as large,
+times that product; and the product with ln(2)."""
 CAP_ERROR = 2.0**-20
-"""Of the division, tanh and product of a soft cap: relative to the score, and to the cap where tanh is made of
-exponentials."""
+"""Error of the division, tanh and product of a soft cap, relative to the score, and to the cap where tanh is computed
+from exponentials."""
 BIAS_ERROR = 2.0**-21
-"""Of an additive mask, ALiBi or a sink, for each unit of score and bias: slope times distance, the additions, the
-factor log2(e) and the difference to the maximum, four roundings with a margin of two."""
+"""Error of an additive mask, ALiBi or a sink per unit of score and bias: four roundings (slope times distance, the
+additions, the factor log2(e), and the difference to the maximum) with a margin of two."""
 EXP_ERROR = 2.0**-21
-"""Two of ex2.approx.ftz.f32, each within 2**-22 (PTX ISA, "Floating Point Instructions: ex2"): a weight and its
+"""Two errors of ex2.approx.ftz.f32, each within 2**-22 (PTX ISA, "Floating Point Instructions: ex2"): a weight and its
 rescale. Further rescales are in :data:`SUM_ERROR`."""
 SUM_ERROR = 2.0**-23
-"""For each key: half of it for the addition, the rest for its share of the rescale of a tile of 16 keys or more."""
+"""Error per key: one half for the addition, one half for its share of the rescale of a tile of 16 keys or more."""
 LOG_ERROR = 2.0**-22
-"""lg2.approx.ftz.f32: absolute between 1/2 and 2, relative elsewhere (PTX ISA, "Floating Point Instructions: lg2")."""
+"""Error of lg2.approx.ftz.f32: absolute between 1/2 and 2, relative elsewhere (PTX ISA, "Floating Point Instructions:
+lg2")."""
 LAZY_BITS = 8
-"""The largest weight, in log2, of a kernel that rescales lazily: the sum is that much larger."""
+"""Largest weight, in log2, of a kernel that rescales lazily; the sum is larger by the same factor."""
 RESULT_ERROR = 2.0**-22
-"""Four roundings: the sum of maximum and logarithm, ln(2), their product."""
+"""Four roundings: the sum of maximum and logarithm, ln(2), and their product."""
 
 
 def log_sum_exp_float64(
@@ -87,16 +88,16 @@ def log_sum_exp_float64(
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> tuple[F64, F64]:
-    """The log-sum-exp of each row, and how far from it a kernel's may be.
+    """Log-sum-exp of each row, and the largest error that a kernel may have.
 
     Parameters
     ----------
     q, k, v, **scoring
-        As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only says which rows are judged.
+        As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only determines which rows are judged.
     numerics : Numerics
-        What is declared. Quantised inputs are taken as what stands for them, whose log-sum-exp is another.
+        Declared numerics. The log-sum-exp is that of the inputs after quantisation.
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised.
+        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
 
     Returns
     -------
@@ -147,7 +148,7 @@ def log_sum_exp_float64(
 
 
 def _products_alone(scoring: Scoring) -> Scoring:
-    """The same masks, on scores of |scale| times the products alone."""
+    """The scoring with the same masks, whose scores are |scale| times the products alone."""
     alone: Scoring = {"scale": abs(scoring["scale"]), "causal": scoring["causal"]}
     if "window_size" in scoring:
         alone["window_size"] = scoring["window_size"]
@@ -160,7 +161,7 @@ def _products_alone(scoring: Scoring) -> Scoring:
 
 
 def wrongly_infinite(lse: Array, reference: F64) -> npt.NDArray[np.bool_]:
-    """Rows [B, H, Sq] whose log-sum-exp is NaN or infinite, or, where the row sees no key, anything but -inf."""
+    """Mask of rows [B, H, Sq] whose log-sum-exp is NaN or infinite, or is not -inf where the row sees no key."""
     right = np.where(np.isneginf(reference), lse == reference, np.isfinite(lse))
     return ~right & ~np.isnan(reference)
 
@@ -168,7 +169,8 @@ def wrongly_infinite(lse: Array, reference: F64) -> npt.NDArray[np.bool_]:
 def measure_lse(lse: Array, reference: F64, limit: F64) -> LseErrors:
     """Distance of ``lse`` [B, H, Sq] from the reference, in units of each row's limit.
 
-    Rows that are not finite are counted, and left out of the other figures; rows that are not judged, of everything.
+    Rows that are not finite are counted, and left out of the other figures. Rows that are not judged are left out of
+    all.
     """
     finite_rows = np.isfinite(reference)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,8 @@
-"""The arithmetic that a kernel declares, emulated: the error that this arithmetic causes.
+"""Emulation of the arithmetic that a kernel declares, and of its error.
 
-A bound taken from a library's output would depend on that library's choices: torch's ``math`` path on a CPU, for one,
-computes in float32 and is better than any kernel that rounds P, while the older one held scores in the 16-bit type and
-hid a bfloat16 accumulator. The bound therefore follows from the arithmetic that the kernel declares.
+A bound taken from a library's output would depend on that library's choices: torch's ``math`` path on a CPU computes in
+float32 and is more accurate than any kernel that rounds P; an older one kept scores in the 16-bit type, with errors
+that hid a bfloat16 accumulator. The bound therefore follows from the arithmetic that the kernel declares.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ F64 = npt.NDArray[np.float64]
 FLOAT8 = "float8_e4m3fn"
 FLOAT8_MAX = 448.0
 MMA_TERMS = 8
-"""Terms that are added to a float16 accumulator before it is rounded, where neither the kernel nor its architecture
-determines them (:func:`on_architecture`): those of sm_75 to sm_89, and of records that lack the field."""
+"""Terms added to a float16 accumulator before it is rounded, where neither the kernel nor its architecture determines
+them (:func:`on_architecture`): the number of sm_75 to sm_89, and of records that lack the field."""
 
 UNDECLARED = Numerics(normalise="either")
-"""The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
-rounded. No kernel may declare both."""
+"""Numerics of a candidate without a declaration: it may divide by the sum of the weights before or after they are
+rounded. A kernel must declare one of the two."""
 
 _TYPES: dict[str, type] = {
     "float32": np.float32,
@@ -58,9 +58,9 @@ _TYPES: dict[str, type] = {
     FLOAT8: ml_dtypes.float8_e4m3fn,
 }
 TF32_BITS = 11
-"""Significant bits of a float32 number that the tensor cores' TF32 keeps."""
+"""Significant bits of a float32 number in the tensor cores' TF32."""
 TANH_BITS = 11
-"""Significant bits that stand for ``tanh.approx.f32``: a relative error of up to 2**-11 (PTX ISA, "Floating Point
+"""Significant bits of the emulated ``tanh.approx.f32``: a relative error of up to 2**-11 (PTX ISA, "Floating Point
 Instructions: tanh")."""
 
 
@@ -70,7 +70,7 @@ def approximate_tanh(values: F64) -> F64:
 
 
 def check_numerics(numerics: Numerics) -> None:
-    """Raise UserError if the declared arithmetic is one that is not emulated here."""
+    """Raise UserError if the declared arithmetic has no emulation."""
     p_type, p_scale, quantised = numerics.probabilities, numerics.probability_scale, numerics.quantised
     if numerics.accumulate not in ("float32", "float16"):
         raise UserError(f"numerics: accumulate must be float32 or float16, not {numerics.accumulate!r}")
@@ -80,7 +80,7 @@ def check_numerics(numerics: Numerics) -> None:
     if p_type != FLOAT8 and p_scale != 1.0:
         raise UserError(f"numerics: probability_scale is for probabilities in {FLOAT8}, and must be 1 for {p_type!r}")
     if not 0.0 < p_scale <= FLOAT8_MAX or float(_TYPES[FLOAT8](p_scale)) != p_scale:
-        # A weight of 1, the largest, would itself be rounded.
+        # The largest weight, 1, would itself be rounded.
         raise UserError(
             f"numerics: probability_scale must be a positive number of {FLOAT8}, at most 448, not {p_scale:g}"
         )
@@ -103,18 +103,19 @@ def check_numerics(numerics: Numerics) -> None:
 
 
 def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
-    """The arithmetic in each order of rounding and normalising P that it leaves open: one, or both of ``either``."""
+    """The arithmetic in each order of rounding and normalising P that it leaves open: one order, or two for
+    ``either``."""
     if numerics.normalise != UNDECLARED.normalise:
         return (numerics,)
     return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
 
 
 def mma_terms(arch: str) -> int:
-    """How many products of float16 factors the tensor cores of ``arch``, such as ``sm_90a``, add to a float16
+    """Number of products of float16 factors that the tensor cores of ``arch``, such as ``sm_90a``, add to a float16
     accumulator before they round it: 4 on sm_70, 8 on sm_75 to sm_89, 16 from sm_90 on.
 
-    It is what ``mma.m16n8k16`` does in the simulator's hardware numerics (:mod:`warpsan.numerics.tensor_cores`), whose
-    rules are compared with words of real GPUs.
+    The simulator's hardware numerics use the same number for ``mma.m16n8k16`` (:mod:`warpsan.numerics.tensor_cores`);
+    its rules are compared with results of real GPUs.
     """
     from warpsan.numerics import rule_of
 
@@ -122,9 +123,9 @@ def mma_terms(arch: str) -> int:
 
 
 def on_architecture(numerics: Numerics, arch: str) -> Numerics:
-    """``numerics`` with the terms of a float16 accumulator that ``arch`` determines, where they are not declared.
+    """``numerics`` with the float16 accumulator terms of ``arch``, where they are not declared.
 
-    Without an architecture (a callable has none) they stay open, and :data:`MMA_TERMS` stands for them.
+    Without an architecture (callables have none) the field stays empty, and :data:`MMA_TERMS` is used.
     """
     if numerics.accumulate != "float16" or numerics.accumulate_terms is not None or not arch:
         return numerics
@@ -132,13 +133,13 @@ def on_architecture(numerics: Numerics, arch: str) -> Numerics:
 
 
 def quantised_numbers(array: Array, quantised: Quantisation) -> tuple[F64, npt.NDArray[np.float32]]:
-    """The numbers of the type that ``array`` becomes, and their scales.
+    """Quantise ``array``: the numbers in the target type, and their scales.
 
     Parameters
     ----------
     array : ndarray of float16 or bfloat16, [B, H, S, D]
     quantised : Quantisation
-        See there for the scheme.
+        The quantisation scheme.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def quantised_numbers(array: Array, quantised: Quantisation) -> tuple[F64, npt.N
 
 
 def dequantised(array: Array, quantised: Quantisation) -> F64:
-    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale."""
+    """``array`` [B, H, S, D] after quantisation and dequantisation: the type's numbers times their scale."""
     numbers, scales = quantised_numbers(array, quantised)
     return numbers * scales
 
@@ -176,35 +177,34 @@ def intended_output(
 ) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
-    Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
-    taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
-    float32, and the result to the type of Q. Where it is declared that P is normalised before, the weights are divided
-    by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
+    Q, K and V are quantised, if declared. The weights exp(s - max(s)) are rounded to float32 and summed; they are
+    rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to float32, and the
+    result to the type of Q. If P is declared to be normalised before, the weights are divided by their sum before they
+    are rounded: equal weights then have the same rounding error, which does not average out.
 
-    Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
-    than the roundings to 16 bits, and an emulation free of order can be reproduced; and so does the tanh of a soft cap,
-    which a kernel can compute within a few roundings of float32, unless it declares the approximate one. Sums in
-    float16 are rounded after every ``numerics.accumulate_terms`` terms, along D and then along the keys in ascending
-    order, as the tensor cores do it.
+    Float32 sums are computed in float64: the order of float32 additions changes the result a thousand times less than
+    the roundings to 16 bits, and an emulation without an order is reproducible. The tanh of a soft cap is also computed
+    in float64, because a kernel can compute it within a few float32 roundings, unless the approximate tanh is declared.
+    Sums in float16 are rounded after every ``numerics.accumulate_terms`` terms, along D and then along the keys in
+    ascending order, as on the tensor cores.
 
-    Of a problem in float32 the sums are what errs, and are carried out in float32
-    (:mod:`sdpalab.judge.rule.single`); unless Q, K, P and V are declared to be rounded to TF32, or P to 16 bits, which
-    errs a thousand times more.
+    In a float32 problem the sums cause the error, and are computed in float32 (:mod:`sdpalab.judge.rule.single`). The
+    exceptions are Q, K, P and V rounded to TF32, or P rounded to 16 bits: these errors are a thousand times larger.
 
     Parameters
     ----------
     q, k, v, rows, **scoring
         As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
-        What is declared, in one order (:func:`orders_of`).
+        Declared numerics, in one order (:func:`orders_of`).
     weights : iterable, optional
-        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, as they are quantised. It
-        serves arithmetic that takes its scores from them in float64; for any other it is not read.
+        Precomputed result of :func:`sdpalab.judge.rule.reference.weight_blocks` for these inputs after quantisation.
+        Only arithmetic with float64 scores reads it.
 
     Returns
     -------
     ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
-        Rows that are not judged hold finite numbers of no meaning. A float16 accumulator may overflow to infinity.
+        Rows that are not judged hold arbitrary finite numbers. A float16 accumulator may overflow to infinity.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def intended_output(
 
 
 def _half_product(left: F64, right: F64, terms: int) -> F64:
-    """``left @ right``, the sum rounded to float16 after every so many terms."""
+    """``left @ right``, with the sum rounded to float16 after every ``terms`` terms."""
     total = np.zeros((left.shape[0], right.shape[1]), np.float16)
     for start in range(0, left.shape[1], terms):
         added = slice(start, start + terms)

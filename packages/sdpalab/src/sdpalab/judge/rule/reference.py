@@ -1,4 +1,4 @@
-"""The oracle: attention in float64, in blocks of rows. Pure NumPy, and nothing of any candidate in it."""
+"""The reference: attention in float64, in blocks of rows. Pure NumPy, independent of any candidate."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 ROWS = 512
-"""Rows of a block: at Skv = 4096 one block of scores takes 16 MiB."""
+"""Rows per block: at Skv = 4096 one block of scores takes 16 MiB."""
 _EXPONENTS = {np.dtype(np.float16): np.uint16(0x7C00), np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80)}
-"""The bits of the exponents of 16-bit types, of which NumPy takes one element at a time."""
+"""Bit masks of the exponents of 16-bit types; NumPy's isfinite on these types is slow."""
 MOST_WEIGHT_BYTES = 64 << 20
-"""Weights that :class:`Weights` keeps at most: those of the mission shape (1x8x512x64) take 16 MiB."""
+"""Most bytes of weights that :class:`Weights` keeps; the mission shape (1x8x512x64) takes 16 MiB."""
 
 
 def judged_rows(q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array | None = None) -> npt.NDArray[np.bool_]:
-    """Which rows of the output are judged, [B, H, Sq]: those of which Q, and all keys of the head, are finite.
+    """Mask of the judged output rows, [B, H, Sq]: rows with a finite Q and finite keys in the whole head.
 
-    A NaN or an infinity in Q is its row's own affair. In K or V it is that of the whole head, even of rows that the
-    causal mask keeps from seeing it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and
-    0 times NaN is NaN (torch's own kernels do so). A key behind a length is none: no row may depend on its content. All
-    other rows have a result, and it is finite.
+    A NaN or an infinity in Q affects its row only. In K or V it affects the whole head, including rows from which the
+    causal mask hides it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and 0 times NaN is
+    NaN (torch's own kernels do so). Keys beyond a length are ignored: no row may depend on their content. All other
+    rows have a finite result.
     """
     padded = padded_keys(kv_lengths, k.shape[0], k.shape[2])[:, None]
     fine = ((is_finite(k) & is_finite(v)).all(axis=3) | padded).all(axis=2)
@@ -57,16 +57,16 @@ def judged_rows(q: Array, k: Array, v: Array, kv_lengths: Sequence[int] | Array 
 
 
 def finite(array: Array) -> Array:
-    """``array`` with 0 for NaN and infinity: what comes of them is not judged, and must not disturb the rest.
+    """``array`` with 0 in place of NaN and infinity; rows that depend on these are not judged.
 
-    It is ``array`` itself where all of it is finite: not to be changed.
+    Returns ``array`` itself if all of it is finite; do not modify the result.
     """
     fine = is_finite(array)
     return array if fine.all() else np.where(fine, array, array.dtype.type(0))
 
 
 def is_finite(array: Array) -> npt.NDArray[np.bool_]:
-    """Which elements are neither NaN nor infinite: not all bits of their exponents are 1."""
+    """Mask of elements that are neither NaN nor infinite: not all exponent bits are 1."""
     exponent = _EXPONENTS.get(array.dtype)
     if exponent is None:
         return np.asarray(np.isfinite(array))
@@ -74,7 +74,7 @@ def is_finite(array: Array) -> npt.NDArray[np.bool_]:
 
 
 Block: TypeAlias = "tuple[int, int, slice]"
-"""Where a block of rows lies: b, h, rows."""
+"""Position of a block of rows: b, h, rows."""
 
 
 class WeightBlock(NamedTuple):
@@ -83,11 +83,11 @@ class WeightBlock(NamedTuple):
     Attributes
     ----------
     place : (int, int, slice)
-        Where it lies.
+        Position of the block.
     weights : ndarray of float64, [rows, Skv]
     most : ndarray of float64, [rows, 1]
-        The score whose weight is 1: the largest of the row, or the sink's logit if that is larger; -inf in a row that
-        sees neither.
+        The score with weight 1: the largest of the row, or the sink's logit if that is larger; -inf in a row that sees
+        neither.
     sink : ndarray of float64, [rows, 1]
         The weight of the sink; 0 without one.
     """
@@ -99,13 +99,13 @@ class WeightBlock(NamedTuple):
 
     @property
     def total(self) -> F64:
-        """The sum of each row's weights and its sink's [rows, 1]."""
+        """Sum of the weights of each row and its sink [rows, 1]."""
         total: F64 = self.weights.sum(axis=1, keepdims=True) + self.sink
         return total
 
 
 Rows: TypeAlias = "npt.NDArray[np.intp] | None"
-"""Query rows, the same of every head, that alone are computed; None for all."""
+"""Query rows to compute, the same in every head; None for all."""
 
 
 def score_blocks(
@@ -125,19 +125,19 @@ def score_blocks(
     k : ndarray, [B, Hkv, Skv, D]
         Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``. NaN and infinities count as 0.
     product : callable
-        What multiplies Q [rows, D] and K^T [D, Skv], both float64.
+        Matrix product of Q [rows, D] and K^T [D, Skv], both float64.
     tanh : callable
-        Of a soft cap.
+        tanh of the soft cap.
     rows : ndarray of int, optional
-        The query rows that are wanted, the same of every head. Default: all.
+        Query rows to compute, the same in every head. Default: all.
     **scoring
-        ``scale``, ``causal`` and what else the problem has (:meth:`sdpalab.inputs.Inputs.scoring`).
+        ``scale``, ``causal`` and the further score arguments of the problem (:meth:`sdpalab.inputs.Inputs.scoring`).
 
     Yields
     ------
     (b, h, rows), scores
-        Where the block lies among the rows that are wanted, and its scores [rows, Skv] in float64; -inf where the mask
-        hides the key. Where a window lies beyond the last key, for one, a row sees none.
+        Position of the block among the computed rows, and its scores [rows, Skv] in float64; -inf where the mask hides
+        the key. A row may see no key, for example if its window lies beyond the last key.
     """
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
@@ -171,10 +171,10 @@ def weight_blocks(
     rows: Rows = None,
     **scoring: Unpack[Scoring],
 ) -> Iterator[WeightBlock]:
-    """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
+    """Softmax weights before normalisation, ``exp(s - max(s))``, of the scores of :func:`score_blocks`.
 
-    The largest weight of a row, or its sink's, is 1; one of a key that the mask hides is 0. A row that sees neither a
-    key nor a sink has a largest score of -inf, and weights of 0.
+    The largest weight of a row, or its sink's, is 1; the weight of a hidden key is 0. A row that sees neither a key nor
+    a sink has a largest score of -inf, and weights of 0.
     """
     for place, scores in score_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring):
         most, logit = scores.max(axis=1, keepdims=True), -np.inf
@@ -187,15 +187,14 @@ def weight_blocks(
 
 
 def weight_sums(total: F64) -> F64:
-    """The sums that weights are divided by: ``total``, but 1 for a row whose weights are all 0, so that quotients are
-    0."""
+    """Softmax denominators: ``total``, but 1 for a row whose weights are all 0, so that quotients are 0."""
     return np.where(total == 0.0, 1.0, total)
 
 
 class Weights:
-    """What :func:`weight_blocks` yields, once for all who read it, as long as it takes at most MOST_WEIGHT_BYTES.
+    """Cached result of :func:`weight_blocks`, if it takes at most MOST_WEIGHT_BYTES.
 
-    Larger ones are computed at each reading, a block at a time. The arrays must not be changed.
+    Larger results are recomputed at each iteration, block by block. The arrays must not be modified.
     """
 
     def __init__(self, q: Array, k: Array, *, rows: Rows = None, **scoring: Unpack[Scoring]) -> None:
@@ -221,23 +220,23 @@ def attention_float64(
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> F64:
-    """Attention in float64: what a candidate's output is compared with.
+    """Attention in float64, the reference of a candidate's output.
 
-    A row that sees no key is 0.
+    Rows that see no key are 0.
 
     Parameters
     ----------
     q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, D]
-        Taken as they are: the rounding of the inputs to 16 bits is part of the problem, not an error.
+        Used unchanged: the rounding of the inputs to 16 bits is part of the problem, not an error.
     weights : iterable, optional
-        What :func:`weight_blocks` yields for these arguments, if it was computed before.
+        Precomputed result of :func:`weight_blocks` for these arguments.
     rows, **scoring
         As in :func:`score_blocks`.
 
     Returns
     -------
-    ndarray of float64, [B, H, Sq, D], or of the wanted rows only
-        NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else, whatever is in the padding.
+    ndarray of float64, [B, H, Sq, D], or of the chosen rows only
+        NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else, for any content of the padding.
 
     Raises
     ------

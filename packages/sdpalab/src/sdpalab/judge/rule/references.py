@@ -1,9 +1,9 @@
-"""The references of one problem on its inputs: oracle, yardstick, limits, witnesses; each computed once.
+"""References of one problem on its inputs: float64 reference, yardstick, limits and witnesses, each computed once.
 
-None of it depends on what is judged, and it is most of the judge's own work, so :func:`references_of` keeps what it
-computed last, found by the content of the inputs. Nothing of it is on disk or shared with another process: a candidate
-cannot change it. Several outputs of the same inputs share all of it but the limits, which follow from the arithmetic
-that a kernel declares. At the sizes that are timed each of these takes from seconds to minutes.
+The references do not depend on the judged kernel, and are most of the judge's own work, so :func:`references_of` caches
+them by the content of the inputs. The cache is in this process only, not on disk: a candidate cannot change it. Several
+outputs of the same inputs share all references except the limits, which follow from the arithmetic that a kernel
+declares. At the timed sizes each reference takes from seconds to minutes.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 MOST_BYTES = 256 << 20
-"""Bytes of arrays that :func:`references_of` keeps at most; what was used longest ago goes first. The mission shape
+"""Most bytes of arrays that :func:`references_of` keeps; the least recently used are dropped first. The mission shape
 (1x8x512x64) takes about 5 MiB."""
 
 
 class References:
-    """The references of one problem and its inputs, for all query rows or for some of every head; arrays are read-only.
+    """References of one problem and its inputs, for all query rows or a subset of every head; arrays are read-only.
 
     Parameters
     ----------
     problem, inputs
-        What is computed; padding counts as 0. Rows with an input that is not finite are not judged.
+        The computation; padding counts as 0. Rows with an input that is not finite are not judged.
     rows : ndarray of int, optional
-        Query rows that are judged. Default: all.
+        Judged query rows. Default: all.
 
     Notes
     -----
-    What is read first raises MachineError if there is nothing to measure by: torch's output is not finite, no row is
+    The first attribute that is read raises MachineError if no reference exists: torch's output is not finite, no row is
     judged, or the scores exceed float64.
     """
 
@@ -67,17 +67,18 @@ class References:
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: dict[Quantisation | None, Weights] = {}
         self._lock = threading.RLock()
-        """Kernels that are judged at the same time, in threads, share this object: each part is computed once."""
+        """Lock of the parts: kernels judged concurrently in threads share this object, and each part is computed
+        once."""
         self.nbytes = 0
         """Bytes of the arrays computed so far, without the weights."""
 
     def release_weights(self) -> None:
-        """Free the softmax weights, which take more than all results; what still needs them computes them again."""
+        """Free the softmax weights, which take more memory than all results; later uses recompute them."""
         with self._lock:
             self._weights.clear()
 
     def _shared(self, quantised: Quantisation | None = None) -> dict[str, Any]:
-        """The arguments of what is computed from the same softmax weights: those of Q and K as they are quantised."""
+        """Arguments of the computations that share softmax weights, with Q and K after quantisation."""
         if quantised not in self._weights:
             q, k = self.inputs.q, self.inputs.k
             if quantised is not None:
@@ -86,7 +87,7 @@ class References:
         return {**self._arguments, "weights": self._weights[quantised]}
 
     def of(self, out: Array) -> Array:
-        """The rows of an output [B, H, Sq, D] that are judged."""
+        """Judged rows of an output [B, H, Sq, D]."""
         return out if self.rows is None else out[:, :, self.rows]
 
     @property
@@ -111,7 +112,7 @@ class References:
             return self._yardstick
 
     def witness(self, backend: Backend, device: str) -> Array:
-        """The output of a backend of torch; raises as :func:`sdpalab.judge.witness.witness_output`."""
+        """Output of a torch backend; raises as :func:`sdpalab.judge.witness.witness_output`."""
         key = (backend, device)
         with self._lock:
             if key not in self._witnesses:
@@ -155,7 +156,7 @@ class References:
             return self._exact[key]
 
     def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
-        """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
+        """Log-sum-exp of each row, and the largest error that a kernel may have (:func:`log_sum_exp_float64`)."""
         with self._lock:
             if numerics not in self._lse:
                 rows = log_sum_exp_float64(*self._qkv, **self._shared(numerics.quantised), numerics=numerics)
@@ -175,7 +176,7 @@ _lock = threading.Lock()
 
 def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
-    digest = sha256(repr(problem).encode())  # of all that they depend on: not how the inputs were made, but their bytes
+    digest = sha256(repr(problem).encode())  # the inputs' bytes, not their kind or seed
     for name, array in inputs.arrays.items():
         digest.update(repr((name, array.dtype.name, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)

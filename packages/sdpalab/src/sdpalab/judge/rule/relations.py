@@ -1,7 +1,7 @@
-"""Metamorphic relations: what must hold between the outputs on two sets of inputs, whatever the right outputs are.
+"""Metamorphic relations between the outputs on two sets of inputs, without knowledge of the right outputs.
 
-The output on the related inputs is also judged like any other. What a relation adds is that the two are compared with
-each other, bit for bit.
+The output on the related inputs is also judged like any other output. The relation additionally compares the two
+outputs bit for bit.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Relation:
     name, says : str
         Its name, and the condition, for messages.
     decides : bool
-        Whether a difference fails the case. Where it does not, it is only recorded: that a kernel's result does not
-        depend on the batch, say, is a useful property, but not required.
+        Whether a difference fails the case. Otherwise it is only recorded: independence from the batch, for example, is
+        useful but not required.
     applies : callable
-        ``applies(problem)``: whether there is anything to compare.
+        ``applies(problem)``: whether the relation applies to the problem.
     inputs : callable
-        ``inputs(problem, inputs) -> (problem, inputs)``: the related ones.
+        ``inputs(problem, inputs) -> (problem, inputs)``: the related inputs.
     expected : callable
-        ``expected(out, problem) -> (array, mask)``: from the output on the original inputs, what the output on the
-        related ones must be, and where.
+        ``expected(out, problem) -> (array, mask)``: the required output on the related inputs, computed from the output
+        on the original inputs, and where it is required.
     """
 
     name: str
@@ -53,7 +53,8 @@ class Relation:
     expected: Callable[[Array, Problem], tuple[Array, npt.NDArray[np.bool_]]]
 
     def differs(self, out: Array, related: Array, problem: Problem) -> int:
-        """Elements of ``related`` that are not what ``out``, the output on the original inputs, makes of them."""
+        """Mask of elements of ``related`` that differ from the values that ``out``, the output on the original inputs,
+        requires."""
         expected, where = self.expected(out, problem)
         return int(np.count_nonzero((expected != related) & where))
 
@@ -63,8 +64,8 @@ def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
 
 
 def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Numbers below the least normal one were rounded to fewer bits, and may have been rounded up to it: of those
-    nothing follows."""
+    """Numbers below the smallest normal one were rounded to fewer bits, and possibly up to it; they are not
+    compared."""
     normal: npt.NDArray[np.bool_] = np.abs(out.astype(np.float64)) > LEAST_NORMAL[problem.dtype]
     return out * out.dtype.type(4), normal
 
@@ -125,7 +126,7 @@ RELATIONS = {
         ),
     )
 }
-"""The relations by name."""
+"""Relations by name."""
 
 
 def broken_relation(
@@ -137,16 +138,16 @@ def broken_relation(
     related: Array,
     numerics: Numerics,
 ) -> tuple[str, int]:
-    """Why a relation does not hold (empty: it does), and in how many elements the outputs are not what it says.
+    """Reason why a relation fails (empty if it holds), and the number of elements that break it.
 
     Parameters
     ----------
     problem, out
         The original problem, and the output on it.
     related_problem, related_inputs, related
-        What :attr:`Relation.inputs` made of it, and the output on that.
+        Result of :attr:`Relation.inputs` for it, and the output on that.
     numerics : Numerics
-        As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output must be right in itself.
+        As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output is judged on its own.
     """
     if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem.dtype):
         return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size

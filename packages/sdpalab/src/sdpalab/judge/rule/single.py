@@ -1,11 +1,11 @@
 """Attention in float32, in one stated order of operations: the intended numerics of a problem in float32.
 
-Where Q, K, V and O are rounded to 16 bits, that is the error, and sums in float32 count for nothing beside it
-(:mod:`sdpalab.judge.rule.numerics`). In float32 the sums are the error. So they are carried out here as a plain kernel
-does, each product and each addition rounded: the scores along D in ascending order, the sums over the keys in ascending
-order. NumPy's own products would add in an order that depends on the machine.
+In 16-bit problems the rounding of Q, K, V and O is the error, and that of float32 sums is negligible
+(:mod:`sdpalab.judge.rule.numerics`). In float32 problems the sums are the error. They are computed here as in a plain
+kernel, with each product and each addition rounded: the scores along D in ascending order, the sums over the keys in
+ascending order. NumPy's own products would add in an order that depends on the machine.
 
-Weights are 2 ** x rounded to 22 significant bits, for ``ex2.approx.ftz.f32`` is no better than 2**-22.
+Weights are 2 ** x rounded to 22 significant bits, because ``ex2.approx.ftz.f32`` has an error of 2**-22.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ F64 = npt.NDArray[np.float64]
 
 WEIGHT_BITS = 22
 ROWS = 512
-"""Rows of a block."""
+"""Rows per block."""
 
 
 def to_bits(values: F64, bits: int) -> F64:
-    """``values`` rounded to so many significant bits, whatever their exponent."""
+    """``values`` rounded to ``bits`` significant bits, for any exponent."""
     fraction, exponent = np.frexp(values)
     return np.ldexp(np.rint(fraction * 2.0**bits) / 2.0**bits, exponent)
 
@@ -51,7 +51,7 @@ def single_output(
     tanh: Callable[[F64], F64],
     **scoring: Unpack[Scoring],
 ) -> F32:
-    """Attention on float32 arrays that are finite, as this module says.
+    """Attention on finite float32 arrays in the order that the module docstring states.
 
     Parameters
     ----------
@@ -60,11 +60,11 @@ def single_output(
     before : bool
         Whether the weights are divided by their sum before they are multiplied by V, and not the result after.
     tanh : callable
-        Of a soft cap; its result is rounded to float32.
+        tanh of the soft cap; its result is rounded to float32.
 
     Returns
     -------
-    ndarray of float32, [B, H, Sq, D], or of the wanted rows only
+    ndarray of float32, [B, H, Sq, D], or of the chosen rows only
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
     out = np.empty((*q.shape[:2], len(wanted), v.shape[3]), np.float32)

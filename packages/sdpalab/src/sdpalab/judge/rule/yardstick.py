@@ -1,17 +1,17 @@
 """The yardstick: the output of torch's scaled_dot_product_attention on the same inputs in the same precision.
 
-Which of torch's CPU backends? Measured with torch 2.13 on standard normal inputs, S from 63 to 4096, the relative L2
-error in float16 (bfloat16) is
-- ``flash``: 2.4e-4 to 2.9e-4 (1.8e-3 to 2.3e-3), within 2% of the intended numerics everywhere, because it does what
-  the GPU kernels do: float32 accumulators, P rounded to the 16-bit type;
-- ``math``: 2.0e-4 (1.6e-3): it converts to float32 first, so that only the rounding of the output is left, and no
-  kernel that feeds P to 16-bit tensor cores can be as good.
-Hence ``flash``. (Eager attention, which holds the scores in the 16-bit type, errs two to three times as much.) A window
-and lengths reach it as a mask, joined with the problem's own.
+The yardstick uses torch's CPU backend ``flash``. Measured with torch 2.13 on standard normal inputs, S from 63 to 4096,
+the relative L2 error in float16 (bfloat16) is
+- ``flash``: 2.4e-4 to 2.9e-4 (1.8e-3 to 2.3e-3), within 2% of the intended numerics everywhere, because it computes as
+  GPU kernels do: float32 accumulators, P rounded to the 16-bit type;
+- ``math``: 2.0e-4 (1.6e-3): it converts to float32 first, so only the output is rounded; no kernel that feeds P to
+  16-bit tensor cores is as accurate.
+Eager attention keeps the scores in the 16-bit type, and has two to three times the error. A window and lengths are
+passed to torch as a mask, combined with the problem's own mask.
 
-No backend of torch's has a soft cap, ALiBi or sinks. There the yardstick is composed of torch's own products, tanh and
-softmax in float32, with the normalised weights and the output rounded to the inputs' type: what ``flash`` does, in one
-tile. (Flex attention has them, but runs such a function on a CPU only through a C++ compiler.)
+No torch backend supports a soft cap, ALiBi or sinks. For these the yardstick is composed of torch's products, tanh and
+softmax in float32, with the normalised weights and the output rounded to the inputs' type, as ``flash`` does in one
+tile. (Flex attention supports them, but needs a C++ compiler on a CPU.)
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ Array = npt.NDArray[Any]
 def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: Unpack[Scoring]) -> Array:
     """torch's CPU flash attention on ``q`` [B, H, Sq, D] and ``k``, ``v`` [B, Hkv, Skv, D], in their own dtype.
 
-    With ``rows`` only those query rows of every head are computed. Rows that see no key are 0 by definition, whatever
-    torch makes of them.
+    With ``rows`` only those query rows of every head are computed. Rows that see no key are set to 0.
 
     Raises
     ------
     MachineError
-        If this torch has no such backend, or it fails: there is nothing to measure by.
+        If this torch has no such backend, or it fails.
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
     if any(name in scoring for name in BEYOND_TORCH):
@@ -59,7 +58,7 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
 
 
 def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
-    """Attention on the query rows ``q`` [B, H, rows, D], in torch's operations, head by head."""
+    """Attention on the query rows ``q`` [B, H, rows, D] in torch operations, head by head."""
     import torch
 
     group, cap, keys = q.shape[1] // k.shape[1], scoring.get("softcap", 0.0), k.shape[2]

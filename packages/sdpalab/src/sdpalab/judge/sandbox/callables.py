@@ -1,8 +1,7 @@
-"""Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned.
+"""Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors in poisoned memory that the judge chooses.
 
-The function gets ``scale`` and ``causal`` always, by the names that its parameters have
-(:mod:`sdpalab.judge.parameters`), and the
-fields of :data:`sdpalab.scoring.EXTRAS` for the problems that have them, and only then: a window as two integers, a
+The function always receives ``scale`` and ``causal`` by the names of its parameters (:mod:`sdpalab.judge.parameters`).
+It receives the fields of :data:`sdpalab.scoring.EXTRAS` only for problems that set them: a window as two integers, a
 soft cap as a float, all others as tensors (:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype
 bool). ``enable_gqa`` is True where K and V have fewer heads than Q.
 """
@@ -34,7 +33,7 @@ class BadOutput(Exception):
 
 
 class CallableRunner:
-    """Holds the function, and the memory of the last call."""
+    """The function, and the memory of its last call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         import torch
@@ -48,26 +47,25 @@ class CallableRunner:
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
-        """The name of the function, and what it takes by its parameters."""
+        """Name of the function, and the features that its parameters name."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
         return {"kind": "callable", "name": str(name)[:200], "takes": list(parameter_names(self._function))}
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
     ) -> tuple[Array, dict[str, Any]]:
-        """Call the function once; a copy of what it returned, taken at once, and what was noticed.
+        """Call the function once; return an immediate copy of its output, and the observations.
 
         Parameters
         ----------
         problem, inputs
-            What to compute.
+            The computation.
         poison : int
-            Byte that fills all memory that the function gets from malloc.
+            Byte that fills all memory that malloc returns to the function.
         reuse : bool
-            Put the inputs into the same tensors as the last call, whose layout they then have; otherwise into memory
-            that those do not share.
+            Put the inputs into the tensors and the layout of the last call; otherwise into separate memory.
         layout : Layout
-            How they lie in that memory.
+            Layout of the inputs in that memory.
 
         Raises
         ------
@@ -79,7 +77,7 @@ class CallableRunner:
         if reuse:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
-        else:  # the old arrays are still alive, so that the new ones are elsewhere
+        else:  # the old arrays still exist, so the new ones are elsewhere
             laid = {
                 name: lay_out(array, layout) if name in ("q", "k", "v") else guarded(array)
                 for name, array in inputs.items()
@@ -100,7 +98,7 @@ class CallableRunner:
         return copied, {"changed": changed, "memory_poisoned": poisoned}
 
     def look_again(self) -> Array:
-        """The output of the last call as it is now."""
+        """Current content of the last call's output."""
         from sdpalab.judge.tensors import from_torch
 
         assert self._out is not None, "nothing was run"
@@ -111,7 +109,7 @@ class CallableRunner:
 def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:
     import torch
 
-    # A subclass could compute its values when they are looked at.
+    # A subclass could compute its values on access.
     if type(out) is not torch.Tensor:
         raise BadOutput(f"the candidate returned {type(out).__name__}, not a torch.Tensor")
     if out.device.type != "cpu" or out.layout != torch.strided:
@@ -128,10 +126,10 @@ def _digest(storage: Array) -> bytes:
 
 
 def _poison_new_memory(fill: int | None) -> bool:
-    """Make malloc fill the memory that it returns with a byte (None: as usual). False where the C library cannot."""
+    """Make malloc fill the memory that it returns with a byte (None: no fill). False if the C library cannot."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    # glibc fills with the complement of the low byte, and takes 0 as off: 0x100 stands for the fill 0xFF.
+    # glibc fills with the complement of the low byte, and 0 means off: 0x100 gives the fill 0xFF.
     return bool(mallopt(-6, 0 if fill is None else 0x100 | (fill ^ 0xFF)))  # -6: M_PERTURB

@@ -1,4 +1,4 @@
-"""The candidate in a form that can be sent to a worker without loading it here."""
+"""A candidate in a form that can be sent to a worker without loading it here."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from warpsan.build import FOREIGN, Cache
 __all__ = ["Candidate", "CandidateSpec", "file_of", "foreign_cache", "is_file", "prepare", "source_of"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
-"""A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
-``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``,
-``attn_mask=None`` or ``enable_gqa=False`` for what else it computes; without ``causal`` it computes no causal mask."""
+"""A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors, ``fn(q, k, v, *,
+scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0``, ``attn_mask=None`` or
+``enable_gqa=False`` for further features; without ``causal`` it supports no causal mask."""
 
 
 def foreign_cache(digest: str) -> Path:
-    """The build cache of an untrusted source with that digest, in the user's own."""
+    """Build cache of an untrusted source with that digest, within the user's own."""
     return Cache().root / FOREIGN / digest[:32]
 
 
 def is_file(spec: str) -> bool:
-    """Whether ``spec`` names a file, a user's: ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``."""
+    """Whether ``spec`` is a user's file: ``FILE.py[:NAME]``, ``FILE.cu`` or ``FILE.ptx``."""
     return is_user_file(spec) or spec.endswith((".cu", ".ptx"))
 
 
@@ -49,16 +49,17 @@ def file_of(spec: str) -> Path:
 
 @dataclass(frozen=True)
 class CandidateSpec:
-    """A candidate on its way to a worker. ``kind`` is ``registry`` or ``file`` (``spec`` says which), or ``pickle``."""
+    """A candidate to send to a worker. ``kind`` is ``registry`` or ``file``, with the name in ``spec``, or
+    ``pickle``."""
 
     kind: str
     spec: str
     pickle: npt.NDArray[np.uint8]
 
     def cache(self, include_dirs: Sequence[Path] = ()) -> Path:
-        """The build cache: of a shipped kernel the user's own, otherwise one for exactly this source.
+        """Build cache: the user's own for a shipped kernel, otherwise a cache for exactly this source.
 
-        An untrusted source, which may harm the process that compiles it, then leaves nothing for another kernel.
+        An untrusted source may compromise the process that compiles it, and must not affect other kernels.
         """
         if self.kind == "registry":
             return Cache().root
@@ -67,8 +68,8 @@ class CandidateSpec:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What its processes may read, beside this Python and the lab: a file's folder; the working folder for an
-        object of this process, whose modules are imported there."""
+        """Files that its processes may read, beside this Python and the lab: a file's folder; for an object of this
+        process the working folder, from which its modules are imported."""
         if self.kind == "file":
             return kernel_files(file_of(self.spec))
         here = Path.cwd()
@@ -76,15 +77,15 @@ class CandidateSpec:
 
 
 def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
-    """Digest of the source of a kernel that is given by name.
+    """Digest of the source of a named kernel.
 
-    That of a user's file covers the Python and CUDA sources in its folder, which it may read, and all below the folders
-    of headers; that of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
+    The digest of a user's file covers the Python and CUDA sources in its folder, which it may read, and all files below
+    the header folders; the digest of a shipped kernel is :func:`sdpalab.kernels.tuned.source_digest`.
 
     Raises
     ------
     UserError
-        If there is no such kernel or file.
+        If the kernel or file does not exist.
     """
     if not is_file(spec):
         return source_digest(get(spec))
@@ -102,12 +103,12 @@ def source_of(spec: str, include_dirs: Sequence[Path] = ()) -> str:
 
 
 def prepare(candidate: Candidate) -> CandidateSpec:
-    """Make ``candidate`` ready to send. A name or a file is only looked up in the worker; nothing is imported here.
+    """Make ``candidate`` ready to send. Names and files are loaded in the worker only; nothing is imported here.
 
     Raises
     ------
     UserError
-        If it is none of the things that can be judged, the file does not exist, or the object cannot be pickled.
+        If the object is not a candidate, the file does not exist, or the object cannot be pickled.
     """
     nothing = np.empty(0, np.uint8)
     if isinstance(candidate, str):
@@ -134,7 +135,7 @@ def _pickled(candidate: object) -> bytes:
 
     parts = vars(candidate).values() if isinstance(candidate, Kernel) else [candidate]
     modules = {getattr(part, "__module__", None) for part in parts if callable(part)}
-    # A worker could not import these by name, so their functions travel as code.
+    # A worker cannot import these by name, so their functions are sent as code.
     unimportable = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]
     for module in unimportable:
         cloudpickle.register_pickle_by_value(module)
@@ -153,7 +154,7 @@ def _pickled(candidate: object) -> bytes:
 def _importable(module: str) -> bool:
     """True if ``import module`` in a fresh process with this one's ``sys.path`` would find the same file."""
     if module == "__main__":
-        return True  # cloudpickle sends it by value already
+        return True  # cloudpickle already sends it by value
     top = module.partition(".")[0]
     spec = importlib.machinery.PathFinder.find_spec(top)
     loaded = getattr(sys.modules.get(top), "__file__", None)

@@ -1,8 +1,8 @@
 """The process that compiles, disassembles and simulates an untrusted source, started under guard:
 ``compiling.main(read_fd, write_fd)``.
 
-The other side is :class:`sdpalab.judge.sandbox.workshop.ConfinedWorkshop`. No Python of a kernel runs here, and
-nothing is kept from one order to the next.
+The other side is :class:`sdpalab.judge.sandbox.workshop.ConfinedWorkshop`. No Python of a kernel runs here, and no
+state is kept between orders.
 """
 
 from __future__ import annotations

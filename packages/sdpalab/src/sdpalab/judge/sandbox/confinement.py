@@ -1,7 +1,7 @@
 """Contents of a confinement: the files that a confined process sees, and the system calls that it may make.
 
-The guard (:mod:`sdpalab.judge.sandbox.guard`) puts both into force; here they are plain data, computed by the process
-that starts it.
+The guard (:mod:`sdpalab.judge.sandbox.guard`) applies both; here they are plain data, computed by the process that
+starts the guard.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from warpsan.build import MOST_BYTES
 __all__ = ["bubblewrap_command", "call_filter", "is_shared_folder", "kernel_files", "view_of"]
 
 View = list[tuple[str, str, str]]
-"""``link``, ``read``, ``write`` or ``device``; what is shown; and its path for the confined process."""
+"""``link``, ``read``, ``write`` or ``device``; the file; and its path in the confined process."""
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
-"""How the names of a kernel's sources end."""
+"""File name suffixes of a kernel's sources."""
 
 _FROM_ABOVE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"(\.\./[^"\n]+)"', re.MULTILINE)
 """An include of a file above the folder of its source."""
@@ -45,15 +45,15 @@ _SETTINGS = (
 )
 """Files of ``/etc`` that the loader, the C library and Python read."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-"""Devices that hold nothing: root could write to a disk, even if it is mounted read-only."""
+"""Devices without data: root could write to a disk device, even if it is mounted read-only."""
 _GPU_DEVICES = ("/dev/nvidia*", "/dev/dxg")
 _SHARED = ("/", "/tmp", "/var", "/var/tmp", "/dev/shm", "/run", "/var/run", "/etc", "/home", "/mnt", "/media", "/srv")
-"""Folders of many owners: only sources in them are shown, never the whole."""
+"""Folders shared by many owners: only sources in them are visible, never the whole folder."""
 
 _PACKAGES = tuple(str(Path(folder, name)) for folder, name in zip(IMPORT_FOLDERS, ("sdpalab", "warpsan"), strict=True))
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""AUDIT_ARCH of the machines whose system calls are known here."""
+"""AUDIT_ARCH of the machines with a table of system calls here."""
 _CALLS: dict[str, tuple[int, int]] = {
     "socket": (41, 198),
     "connect": (42, 203),
@@ -90,29 +90,29 @@ _CALLS: dict[str, tuple[int, int]] = {
     "fsmount": (432, 432),
     "mount_setattr": (442, 442),
 }
-"""System calls that are refused, with their numbers on x86_64 and aarch64: sockets, other processes, memory that no
-limit counts, namespaces and mounts, and interfaces of the kernel that attention has no use for."""
+"""Refused system calls, with their numbers on x86_64 and aarch64: sockets, other processes, memory that no limit
+counts, namespaces and mounts, and kernel interfaces that attention does not need."""
 _NEEDED_BY_CUDA = frozenset({"memfd_create", "userfaultfd"})
 _SOCKETPAIR, _CLONE, _CLONE3 = (53, 199), (56, 220), (435, 435)
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _X32 = 0x40000000
-"""Bit of the numbers of x86_64's third interface, which the table does not list."""
+"""Bit of the system call numbers of x86_64's x32 interface, which the table does not list."""
 _EPERM, _ENOSYS = 1, 38
 
 
 def call_filter(*, gpu: bool = False) -> bytes:
-    """A seccomp program for this machine: which system calls a confined process may make.
+    """A seccomp program for this machine that filters the system calls of a confined process.
 
-    Sockets of all families are refused with EPERM; ``socketpair``, which Python's own modules use, makes stream and
-    sequenced pairs only, since a datagram of a pair could be sent to any address. ``clone3`` is reported as missing, so
-    that the C library takes ``clone``, whose flags a filter can see. A call of another architecture is refused.
+    Sockets of all families are refused with EPERM; ``socketpair``, which Python's own modules use, may create stream
+    and sequenced pairs only, because a datagram socket of a pair can send to any address. ``clone3`` is reported as
+    missing, so the C library uses ``clone``, whose flags a filter can read. A call of another architecture is refused.
 
     Returns
     -------
     bytes
-        Instructions of 8 bytes (``struct sock_filter``); empty for an architecture that is not known here, where no
-        filter is installed. Source: seccomp(2), the kernel's ``filter.h``.
+        Instructions of 8 bytes (``struct sock_filter``); empty for an unknown architecture, where no filter is
+        installed. Source: seccomp(2), the kernel's ``filter.h``.
     """
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
@@ -127,7 +127,7 @@ def call_filter(*, gpu: bool = False) -> bytes:
     for name, numbers in _CALLS.items():
         if not (gpu and name in _NEEDED_BY_CUDA):
             code += [(equal, 0, 1, numbers[column]), (give, 0, 0, refuse)]
-    flags, kind = 16, 24  # where struct seccomp_data has the first and the second argument
+    flags, kind = 16, 24  # offsets of the first and the second argument in struct seccomp_data
     code += [(equal, 0, 4, _CLONE[column]), (load, 0, 0, flags), (any_bit, 0, 1, _NEW_NAMESPACES)]
     code += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     code += [(equal, 0, 5, _SOCKETPAIR[column]), (load, 0, 0, kind), (mask, 0, 0, 0xF)]
@@ -138,16 +138,16 @@ def call_filter(*, gpu: bool = False) -> bytes:
 def view_of(
     imports: Iterable[str], *, read: Sequence[Path] = (), write: Sequence[Path] = (), gpu: bool = False
 ) -> View:
-    """The files that a confined process sees: the system's programs and libraries, this Python, and what is named.
+    """Files that a confined process sees: the system's programs and libraries, this Python, and the named files.
 
     Parameters
     ----------
     imports : iterable of str
-        The import path. The working folder is left out, and so is a folder of many things, such as the user's home.
+        The import path, without the working folder and shared folders such as the user's home.
     read, write : sequence of Path
-        Files and folders that it may read, and folders that it may also write to.
+        Readable files and folders, and folders that are also writable.
     gpu : bool
-        Whether it sees the GPUs' devices.
+        Whether the GPU devices are visible.
     """
     wanted = [*_SYSTEM, *(f"/etc/{name}" for name in _SETTINGS), *glob("/etc/python3*"), "/sys/devices/system"]
     python = (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.dirname(_real(sys.executable))))
@@ -168,7 +168,7 @@ def view_of(
     devices = [f"/dev/{name}" for name in _DEVICES]
     devices += [path for pattern in _GPU_DEVICES for path in glob(pattern)] if gpu else []
     shown |= {path: ("device", path, path) for path in devices if os.path.exists(path)}
-    # The parent comes first: it would hide what is mounted below it.
+    # Parents come first: a later mount of a parent would hide its children.
     own = [shown[path] for path in sorted(shown) if not _shown_by_parent(path, shown)]
     return sorted(own, key=lambda each: each[2].count("/"))
 
@@ -185,10 +185,10 @@ def _shown_by_parent(path: str, shown: dict[str, tuple[str, str, str]]) -> bool:
 
 
 def is_shared_folder(path: Path) -> bool:
-    """Whether a folder is the user's home, a folder above it, or one of many owners, such as ``/tmp``."""
+    """Whether a folder is the user's home, a folder above it, or shared by many owners, such as ``/tmp``."""
     place, homes = Path(_real(path)), [Path(_real(Path.home()))]
     with contextlib.suppress(KeyError):
-        import pwd  # here: POSIX alone has it
+        import pwd  # imported here: only POSIX has it
 
         homes.append(Path(_real(pwd.getpwuid(os.getuid()).pw_dir)))
     shared = {*map(Path, _SHARED), Path(os.environ.get("XDG_RUNTIME_DIR") or "/run")}
@@ -196,7 +196,7 @@ def is_shared_folder(path: Path) -> bool:
 
 
 def kernel_files(file: Path) -> tuple[Path, ...]:
-    """What a user's kernel may read: its folder, of a folder of many things only the sources directly in it; and the
+    """Files that a user's kernel may read: its folder (of a shared folder only the sources directly in it), and the
     sources outside that these include by ``"../NAME"``."""
     folder = file.absolute().parent
     beside = [each for each in sorted(folder.iterdir()) if each.suffix in SOURCE_SUFFIXES and each.is_file()]
@@ -205,7 +205,7 @@ def kernel_files(file: Path) -> tuple[Path, ...]:
 
 
 def _included_from_above(sources: Sequence[Path]) -> list[Path]:
-    """The files that sources include by a name that begins with ``..``, and those that these include."""
+    """Files that sources include by a name that begins with ``..``, and files that these include."""
     above: dict[Path, None] = {}
     waiting = list(sources)
     while waiting:
@@ -223,7 +223,7 @@ def _included_from_above(sources: Sequence[Path]) -> list[Path]:
 def bubblewrap_command(view: View, private: str, *, same: Sequence[str] = ()) -> list[str]:
     """The options of bubblewrap for the same confinement, without filter and program; empty if it is not installed.
 
-    ``private`` is the folder of its own, and ``same`` further paths for folders in memory.
+    ``private`` is the private folder, and ``same`` lists further paths for folders in memory.
     """
     program = _bubblewrap()
     if program is None:

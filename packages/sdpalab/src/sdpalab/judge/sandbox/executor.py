@@ -1,8 +1,7 @@
 """The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
 
-No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or assembles the PTX that
-Triton made), and runs that on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore
-reliable.
+No Python of a candidate ever runs in it: it receives a plan as data, builds the plan's CUDA C++ (or assembles Triton's
+PTX), and runs it on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore reliable.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Array = npt.NDArray[Any]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 
 MOST_HAZARDS = 20
-"""Hazards that are reported in full, groups of them, and instructions of a group."""
+"""Most hazards reported in full, most groups of them, and most instructions of a group."""
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -44,7 +43,7 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 class _PlanServer:
-    """The executor of plans; the GPU, once it is opened."""
+    """Server that executes plans; it has the GPU, once it is opened."""
 
     def __init__(self) -> None:
         self._gpu: GpuExecutor | None = None
@@ -52,13 +51,13 @@ class _PlanServer:
         self._sources = kernel_sources()
         self._aside = ""
         self._hazards: list[SanitizedHazard] = []
-        """Hazards of the order that is being executed."""
+        """Hazards of the current order."""
         self._launches = 0
         self._cache: ForwardedCache | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
-        the GPU if that is open; or run it in the ``ring``, always on the simulator.
+        """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on the
+        GPU if it is open; or run it in the ``ring``, always on the simulator.
 
         ``watched``: with the simulator's checks on.
         """
@@ -105,7 +104,7 @@ class _PlanServer:
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
     def _builds(self, sent: SentPlan, order: Mapping[str, Any]) -> tuple[Build, ...]:
-        """The plan's builds; those of the last plan, if its modules are the same."""
+        """Builds of the plan; those of the previous plan if the modules are the same."""
         modules = [step.code for step in sent.steps if isinstance(step, SentStep)]
         wanted = order["arch"], order["cache"], modules
         if self._gpu is None:
@@ -124,7 +123,7 @@ class _PlanServer:
         inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
             checks = thorough_checks() if order["watched"] else ()
-            workers = None if order["alone"] else 1  # one for each core, where no other set of processes uses them
+            workers = None if order["alone"] else 1  # one for each core, if no other set of processes uses them
             limits = {"max_steps": order["max_steps"], "numerics": order["numerics"], "workers": workers}
             executor = SimulatedExecutor(order["arch"], self._cache, on_launch=self._launched, checks=checks, **limits)
             try:
@@ -138,12 +137,12 @@ class _PlanServer:
             raise _NoSuchLaunch(str(error)) from None
 
     def _launched(self, built: Build, report: Report) -> None:
-        """A launch has come to its end."""
+        """Called when a launch has finished."""
         self._launches += 1
         self._hazards += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
 
     def _stopped(self, error: SimError, builds: Sequence[Build]) -> None:
-        """A launch has been stopped by an error."""
+        """Called when an error has stopped a launch."""
         name = f"{builds[min(self._launches, len(builds) - 1)].name}.ptx"
         self._hazards += [SanitizedHazard.of(hazard, name, "") for hazard in error.hazards]
         if isinstance(error, tuple(ENDINGS)):
@@ -156,11 +155,11 @@ class _PlanServer:
 
 
 class _NoSuchLaunch(Exception):
-    """A launch that this GPU does not take; its source compiled."""
+    """A launch that this GPU rejects, although its source compiled."""
 
 
 def _classify(error: Exception) -> tuple[Status, str]:
-    """The status of an exception: an error of the candidate, or of the machine."""
+    """Status of an exception: an error of the candidate, or of the machine."""
     text = str(error) or type(error).__name__
     if isinstance(error, (UnsupportedInstruction, PtxSyntaxError)):
         return Status.UNSUPPORTED, text

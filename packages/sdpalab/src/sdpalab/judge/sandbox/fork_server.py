@@ -1,15 +1,15 @@
-"""The fork server: starts guarded processes as copies of one that has the sandbox's modules, perhaps torch, imported.
+"""The fork server: starts guarded processes as forks of a process that has imported the sandbox's modules, optionally
+torch.
 
-To import them takes a process half a second of CPU time, with torch two, which a judge of one kernel spends once or
-twice, and a campaign or a test suite hundreds of times. In a block of
-:func:`sdpalab.judge.sandbox.guarded.fork_server` the server is asked for a copy; the copy runs the same guard
-(:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block each guard is a program of
-its own.
+The import takes half a CPU second, or two with torch. Judging one kernel needs one or two imports, a campaign or a test
+suite hundreds. In a block of :func:`sdpalab.judge.sandbox.guarded.fork_server` the server forks a copy on request; the
+copy runs the same guard (:mod:`sdpalab.judge.sandbox.guard`), which confines it in the same way. Outside such a block
+each guard is a separate program.
 
-The server holds nothing of a judge: it starts as a guarded process does, with the same short environment, imports
-modules, and gets orders, which say what to run and under which limits. It never loads a candidate. A copy keeps no
-descriptor but those of its own process. Copies share the layout of their memory and the secret of ``hash()``, which
-processes that are started as programs do not.
+The server has no state of a judge: it starts like a guarded process, with the same short environment, imports modules,
+and receives orders with a module and its limits. It never loads a candidate. A copy keeps only the descriptors of its
+own process. Copies share their memory layout and the secret of ``hash()``, unlike processes that are started as
+programs.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ __all__ = ["ForkServer", "ServedProcess", "main"]
 
 _SANDBOX = ("worker", "executor", "compiling", "kernel_server")
 _ON_FIRST_USE = ("warpsan.engine.running", "warpsan.engine.runtime", "platformdirs")
-"""What an executor imports when it first runs a plan on the simulator."""
+"""Modules that an executor imports when it first runs a plan on the simulator."""
 _PRELOADED = ("sdpalab.kernels.registry", *(f"sdpalab.judge.sandbox.{name}" for name in _SANDBOX), *_ON_FIRST_USE)
 _COMPILER = "cuda.bindings.nvrtc"
-"""What it imports when it first builds; it may not be installed."""
+"""Module that the executor imports at its first build; it may not be installed."""
 _MOST_BYTES = 1 << 17
-"""Of an order: import paths and environment variables."""
+"""Most bytes of an order: import paths and environment variables."""
 _DESCRIPTORS = 6
-"""That come with an order: both ends of the wire, lifeline, report, output, and one that is closed when all ends."""
+"""Descriptors sent with an order: both ends of the wire, lifeline, report, output, and one that is closed at the
+end."""
 
 
 class ServedProcess:
-    """A guard that a server started: what ``subprocess.Popen`` is for one that is a program.
+    """A guard that the server started, with the interface of ``subprocess.Popen``.
 
     Attributes
     ----------
     pid : int
     stdout : file
-        What the guarded process prints.
+        Output of the guarded process.
     returncode : int or None
-        None until the guard has ended; then 0, whatever happened: the guard's report says that.
+        None until the guard has ended, then always 0; the guard's report has the result.
     """
 
     def __init__(self, pid: int, output: int, running: int) -> None:
@@ -64,7 +65,7 @@ class ServedProcess:
         self._running, self._lock = running, threading.Lock()
 
     def poll(self) -> int | None:
-        """``returncode``, as it is now."""
+        """Current ``returncode``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(timeout=0.0)
         return self.returncode
@@ -83,16 +84,16 @@ class ServedProcess:
 
 
 class ForkServer:
-    """The server's process, from the side that orders: started by the first order, and ended by :meth:`close` or when
-    this process ends.
+    """Client of the server's process, which starts with the first order and ends with :meth:`close` or with this
+    process.
 
     Parameters
     ----------
     environment : mapping of str to str
     path : sequence of str
-        The import path while it imports its modules.
+        Import path of the server's modules.
     torch : bool
-        Whether torch is one of these.
+        Whether the server imports torch.
     """
 
     def __init__(self, environment: Mapping[str, str], path: Sequence[str], *, torch: bool = True) -> None:
@@ -109,9 +110,9 @@ class ForkServer:
         Parameters
         ----------
         order : mapping
-            What the guard is to run, as :func:`sdpalab.judge.sandbox.guard.main` takes it, without descriptors.
+            Order of the guard as for :func:`sdpalab.judge.sandbox.guard.main`, without descriptors.
         theirs : sequence of int
-            The process's ends of the wire, of the lifeline and of the report. They stay open here.
+            The process's ends of the wire, the lifeline and the report. They stay open in this process.
         environment : mapping of str to str
         """
         output, output_in = os.pipe()
@@ -134,7 +135,7 @@ class ForkServer:
         return ServedProcess(int(reply), output, running)
 
     def close(self) -> None:
-        """End the server; what it started runs on until its own judge ends it."""
+        """End the server; processes that it started run until their own judge ends them."""
         if self._socket and self._process:
             self._socket.close()
             self._process.wait()
@@ -152,15 +153,15 @@ class ForkServer:
 
 
 def main(orders: int, torch: int) -> None:
-    """Be the server: start a copy for each order, until the other side closes the socket or is gone."""
+    """Run the server: fork a copy for each order, until the other side closes the socket or ends."""
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background job ignores it from its start
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects what ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects ended children
     for name in ("torch", *_PRELOADED) if torch else _PRELOADED:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
         importlib.import_module(_COMPILER)
     gc.collect()
-    gc.freeze()  # a collection in a copy would write to, and so copy, all pages
+    gc.freeze()  # garbage collection in a copy would write to, and so copy, all pages
     with socket.socket(fileno=orders) as connection:
         while True:
             text, fds, _, _ = socket.recv_fds(connection, _MOST_BYTES, _DESCRIPTORS)
@@ -180,7 +181,7 @@ def main(orders: int, torch: int) -> None:
 
 
 def _guard_a_copy(order: dict[str, Any], fds: Sequence[int], on_interrupt: Any) -> NoReturn:
-    """In the copy: be what a guard is that was started as a program, in its session, folder and environment."""
+    """In the copy: set the session, folder and environment of a guard that was started as a program, and run it."""
     try:
         *wire, lifeline, report, output, _ = fds
         os.setsid()
@@ -200,8 +201,8 @@ def _guard_a_copy(order: dict[str, Any], fds: Sequence[int], on_interrupt: Any) 
 
 
 def _run_module(order: Mapping[str, Any]) -> NoReturn:
-    """Be the guarded process: without the guard's descriptors, and with nothing in memory that depends on the folder,
-    the environment or the path of the server."""
+    """Run the guarded process: without the guard's descriptors, and without state that depends on the server's folder,
+    environment or path."""
     try:
         stays = [0, 1, 2, *sorted(order["fds"])]
         for low, high in zip(stays, [*stays[1:], os.sysconf("SC_OPEN_MAX")], strict=True):

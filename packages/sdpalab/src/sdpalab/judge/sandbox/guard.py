@@ -1,16 +1,16 @@
 """The guard of an untrusted process: starts it, watches it and its children, and ends all of them.
 
-Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
-is there in a few hundredths of a second, and none of what it watches is imported into it. Or called by a copy of the
-fork server (:mod:`sdpalab.judge.sandbox.fork_server`), which has imported what it will watch, but none of a candidate.
+Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs only the standard library, starts in a
+few hundredths of a second, and imports no module of the guarded process. Alternatively a copy of the fork server calls
+it (:mod:`sdpalab.judge.sandbox.fork_server`), which has imported the modules of the guarded process, but no candidate.
 
 An untrusted process is confined by Linux namespaces where the kernel allows them: it sees only its own processes (a
 signal, ``/proc/PID/fd`` or ptrace reach no other process, and its remaining children end with the guard, in every
-session), the files that its order lists, and a folder of its own in memory; it has no network. Where the kernel refuses
-namespaces to this process and not to bubblewrap, that program makes them. Where it refuses both, the guard adopts
-orphans and kills remaining children, which a malicious process can escape. A filter of system calls refuses sockets and
-the means to reach other processes in all three. The first line of the report says which it is: ``namespaces`` and the
-kinds of them, or ``processes`` and why. The last says how the process ended.
+session), the files that its order lists, and a private folder in memory; it has no network. If the kernel refuses
+namespaces to this process but not to bubblewrap, bubblewrap creates them. If the kernel refuses both, the guard adopts
+orphans and kills remaining children, which a malicious process can escape. In all three cases a seccomp filter refuses
+sockets and system calls that reach other processes. The first line of the report is the confinement: ``namespaces`` and
+their kinds, or ``processes`` and the reason. The last line is the end of the process.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), pivot_root(2), prctl(2), seccomp(2),
 capset(2), setrlimit(2), cgroups(7).
@@ -26,11 +26,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-with contextlib.suppress(ImportError):  # Windows has none
+with contextlib.suppress(ImportError):  # not on Windows
     import resource
 
 WATCH_MS = 100
-"""Milliseconds between two checks of the processes below this one, where no cgroup limits them."""
+"""Milliseconds between two checks of the guard's descendants, where no cgroup limits them."""
 
 _USER = 0x10000000
 """CLONE_NEWUSER."""
@@ -47,12 +47,12 @@ _PDEATHSIG, _SECCOMP, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 22, 24
 _SECCOMP_FILTER = 2
 
 PRIVATE = "/dev/shm"
-"""Where a confined process finds the folder that is its own; ``/tmp`` and ``/var/tmp`` are the same folder."""
+"""Path of the private folder in a confined process; ``/tmp`` and ``/var/tmp`` are the same folder."""
 SAME_FOLDER = ("/tmp", "/var/tmp")
 _CGROUPS = "/sys/fs/cgroup"
 BOOT = "import sys; sys.path[:] = sys.argv[4:]; from importlib import import_module as load; "
 BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
-"""What Python runs to become the process: ``MODULE NUMBER NUMBER PATH...`` are its arguments."""
+"""Python code that becomes the process; its arguments are ``MODULE NUMBER NUMBER PATH...``."""
 
 Order = Mapping[str, Any]
 
@@ -73,24 +73,24 @@ def _python(order: Order) -> list[str]:
 
 
 def main(order: Order, become: Callable[[Order], None] = execute) -> None:
-    """Guard one process until it ends, goes beyond a limit, or the judge closes the lifeline.
+    """Guard one process until it ends, exceeds a limit, or the judge closes the lifeline.
 
     Parameters
     ----------
     order : mapping
-        ``module``, whose ``main`` it runs, and the import ``path``; ``fds`` that it inherits, for ``main``;
-        ``lifeline`` and ``report``, the guard's own; ``untrusted``, whether the process is to be confined, and then
-        ``view``, the files that it sees, ``filter``, a program of seccomp, and ``bubblewrap``, the command that makes
-        namespaces where the kernel refuses them here (:mod:`sdpalab.judge.sandbox.confinement`); ``folder_bytes``,
-        ``memory_bytes``, ``address_bytes`` (0: as much as it likes), ``cpu_seconds``, ``processes``: its limits.
+        ``module``, whose ``main`` is run, and the import ``path``; ``fds``, inherited for ``main``; ``lifeline`` and
+        ``report``, the guard's own descriptors; ``untrusted``, whether the process is confined, with ``view``, the
+        visible files, ``filter``, a seccomp program, and ``bubblewrap``, the command that creates namespaces where the
+        kernel refuses them here (:mod:`sdpalab.judge.sandbox.confinement`); ``folder_bytes``, ``memory_bytes``,
+        ``address_bytes`` (0: no limit), ``cpu_seconds``, ``processes``: the limits.
     become : callable
-        What the process becomes, once its limits are set; it gets the order, must close the guard's own descriptors,
+        Runs the guarded process after its limits are set; receives the order, must close the guard's own descriptors,
         and does not return.
     """
     for fd in (order["lifeline"], order["report"]):
-        os.set_inheritable(fd, False)  # what is guarded must not get hold of them
+        os.set_inheritable(fd, False)  # the guarded process must not inherit these
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, the kernel takes these before the judge
+        file.write("1000")  # out of memory, the kernel kills these before the judge
     if not order["untrusted"]:
         _serve(order, become, "processes not untrusted")
         return
@@ -112,7 +112,7 @@ def main(order: Order, become: Callable[[Order], None] = execute) -> None:
 
 
 def _in_namespaces(order: Order, become: Callable[[Order], None], answer: int) -> NoReturn:
-    """In a child of the guard: make namespaces and serve in them, or answer what the kernel refused."""
+    """In a child of the guard: create namespaces and serve in them, or report the kernel's refusal."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         entered, refusal = _enter_namespaces()
@@ -123,7 +123,7 @@ def _in_namespaces(order: Order, become: Callable[[Order], None], answer: int) -
                 os.close(fd)
             os.waitpid(second, 0)
         else:
-            # This is the first process of the new process namespace: when it ends, the kernel ends all others.
+            # First process of the new process namespace: when it ends, the kernel ends all others.
             _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             refusal = _shield_files(order)
             os.write(answer, (f"refused {refusal}" if refusal else "entered").encode())
@@ -143,7 +143,7 @@ def _read_all(fd: int) -> str:
 
 
 def _serve_outside(order: Order, become: Callable[[Order], None], refusal: str) -> None:
-    """Run a process for which this one cannot make namespaces: with those of bubblewrap, or with none."""
+    """Run a process in the namespaces of bubblewrap, or without any, if this process cannot create them."""
     _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
     import subprocess
 
@@ -156,7 +156,7 @@ def _serve_outside(order: Order, become: Callable[[Order], None], refusal: str) 
 
 
 def _execute_in_bubblewrap(order: Order) -> None:
-    """Become a new Python in the namespaces that bubblewrap makes, which also installs the filter."""
+    """Become a new Python in the namespaces of bubblewrap, which also installs the filter."""
     readable, writable = os.pipe()
     os.write(writable, bytes.fromhex(order["filter"]))
     os.close(writable)
@@ -168,7 +168,7 @@ def _execute_in_bubblewrap(order: Order) -> None:
 
 
 def _serve(order: Order, become: Callable[[Order], None], confinement: str, folder: str = "") -> None:
-    """Run the process, in a folder of its own if there is one, and report how it ended."""
+    """Run the process, in its private folder if there is one, and report how it ended."""
     report = order["report"]
     os.write(report, f"{confinement}\n".encode())
     ended, wakeup = os.pipe()
@@ -212,7 +212,7 @@ def _limit_itself(order: Order, folder: str, become: Callable[[Order], None]) ->
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if order["address_bytes"]:
             _limit(resource.RLIMIT_AS, order["address_bytes"])
-        _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL if that is ignored
+        _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, then SIGKILL if SIGXCPU is ignored
         if folder:
             _limit(resource.RLIMIT_FSIZE, order["folder_bytes"])
             for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
@@ -234,7 +234,7 @@ def _limit_itself(order: Order, folder: str, become: Callable[[Order], None]) ->
 
 
 def _limit(kind: int, most: int, grace: int = 0) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a limit; a lower limit stays."""
     _, hard = resource.getrlimit(kind)
     highest = most + grace if hard == resource.RLIM_INFINITY else min(most + grace, hard)
     resource.setrlimit(kind, (min(most, highest), highest))
@@ -242,10 +242,10 @@ def _limit(kind: int, most: int, grace: int = 0) -> None:
 
 @contextlib.contextmanager
 def _cgroup(order: Order, root: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> Iterator[dict[str, int]]:
-    """A cgroup (version 2) with the order's limits beside that of this process, if this process may make one.
+    """A cgroup (version 2) with the order's limits beside that of this process, if this process may create one.
 
-    Gives descriptors: ``cgroup``, to which a process writes 0 to join, and ``oom``, which says whether memory ran out;
-    or nothing. The cgroup is removed at the end.
+    Yields descriptors: ``cgroup``, to which a process writes 0 to join, and ``oom``, which counts out-of-memory events;
+    or an empty mapping. The cgroup is removed at the end.
     """
     path, descriptors = "", {}
     with contextlib.suppress(OSError, StopIteration):
@@ -276,7 +276,7 @@ def _cgroup(order: Order, root: str = _CGROUPS, membership: str = "/proc/self/cg
 
 
 def _reap(child: int) -> str:
-    """Collect ended processes; return how ``child`` ended, once it has: ``exit 3`` or ``signal 11``."""
+    """Collect ended processes; return the end of ``child``, such as ``exit 3`` or ``signal 11``, once it has ended."""
     outcome = ""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -287,7 +287,7 @@ def _reap(child: int) -> str:
 
 
 def _excess(order: Order) -> str:
-    """Which limit on all its processes together is exceeded: ``limit`` and a clause; empty if none is."""
+    """The exceeded limit on all processes together: ``limit`` and a clause; empty if none is exceeded."""
     pages = [_resident_pages(pid) for pid in descendants()]
     if len(pages) > order["processes"]:
         return f"limit it had {len(pages)} processes, and at most {order['processes']} are allowed"
@@ -306,7 +306,7 @@ def _resident_pages(pid: int) -> int:
 
 
 def descendants() -> Iterator[int]:
-    """Numbers, as ``/proc`` has them, of all running processes below this one."""
+    """Process numbers of all running descendants of this process, from ``/proc``."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -322,7 +322,7 @@ def descendants() -> Iterator[int]:
 
 
 def _end_all() -> None:
-    """Kill until no process is left: an orphan of a killed process becomes this process's child."""
+    """Kill until no process is left; an orphan of a killed process becomes a child of this process."""
     while alive := list(descendants()):
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
@@ -331,18 +331,17 @@ def _end_all() -> None:
 
 
 def _own_folder() -> str:
-    """A new folder that is removed when the process has ended."""
+    """A new folder that is removed after the end of the process."""
     folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"sdpalab-worker-{os.getpid()}-{os.urandom(4).hex()}")
     os.mkdir(folder, 0o700)
     return folder
 
 
 def _enter_namespaces() -> tuple[str, str]:
-    """Put this process, and its future children, into namespaces of their own.
+    """Move this process and its future children into new namespaces.
 
-    Returns their kinds and nothing, or nothing and what the kernel refused. A user other than root needs a user
-    namespace for the others; root has the right to them without one, and in many containers the user namespace alone is
-    refused.
+    Returns their kinds and an empty text, or no kinds and the kernel's refusal. A user other than root needs a user
+    namespace to create the others; root does not, and many containers refuse only the user namespace.
     """
     uid, gid = os.getuid(), os.getgid()
     flags = sum(_NAMESPACES.values())
@@ -364,9 +363,10 @@ def _enter_namespaces() -> tuple[str, str]:
 
 
 def _shield_files(order: Order) -> str:
-    """Leave of all files those of the order's view, and a new folder in memory; says what the kernel refused.
+    """Replace the root by the files of the order's view and a new folder in memory; returns the kernel's refusal, if
+    any.
 
-    The new root is made on ``/proc``, which is there on every Linux and holds nothing of the view.
+    The new root is mounted on ``/proc``, which exists on every Linux and has no file of the view.
     """
     root, folder, view = "/proc", os.getcwd(), order["view"]
     try:
@@ -383,7 +383,7 @@ def _shield_files(order: Order) -> str:
         with contextlib.suppress(OSError):  # refused in a container that masks parts of /proc
             _mount("proc", f"{root}/proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         os.chdir(root)
-        _call("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root is on top of the new one now
+        _call("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root is now on top of the new one
         _call("umount2", b".", _MNT_DETACH)
         os.chdir(folder)
         _set_attributes("/", _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV, 0, _AT_RECURSIVE)
@@ -397,7 +397,7 @@ def _shield_files(order: Order) -> str:
 
 
 def _show(kind: str, source: str, target: str) -> None:
-    """Put one thing of a view at its place: a ``link``, or a mount of what is there."""
+    """Mount one entry of a view at its path, or create it as a ``link``."""
     if os.path.lexists(target) and (kind == "link" or os.path.ismount(target)):
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -422,21 +422,21 @@ def _set_attributes(path: str, on: int, off: int, recursive: int = 0) -> None:
 
 
 def _drop_capabilities() -> None:
-    """No program that is executed has capabilities for these namespaces: no mount, no trace of the guard."""
+    """Remove the capabilities of programs that are executed later: no mount, no trace of the guard."""
     for capability in range(64):
         _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _give_up_capabilities() -> None:
-    """Drop those of this process, which executes no program if it is a copy. The guard keeps its own: who has fewer
-    cannot trace it."""
+    """Drop the capabilities of this process, which executes no program if it is a copy. The guard keeps its own: a
+    process with fewer capabilities cannot trace it."""
     header, none = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
 
 
 def _filter_calls(program: bytes) -> None:
-    """Have the kernel check each system call of this process, and of those that it starts, by a seccomp program."""
+    """Install a seccomp program that checks each system call of this process and its children."""
 
     class SeccompProgram(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))

@@ -1,4 +1,5 @@
-"""A guarded process, from the judge's side: started clean, reached over the wire, ended with all its children."""
+"""A guarded process, from the judge's side: starts it with a clean environment, connects the wire, ends it with all its
+children."""
 
 from __future__ import annotations
 
@@ -45,29 +46,29 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 START_SECONDS = 120.0
-"""For a process to start: on a busy machine that takes tens of seconds."""
+"""Seconds for a process to start; tens of seconds on a busy machine."""
 
 TAIL_BYTES = 4096
 _END_SECONDS = 10.0
-"""For a guard to end everything; then it is ended itself."""
+"""Seconds for a guard to end all processes; after that the guard itself is killed."""
 _LAST_WORDS_SECONDS = 5.0
-"""For a process whose wire is closed to end by itself."""
+"""Seconds for a process to exit after its wire is closed."""
 
 _server: ForkServer | None = None
-"""Of the :func:`fork_server` block that this process is in."""
+"""Server of the enclosing :func:`fork_server` block."""
 
 _GUARD = Path(__file__).with_name("guard.py")
 
 REQUIRED = "SDPALAB_REQUIRE_CONFINEMENT"
-"""Environment variable: with 1 an untrusted process that no namespaces confine is not used. Workers inherit it."""
+"""Environment variable: with 1 an untrusted process without namespaces is an error. Workers inherit it."""
 
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME"),
     *("WARPSAN_CACHE_DIR", REQUIRED),
 )
-"""The environment that a process inherits; any other variable might inform a candidate."""
+"""Environment variables that a process inherits; any other variable could inform a candidate."""
 _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Further variables for a process that uses a GPU: which GPU it is."""
+"""Further variables for a process that uses a GPU: the selected GPU."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,13 @@ class Quota:
     cpu_seconds : int
         CPU time of each process.
     memory_bytes : int
-        Resident memory of all of them together.
+        Resident memory of all processes together.
     address_bytes : int
         Address space of each process; 0 for no limit.
     folder_bytes : int
-        Files in the folder of its own (in the weaker confinement: each file).
+        Size of all files in the private folder (in the weaker confinement: of each file).
     processes : int
-        Processes at a time.
+        Concurrent processes.
     """
 
     cpu_seconds: int
@@ -97,14 +98,14 @@ class Quota:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: ``SIGSEGV``, ``exit code 3``, or the limit of its :class:`Quota` that it exceeded."""
+    """End of a process: ``SIGSEGV``, ``exit code 3``, or the limit of its :class:`Quota` that it exceeded."""
 
     how: str
     over_quota: bool = False
 
     @property
     def killed(self) -> bool:
-        """True if the process got SIGKILL: from the machine, where memory runs out, from a user, or from itself."""
+        """True if the process got SIGKILL: from the kernel when memory runs out, from a user, or from itself."""
         return self.how == "SIGKILL"
 
     def __str__(self) -> str:
@@ -120,24 +121,24 @@ class GuardedProcess:
         Full name of a module of the lab.
     quota : Quota
     untrusted : bool
-        Whether it runs or parses untrusted code, and is to be confined as far as this machine allows.
+        Whether it runs or parses untrusted code, and is confined as far as this machine allows.
     gpu : bool
-        Whether it will use a GPU. CUDA reserves more address space than any limit would allow.
+        Whether it will use a GPU. CUDA reserves more address space than any limit allows.
     read : sequence of Path
         Files and folders that a confined process sees beside this Python and the lab.
     write : Path, optional
-        The only folder that a confined process may write to beside one in memory. It is made if it is not there.
+        The only folder that a confined process may write to beside one in memory; created if missing.
     environment : mapping of str to str
         Further environment variables.
 
     Attributes
     ----------
     channel : Channel
-        The wire to it. The process says first that it is ready (:meth:`await_ready`).
+        The wire to the process. Its first message is that it is ready (:meth:`await_ready`).
     confinement : str
         ``namespaces`` or ``processes`` (see the guard); empty before :meth:`await_ready`.
     confined_by : str
-        Which namespaces these are, or why there are none.
+        The kinds of namespaces, or the reason for none.
 
     Raises
     ------
@@ -186,8 +187,8 @@ class GuardedProcess:
         self._reader.start()
 
     def await_ready(self) -> None:
-        """Wait until the process serves its wire; raises MachineError if it does not, or is not confined although that
-        is required (:func:`confinement_required`)."""
+        """Wait until the process serves its wire; raises MachineError if it does not, or if it is not confined although
+        :func:`confinement_required` demands it."""
         try:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
@@ -203,19 +204,19 @@ class GuardedProcess:
     def exchange(
         self, order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
     ) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Send an order and receive its answer, whose number shows that it was not there before the order was.
+        """Send an order and receive its answer, which must carry the order's number.
 
         Parameters
         ----------
         room : int
-            Bytes that the arrays of the answer may have.
+            Most bytes of the arrays of the answer.
         deadline : float
-            On the clock of ``time.monotonic``.
+            Deadline on the clock of ``time.monotonic``.
 
         Raises
         ------
         WireError
-            If no such answer comes in time.
+            If no such answer arrives in time.
         """
         number = secrets.randbits(63)
         self.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
@@ -225,7 +226,7 @@ class GuardedProcess:
         return header, results
 
     def ending(self) -> Ending:
-        """How the process ended, a moment after the wire was found closed."""
+        """End of the process, a moment after the wire was found closed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_LAST_WORDS_SECONDS)
         if self._process.returncode is None:
@@ -237,13 +238,13 @@ class GuardedProcess:
         if kind == "exit":
             return Ending(f"exit code {rest}")
         if kind != "signal":
-            return Ending("SIGKILL")  # its guard was killed, and it with that
+            return Ending("SIGKILL")  # its guard was killed, and the process with it
         with contextlib.suppress(ValueError):
             return Ending(signal.Signals(int(rest)).name)
         return Ending(f"signal {rest}")
 
     def quote(self) -> str:
-        """The last lines that the process printed, as the end of a sentence."""
+        """Last lines of the process's output, as the end of a sentence."""
         if self._process.poll() is not None:
             self._reader.join(timeout=1.0)
         text = bytes(self._tail).decode(errors="replace")
@@ -255,14 +256,14 @@ class GuardedProcess:
         self._tail.clear()
 
     def kill(self) -> None:
-        """End the process and its children through the guard: safe from any thread, and at any time."""
+        """End the process and its children through the guard; safe from any thread at any time."""
         with self._lock:
             ended, self._ended = self._ended, True
             if not ended:
                 os.close(self._lifeline)
 
     def close(self) -> None:
-        """:meth:`kill`, and return when nothing is left."""
+        """:meth:`kill`, and wait until no process is left."""
         self.kill()
         if self._closed:
             return
@@ -272,13 +273,13 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        # What escaped the weaker confinement may hold the pipe open: the reader is then left to the daemon thread.
+        # A process that escaped the weaker confinement may hold the pipe open; the daemon thread keeps the reader then.
         self._reader.join(timeout=1.0)
         self.channel.close()
         os.close(self._report)
 
     def _drain(self) -> None:
-        """Read all that is printed, and keep the end of it."""
+        """Read all output, and keep its end."""
         assert self._process.stdout is not None
         with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
             while chunk := os.read(stream.fileno(), 1 << 16):
@@ -288,11 +289,11 @@ class GuardedProcess:
 def simulating_process(
     module: str, quota: Quota, cache: Path, read: Sequence[Path], *, gpu: bool = False
 ) -> GuardedProcess:
-    """A confined process that compiles and simulates: it reads the build ``cache`` and writes to the compiled parts of
-    the simulator in it. Where that is not the user's own cache, it also reads those parts there."""
+    """A confined process that compiles and simulates: it reads the build ``cache``, and writes to the compiled parts of
+    the simulator in it. If that is not the user's own cache, it also reads the compiled parts there."""
     environment, reads, shared = {"WARPSAN_CACHE_DIR": str(cache)}, [*read, cache], Cache().root
     if cache != shared and not gpu:
-        prepare(wait=True)  # which that process cannot keep for others
+        prepare(wait=True)  # which that process cannot store for others
         environment[SHARED_CACHE] = str(shared)
         reads.append(shared / NATIVE)
     write = cache / NATIVE
@@ -301,10 +302,10 @@ def simulating_process(
 
 @contextlib.contextmanager
 def fork_server(*, torch: bool = True) -> Iterator[None]:
-    """In this block the guarded processes that this process starts, but those that use a GPU, are copies of one that
-    has its modules imported (:mod:`sdpalab.judge.sandbox.fork_server`).
+    """Context in which guarded processes without a GPU are forks of a process with imported modules
+    (:mod:`sdpalab.judge.sandbox.fork_server`).
 
-    ``torch``: whether it imports torch as well, for candidates that compute with that.
+    ``torch``: whether it also imports torch, for candidates that use it.
     """
     global _server
     before, server = _server, ForkServer(_environment(()), _path(), torch=torch)
@@ -317,7 +318,7 @@ def fork_server(*, torch: bool = True) -> Iterator[None]:
 
 
 def describe(confinement: str, confined_by: str) -> str:
-    """A process's confinement and what it rests on, in words."""
+    """A process's confinement and its mechanism, in words."""
     if confinement == "namespaces":
         return f"namespaces ({confined_by.replace(',', ', ')})"
     return (
@@ -328,7 +329,7 @@ def describe(confinement: str, confined_by: str) -> str:
 
 @contextlib.contextmanager
 def confinement_required(required: bool) -> Iterator[None]:
-    """In this block, if ``required``, a process that is not confined by namespaces ends with a MachineError."""
+    """Context in which, if ``required``, a process without namespaces ends with a MachineError."""
     before = os.environ.get(REQUIRED)
     if required:
         os.environ[REQUIRED] = "1"
@@ -342,7 +343,7 @@ def confinement_required(required: bool) -> Iterator[None]:
 
 
 def _confinement(read: Sequence[Path], write: Path | None, gpu: bool) -> dict[str, Any]:
-    """What the guard needs to confine a process; raises OSError if the folder cannot be made."""
+    """Settings with which the guard confines a process; raises OSError if the folder cannot be made."""
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
     view = view_of(_path(), read=read, write=() if write is None else (write,), gpu=gpu)
@@ -357,7 +358,7 @@ def _confinement(read: Sequence[Path], write: Path | None, gpu: bool) -> dict[st
 def _start(
     order: Mapping[str, Any], theirs: tuple[int, int, int, int], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a guard as a program; ``theirs`` are the process's ends of the wire, of the lifeline and of the report."""
+    """Start a guard as a program; ``theirs`` are the process's ends of the wire, the lifeline and the report."""
     *fds, lifeline, report = theirs
     text = json.dumps({**order, "fds": fds, "lifeline": lifeline, "report": report})
     return subprocess.Popen(
@@ -372,12 +373,12 @@ def _start(
 
 
 def _path() -> list[str]:
-    """This process's own path: what PYTHON* variables made of it is settled, and ``-I`` adds nothing."""
+    """This process's import path, with the effect of PYTHON* variables; ``-I`` adds nothing to it."""
     return [entry or str(Path.cwd()) for entry in sys.path] + [*IMPORT_FOLDERS]
 
 
 def _environment(more: tuple[str, ...]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
+    # glibc reuses small freed blocks without poisoning them, unless its free lists are empty.
     return inherited | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

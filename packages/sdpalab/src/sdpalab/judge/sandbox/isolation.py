@@ -1,7 +1,7 @@
-"""A candidate, from the judge's side: the processes that hold it, run it on request, and can always be ended.
+"""A candidate, from the judge's side: the processes that load it and run it on request, and that can always be ended.
 
-A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
-comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
+A callable runs in the process that loaded it. A kernel that the lab builds only computes its launch plan there; the
+plan is returned as data, checked here, and executed in a second process in which no Python of the candidate ever runs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ POISONS = (0xFF, 0x3C)
 """Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
 
 EXECUTOR = "sdpalab.judge.sandbox.executor"
-"""The module that executes plans, in a process of its own."""
+"""Module that executes plans in a separate process."""
 
 _BUILD_SECONDS = 120.0
-"""Wall clock for the plan and the builds of a case on a GPU, before the time of its runs begins."""
+"""Wall-clock seconds for the plan and the builds of a case on a GPU, before the time of its runs begins."""
 
 
 class CandidateDied(Exception):
-    """A process is gone or had to be ended: the status of the case, and why."""
+    """A process ended or had to be killed: the status of the case, and the reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -60,49 +60,49 @@ class CandidateDied(Exception):
 
 
 class CandidateProcesses:
-    """One candidate, loaded, until :meth:`close` ends its processes with all that they started.
+    """One loaded candidate; :meth:`close` ends its processes and their children.
 
     Parameters
     ----------
     candidate_spec : CandidateSpec
         The candidate.
     problems : tuple of Problem
-        The problems to run, so that it can report at once which of them it does not support.
+        Problems to run; the candidate reports at load time which of them it does not support.
     arch : str, optional
-        What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
-        says, or what the GPU is.
+        Target architecture of the build and of the simulator, for a kernel that the lab builds. Default: the kernel's
+        own, or that of the GPU.
     sms : int, optional
-        Multiprocessors that a kernel's plans are for. Default: the GPU's, or those of the GPU that stands for the
+        Multiprocessors that a kernel's plans are for. Default: those of the GPU, or of the default GPU of the
         architecture.
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
-        Seconds of wall clock for one :meth:`run` or :meth:`attempt`; on a GPU builds are not in it.
+        Wall-clock seconds for one :meth:`run` or :meth:`attempt`; on a GPU without builds.
     gpu : bool
         Whether the kernel runs on the GPU instead of the simulator.
     max_steps : int, optional
-        Of the simulator, for one warp (:func:`warpsan.launch`).
+        Most steps of one warp on the simulator (:func:`warpsan.launch`).
     numerics : str
-        Of the simulator, for every launch (:func:`warpsan.launch`).
+        Numerics of the simulator for every launch (:func:`warpsan.launch`).
     on_plan : callable, optional
-        Given each problem, the launch plan that is about to be executed for it, and the architecture.
+        Called before each execution with the problem, its launch plan and the architecture.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
 
     Attributes
     ----------
     about : dict
-        The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it
-        runs on.
+        The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``, on which
+        it runs.
     alone : bool
-        Whether nothing else keeps the cores busy: one launch on the simulator may then use all of them.
+        Whether these processes have all cores: one launch on the simulator may then use all of them.
 
     Raises
     ------
     UserError
-        If the candidate does not load, with what it said; or the GPU does not run code for ``arch``.
+        If the candidate does not load, with its message; or the GPU does not run code for ``arch``.
     MachineError
-        If the process does not even start, or there is no GPU.
+        If the process does not start, or there is no GPU.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CandidateProcesses:
         self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True, read=self._reads)
         try:
             self._candidate.await_ready()
-            # Where candidates are not confined, one of them may have put a build of another kernel into a cache.
+            # Without confinement another candidate may have put a build of another kernel into a cache.
             confined = self._candidate.confinement == "namespaces"
             self._cache = Cache(candidate_spec.cache(include_dirs) if confined else self._own_cache())
             device = ""
@@ -171,30 +171,31 @@ class CandidateProcesses:
     ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
-        A kernel's second run has another padding, too (:func:`sdpalab.inputs.loud_padding`): on none may it depend.
+        A kernel's second run also has other padding (:func:`sdpalab.inputs.loud_padding`), on which the output must not
+        depend.
 
-        Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
-        by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
-        kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
-        in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
-        log-sum-exp computes it in the first run, and gets a null pointer in the second.
+        Between the two a callable is run on ``other``, if given, in the memory of the first run: results stored by
+        address, by object or by problem are then wrong. A simulated launch has no state from earlier launches, so a
+        kernel is not run on ``other``. All arrays here are contiguous; ``layout`` is their layout in the memory of a
+        callable (a kernel's buffers are contiguous by contract). A kernel that writes the log-sum-exp computes it in
+        the first run, and gets a null pointer in the second.
 
         Returns
         -------
         reply, outputs
-            As :class:`~sdpalab.judge.sandbox.messages.Reply`, with ``confinement`` (how the candidate's process is
-            confined, see :mod:`sdpalab.judge.sandbox.guard`); and the arrays ``first``, ``second`` and perhaps
-            ``other`` and ``lse``.
+            As :class:`~sdpalab.judge.sandbox.messages.Reply`, with ``confinement`` (that of the candidate's process,
+            see :mod:`sdpalab.judge.sandbox.guard`); and the arrays ``first``, ``second`` and optionally ``other`` and
+            ``lse``.
 
         Raises
         ------
         CandidateDied
-            If a process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
+            If a process ends, hangs beyond the timeout or breaks the protocol. The worker is then unusable.
         """
         runs = [("first", inputs, False)]
         if other is not None and self._executor is None:
             runs.append(("other", other, True))
-        # Tensors of torch have a maximum that keeps NaN.
+        # torch's maximum keeps NaN.
         second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
         runs.append(("second", second, False))
         self._begin()
@@ -207,7 +208,7 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                # With checks the code is another, which is there already.
+                # The code with checks is another build, which is loaded already.
                 watched = not notes.get("hazards")
                 reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
                 outputs[name] = results["o"]
@@ -221,14 +222,14 @@ class CandidateProcesses:
             if plans is None:
                 self._look_again(outputs["second"])
         except _Failed as failure:
-            if notes.get("hazards"):  # of a run before: they say more than how this one ended
+            if notes.get("hazards"):  # hazards of an earlier run explain this end
                 hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
                 return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
 
     def attempt(self, problem: Problem, inputs: Arrays) -> Answer:
-        """Run the candidate once, without the log-sum-exp; the output, if there is one, is called ``o``.
+        """Run the candidate once, without the log-sum-exp; its output is named ``o``.
 
         Raises
         ------
@@ -248,10 +249,10 @@ class CandidateProcesses:
     def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
         """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
 
-        It has the knobs that the kernel names for that, where none was asked for. ``draws`` are those of
-        :func:`sdpalab.judge.algebra.stage.drawn`. The reply has ``ring`` and ``ptx_sha256``, or
-        ``not_algebraic``, or a ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``.
-        A kernel that is not algebraic with its log-sum-exp is run again without: ``lse_refusal`` then says why.
+        Without requested knobs it runs with the kernel's ``algebraic`` knobs. ``draws`` are the result of
+        :func:`sdpalab.judge.algebra.stage.drawn`. The reply has ``ring`` and ``ptx_sha256``, or ``not_algebraic``, or a
+        ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``. A kernel that is not
+        algebraic with its log-sum-exp is run again without; ``lse_refusal`` is then the reason.
 
         Raises
         ------
@@ -279,14 +280,14 @@ class CandidateProcesses:
             return failure.reply, {}
 
     def close(self) -> None:
-        """End the processes, and whatever they started."""
+        """End the processes and their children."""
         for process in self._processes():
             process.close()
         if self._folder is not None:
             self._folder.cleanup()
 
     def kill(self) -> None:
-        """End the processes: safe from another thread, whose :meth:`run` then fails."""
+        """End the processes; safe from another thread, whose :meth:`run` then fails."""
         for process in self._processes():
             process.kill()
 
@@ -310,7 +311,7 @@ class CandidateProcesses:
         return process
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
-        """Open the GPU in the executor; return its name, the architecture to build for, and its multiprocessors."""
+        """Open the GPU in the executor; return its name, its architecture, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
             header, _ = process.exchange({"do": "open", "arch": arch}, {}, 0, deadline)
@@ -346,7 +347,7 @@ class CandidateProcesses:
         return {**checked, "device": device}
 
     def _begin(self) -> None:
-        """Begin what :attr:`_timeout` limits."""
+        """Start the time limit :attr:`_timeout`."""
         self._limit(_BUILD_SECONDS if self._on_gpu else self._timeout)
         self._candidate.forget_output()
 
@@ -355,7 +356,7 @@ class CandidateProcesses:
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
     def _plans(self, problem: Problem, *, ring: bool = False) -> _Plans | None:
-        """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
+        """The candidate's launch plan for ``problem``, as data; None for a callable."""
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
@@ -371,7 +372,7 @@ class CandidateProcesses:
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._on_gpu:
             order = {"do": "build", "arch": self._arch, "cache": str(self._cache.root)}
-            # First and apart, so that the short time which a GPU gets is for running alone.
+            # Builds come first, so that the short time limit on a GPU applies to the runs alone.
             self._ask(
                 self._executor,
                 order,
@@ -408,13 +409,13 @@ class CandidateProcesses:
         return {**reply, **held}, results
 
     def _look_again(self, sent: Array) -> None:
-        """Fail if the output of the last call is no longer what it was when the call returned."""
+        """Fail if the output of the last call has changed since the call returned."""
         _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
         if "o" not in results or results["o"].tobytes() != sent.tobytes():
             raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
 
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
-        """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
+        """Send an order and wait for its answer; raises _Failed for a failure, CandidateDied if there is no answer."""
         try:
             if process is self._candidate:
                 header, results = process.exchange(order, arrays, room, self._deadline)
@@ -427,7 +428,7 @@ class CandidateProcesses:
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:
-            # What a kernel has left unusable is of use to no other case.
+            # A GPU that a kernel has made unusable cannot run other cases.
             if reply.get("lost"):
                 raise CandidateDied(Status(reply["status"]), reply["reason"])
             raise _Failed(Status(reply["status"]), reply["reason"], reply.get("groups", ()))
@@ -441,7 +442,7 @@ class CandidateProcesses:
         ending = process.ending() if closed else None
         why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"
         if process is not self._candidate:
-            # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
+            # Only the candidate's PTX runs there: the lab or the machine failed.
             return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
         if ending is not None and ending.killed:
             return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
@@ -450,7 +451,7 @@ class CandidateProcesses:
 
 
 class _Plans(NamedTuple):
-    """A kernel's plan as it is sent: with the log-sum-exp, if it writes that, and without."""
+    """A kernel's plan as sent: with the log-sum-exp, if it writes one, and without."""
 
     full: Array
     bare: Array

@@ -1,8 +1,9 @@
-"""The process that holds a user's kernel for commands that build it: ``kernel_server.main(read_fd, write_fd)``.
+"""The process that loads a user's kernel for commands that build it: ``kernel_server.main(read_fd, write_fd)``.
 
-It runs the Python of the user's file under guard, and answers what :class:`sdpalab.kernels.kernel.Kernel` declares:
-knobs, refusals, numerics, limits and launch plans, as data. :class:`sdpalab.judge.sandbox.sandboxed.SandboxedKernel` is
-the other side. A candidate that is judged is held by :mod:`sdpalab.judge.sandbox.worker` instead.
+It runs the Python of the user's file under guard, and returns the declarations of
+:class:`sdpalab.kernels.kernel.Kernel` as data: knobs, rejections, numerics, limits and launch plans.
+:class:`sdpalab.judge.sandbox.sandboxed.SandboxedKernel` is its client. Judged candidates are loaded by
+:mod:`sdpalab.judge.sandbox.worker` instead.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 class _KernelServer:
-    """The kernel, once it is loaded."""
+    """Server of one loaded kernel."""
 
     def __init__(self) -> None:
         self._kernel: Kernel | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Execute an order: ``load`` the file, and then what :class:`SandboxedKernel` asks for."""
+        """Execute an order: ``load`` the file, then the orders of :class:`SandboxedKernel`."""
         try:
             if order["do"] == "load":
                 return {"status": None, "about": self._load(order["spec"])}, {}
@@ -101,7 +102,7 @@ class _KernelServer:
 def _surveyed(
     kernel: Kernel, config: Config, problems: Sequence[Problem], sms: Sequence[int]
 ) -> str | list[dict[str, int]]:
-    """Why a configuration cannot run one of the problems; or what each launch needs
+    """Reason why a configuration cannot run one of the problems, or the needs of each launch
     (:class:`~sdpalab.judge.sandbox.messages.LaunchNeeds`). Triton compiles nothing for it."""
     for problem in problems:
         refusal = kernel.reject_reason(problem, config)

@@ -1,4 +1,4 @@
-"""The messages of the worker processes: the schema of each answer. Any other message is refused unread."""
+"""Messages of the worker processes: the schema of each answer. Any other message is rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Text = Annotated[str, AfterValidator(plain)]
 
 
 def _code(text: str) -> str:
-    """A source line as it stands, but without control characters, and not endless."""
+    """A source line without control characters, shortened to :data:`MOST_CODE`."""
     return "".join(
         "?" if unicodedata.category(char).startswith("C") else char for char in text.expandtabs(1)[:MOST_CODE]
     )
@@ -54,7 +54,7 @@ Code = Annotated[str, AfterValidator(_code)]
 
 
 class Message(BaseModel):
-    """Base of the messages: strict types, nothing is converted."""
+    """Base of the messages: strict types without conversion."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -82,11 +82,12 @@ class DeclaredNumerics(Message):
 class About(Message):
     """The description of a loaded candidate.
 
-    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
-    it does not compute it; ``declares_support``, whether it says so itself. ``arch`` is what it is built for, which is
-    its own choice where the judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``,
-    whether it writes the log-sum-exp; ``algebraic``, the knobs that the stage in exact arithmetic changes. A callable
-    declares nothing but what it ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default.
+    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or the
+    reason for no support; ``declares_support``: whether it declares ``supports`` itself. ``arch`` is the target
+    architecture, the kernel's own choice if the judge has none, and ``refuses`` the reason why it cannot be built for
+    that; ``lse``: whether it writes the log-sum-exp; ``algebraic``: the knobs that the algebraic stage changes. A
+    callable declares only ``takes`` (:data:`sdpalab.judge.parameters.PARAMETERS`), and is judged by the default
+    numerics.
     """
 
     kind: Literal["cuda", "callable"]
@@ -111,7 +112,7 @@ class About(Message):
 
 
 class Reply(Message):
-    """How something went: a failure and its reason, or ``status`` None with what was noticed."""
+    """Result of an order: a failure and its reason, or ``status`` None with the observations."""
 
     status: str | None
     reason: Text = ""
@@ -120,7 +121,7 @@ class Reply(Message):
 
     @model_validator(mode="after")
     def _a_failure_or_nothing(self) -> Reply:
-        """A worker can report a failure with a reason, but not that a case passed."""
+        """A worker can report a failure with a reason, but not a pass."""
         if self.status is not None and (self.status not in _FAILURES or not self.reason):
             raise ValueError(f"status {self.status!r} with reason {self.reason!r}")
         return self
@@ -152,7 +153,7 @@ class SentGroup(Message):
 
 
 class NewBuild(Message):
-    """An entry of the build cache that the executor has made; its files come beside it, as bytes."""
+    """An entry of the build cache that the executor has made; its files are sent beside it as bytes."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,200}$")]
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -162,11 +163,11 @@ class NewBuild(Message):
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
-    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
-    is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
-    many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
-    ``builds`` are new ones, which the judge keeps.
-    ``set_aside`` names the host code of a source, which is not compiled.
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, including those before a failure.
+    ``ring`` is the ring in which a plan ran, and ``not_algebraic`` the reason why it did not. ``arch`` and ``sms`` are
+    the architecture and the multiprocessors of an opened GPU; ``lost``: a kernel has made the GPU unusable for the
+    process. ``builds`` are new builds, which the judge keeps. ``set_aside`` is the host code of a source, which is not
+    compiled.
     """
 
     device: Text = ""
@@ -188,9 +189,10 @@ Knobs = dict[Text, Knob]
 
 
 class KernelDescription(Message):
-    """What a user's file holds: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a problem.
+    """Description of a user's kernel: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a
+    problem.
 
-    Of a callable there is only its name. ``source`` is text that is compiled or hashed, and never shown.
+    A callable has only its name. ``source`` is text that is compiled or hashed, and never shown.
     """
 
     kind: Literal["kernel", "callable"]
@@ -211,14 +213,14 @@ class KernelDescription(Message):
 
 
 class LaunchNeeds(Message):
-    """What a launch asks of an SM before it is compiled: threads of a block, bytes of dynamic shared memory."""
+    """Needs of a launch from an SM before compilation: threads of a block, bytes of dynamic shared memory."""
 
     threads: int
     dynamic_smem: int
 
 
 class KernelReply(Reply):
-    """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
+    """Answer of the process of a user's kernel; a launch plan is sent beside it as bytes."""
 
     about: KernelDescription | None = None
     refusal: Text | None = None
@@ -229,6 +231,6 @@ class KernelReply(Reply):
 
 
 def hazard_reason(reply: Mapping[str, Any]) -> str:
-    """The first hazard that a reply has, and how many more there are."""
+    """The first hazard of a reply, and the number of further ones."""
     more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
     return f"{reply['hazards'][0]}{more}"

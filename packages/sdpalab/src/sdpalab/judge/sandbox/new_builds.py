@@ -1,4 +1,4 @@
-"""New builds on their way from a confined process, which may not write to the cache, to the one that keeps them."""
+"""Transfer of new builds from a confined process, which may not write to the cache, to the process that stores them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["MOST_BUILDS", "keep_builds", "send_builds"]
 Array = npt.NDArray[Any]
 
 MOST_BUILDS = 1 << 28
-"""Bytes of the builds of one answer."""
+"""Most bytes of the builds of one answer."""
 
 
 def send_builds(cache: ForwardedCache) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """The entries that were made since the last time: what the header says of them, and their files."""
+    """Entries that were made since the last call: their header fields and their files."""
     built, cache.new_builds = cache.new_builds, []
     entries = [{"name": name, "key": key, "files": list(files)} for name, key, files in built]
     arrays = {
@@ -34,9 +34,9 @@ def send_builds(cache: ForwardedCache) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 def keep_builds(cache: Cache, entries: Sequence[NewBuild], arrays: dict[str, Array]) -> None:
-    """Keep entries in ``cache``, and take their files out of ``arrays``; raises WireError if one is missing.
+    """Store entries in ``cache``, and remove their files from ``arrays``; raises WireError if a file is missing.
 
-    Without room for them they are not kept, as :meth:`Cache.get_or_make` has it.
+    Without free space they are not stored, as in :meth:`Cache.get_or_make`.
     """
     for number, entry in enumerate(entries):
         try:

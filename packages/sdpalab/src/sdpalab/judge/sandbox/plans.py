@@ -1,7 +1,7 @@
-"""A launch plan as data: how it travels from the process that ran the candidate's Python to the one that executes it.
+"""A launch plan as data, sent from the process that ran the candidate's Python to the process that executes it.
 
-The executor gets text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. Machine code has no
-field in a plan: the executor makes it from the text whose digest it reports.
+The executor receives text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. A plan has no
+field for machine code: the executor compiles it from the text whose digest it reports.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sdpalab.kernels.plan import (
 __all__ = ["MOST_PLAN", "PlanError", "SentPlan", "SentStep", "read_plan", "send_plan"]
 
 MOST_PLAN = 1 << 24
-"""Bytes of a launch plan, source text and all."""
+"""Most bytes of a launch plan with its source text."""
 MOST_BYTES = 4 << 30
-"""Of all buffers of a plan together."""
+"""Most bytes of all buffers of a plan together."""
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64")},
@@ -49,11 +49,11 @@ Sizes: TypeAlias = tuple[Size, Size, Size]
 
 
 class PlanError(UserError):
-    """A plan that cannot be one of this problem."""
+    """A plan that is not valid for this problem."""
 
 
 class _Data(BaseModel):
-    # JSON has no infinity of its own, and an argument may be one.
+    # JSON has no infinity, which an argument may be.
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
 
 
@@ -86,7 +86,7 @@ def _kind(step: Any) -> str:
 AnyStep: TypeAlias = Annotated[
     Annotated[SentStep, Tag("launch")] | Annotated[Gemm, Tag("product")], Discriminator(_kind)
 ]
-"""A step; the tag says in messages what it was taken for."""
+"""A step; the tag is the type name in messages."""
 
 
 class SentPlan(_Data):
@@ -96,11 +96,11 @@ class SentPlan(_Data):
     steps: Annotated[tuple[AnyStep, ...], Field(min_length=1, max_length=64)]
 
     def builds(self, arch: str, cache: Cache) -> tuple[Build, ...]:
-        """Each launch's module, built if it is not; raises as :func:`sdpalab.compile.build`."""
+        """Module of each launch, built if necessary; raises as :func:`sdpalab.compile.build`."""
         return tuple(build(step.code, arch, cache=cache) for step in self.steps if isinstance(step, SentStep))
 
     def without(self, name: str) -> SentPlan:
-        """The plan without that buffer, as :meth:`sdpalab.kernels.plan.LaunchPlan.without` makes it."""
+        """The plan without that buffer, as :meth:`sdpalab.kernels.plan.LaunchPlan.without`."""
         steps = tuple(
             step.model_copy(update={"args": tuple(0 if arg == name else arg for arg in step.args)})
             if isinstance(step, SentStep)
@@ -120,7 +120,7 @@ class SentPlan(_Data):
         return SentPlan(buffers=self.buffers, steps=steps)
 
     def plan(self, *, modules: bool = False) -> LaunchPlan:
-        """The plan; without ``modules`` it has none, and :meth:`builds` gives what is to be run."""
+        """The plan; without ``modules`` it has none, and :meth:`builds` builds them."""
         steps = [
             step.launch(step.code if modules else None) if isinstance(step, SentStep) else step for step in self.steps
         ]
@@ -128,7 +128,7 @@ class SentPlan(_Data):
 
 
 def send_plan(plan: LaunchPlan, arch: str) -> bytes:
-    """A plan that a kernel made, as JSON. Triton's modules are compiled here: that runs the kernel's own Python.
+    """A kernel's plan as JSON. Triton's modules are compiled here, because this runs the kernel's own Python.
 
     Raises
     ------
@@ -145,14 +145,14 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
 
 
 def read_plan(data: bytes, known: tuple[Buffer, ...], include_dirs: Sequence[Path] = ()) -> SentPlan:
-    """The plan in ``data``, checked: it begins with the buffers of its problem
-    (:func:`sdpalab.kernels.plan.problem_buffers`), and holds nothing but what a plan holds. Its CUDA C++ may also
-    include from ``include_dirs``.
+    """Parse and check the plan in ``data``: it must begin with the buffers of its problem
+    (:func:`sdpalab.kernels.plan.problem_buffers`), and have only known fields. Its CUDA C++ may also include from
+    ``include_dirs``.
 
     Raises
     ------
     PlanError
-        Otherwise; says what is wrong.
+        If the plan is invalid, with the first error.
     """
     try:
         plan = SentPlan.model_validate_json(data)
@@ -220,7 +220,7 @@ def _buffer(buffer: Buffer) -> Buffer:
 
 
 def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Three sizes; a kernel's Python may have computed NumPy's integers."""
+    """Three sizes as int; a kernel's Python may have computed NumPy integers."""
     if len(sizes) != 3:
         raise TypeError(f"{sizes} are not three sizes")
     x, y, z = map(operator.index, sizes)
@@ -238,7 +238,7 @@ def _argument(value: Any) -> Any:
 
 
 def _first(error: Exception) -> str:
-    """The first thing that is wrong: where, and what."""
+    """The first validation error: location and message."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

@@ -1,4 +1,4 @@
-"""What a candidate's exception says, as text that is safe to pass on."""
+"""Text of a candidate's exception, safe to pass on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["launches_triton", "raised", "text_of"]
 
 
 def raised(error: BaseException) -> str:
-    """``raised ValueError: text (file.py, line 3)``, from where it happened."""
+    """``raised ValueError: text (file.py, line 3)``, with the place of the exception."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({text_of(error)})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -20,13 +20,13 @@ def raised(error: BaseException) -> str:
 
 
 def launches_triton(error: BaseException) -> bool:
-    """Whether Triton raised it while it launched a function: there is no GPU, or the tensors are not on one."""
+    """Whether Triton raised the exception at a launch: there is no GPU, or the tensors are not on one."""
     modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
     return bool(modules & {"triton.runtime.jit", "triton.runtime.driver"})
 
 
 def text_of(error: BaseException) -> str:
-    """What the exception says, which may be anything, of any size, or another exception."""
+    """The exception's text, which may have any type or size, or raise another exception."""
     try:
         return plain(str(error)) or type(error).__name__
     except BaseException as other:

@@ -1,7 +1,7 @@
-"""A user's kernel, from a command's side: its Python runs in a guarded process, and here it is data.
+"""A user's kernel for commands: its Python runs in a guarded process, and this process only has data.
 
-Commands that build, sanitize or time a kernel use it as they use a shipped one. What they compile and run is the
-text of its launch plan, which is checked as the judge checks it.
+Commands that build, sanitize or time a kernel use it like a shipped one. They compile and run the text of its launch
+plan, after the same checks as in the judge.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 SERVER = "sdpalab.judge.sandbox.kernel_server"
 ANSWER_SECONDS = 300.0
-"""For one answer: a Triton function is compiled in it."""
+"""Seconds for one answer, which may include the compilation of a Triton function."""
 _CPU_SECONDS = 3600
 
 _RAISED: Mapping[str, type[Exception]] = {
     Status.UNSUPPORTED.value: UnsupportedProblem,
     Status.INFRA_ERROR.value: MachineError,
 }
-"""What a failure becomes here; any other is a UserError."""
+"""Exception for each kind of failure; any other failure is a UserError."""
 
 
 class NotBuilt(UserError):
@@ -59,22 +59,22 @@ class NotBuilt(UserError):
 def kernel_in_sandbox(
     spec: str, *, arch: str | None = None, else_say: str, include_dirs: Sequence[Path] = ()
 ) -> Iterator[Kernel]:
-    """The kernel that a command line names: a shipped one, or a user's from ``FILE.py[:NAME]``, held in a process.
+    """The kernel named on a command line: a shipped one, or a user's from ``FILE.py[:NAME]`` in a guarded process.
 
     Parameters
     ----------
     spec : str
     arch : str, optional
-        What Triton compiles a user's kernel for. Default: the kernel's own.
+        Target architecture of a user's Triton kernel. Default: the kernel's own.
     else_say : str
-        What a Python callable has not, for the message: ``there is nothing to build``.
+        Clause of the message for a Python callable: ``there is nothing to build``.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of a user's kernel.
 
     Raises
     ------
     UserError
-        If there is no such kernel, or the file does not load.
+        If the kernel is unknown, or the file does not load.
     NotBuilt
         If it is a callable.
     MachineError
@@ -104,7 +104,7 @@ def configured_kernel(
     Raises
     ------
     UserError
-        As there, or if there is no such knob, or the kernel takes none of the problems.
+        As :func:`kernel_in_sandbox`, or if a knob is unknown, or the kernel supports none of the problems.
     """
     with kernel_in_sandbox(name, else_say=else_say, include_dirs=include_dirs) as kernel:
         config = kernel.config_with(settings)
@@ -115,24 +115,24 @@ def configured_kernel(
 
 
 def compile_for(kernel: Kernel, arch: str) -> None:
-    """Have the process of a user's kernel compile what is Triton's for ``arch``."""
+    """Compile the Triton functions of a user's kernel for ``arch`` in its process."""
     if isinstance(kernel, SandboxedKernel):
         kernel.arch = arch
 
 
 class SandboxedKernel(Kernel):
-    """A kernel whose Python is in a guarded process, until :meth:`close` ends that.
+    """A kernel whose Python runs in a guarded process, until :meth:`close` ends the process.
 
     Attributes
     ----------
     described_source : str
-        Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
+        Text of its own source, as of :func:`sdpalab.kernels.tuned.source_text`.
     arch : str
-        What Triton compiles it for.
+        Target architecture of Triton.
     workshop : ConfinedWorkshop
         The process that compiles the modules of its plans.
     usable : bool
-        False once its process has ended, hung, or answered what is no answer.
+        False once its process has ended, hung, or sent an invalid answer.
 
     Raises
     ------
@@ -176,7 +176,7 @@ class SandboxedKernel(Kernel):
 
     @property
     def folder(self) -> Path:
-        """Where the user's file lies."""
+        """Folder of the user's file."""
         return self._file.resolve().parent
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
@@ -193,7 +193,7 @@ class SandboxedKernel(Kernel):
         sms: int | None = None,
         gpu: str | None = None,
     ) -> LaunchPlan:
-        """See :meth:`Kernel.launch_plan`; Triton's modules are compiled for :attr:`arch` already."""
+        """See :meth:`Kernel.launch_plan`; Triton's modules are already compiled for :attr:`arch`."""
         config = self.config_for(problem, gpu) if config is None else config
         order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
@@ -204,10 +204,10 @@ class SandboxedKernel(Kernel):
     def survey(
         self, configs: Sequence[Config], problems: Sequence[Problem], sms: Sequence[int]
     ) -> list[str | list[LaunchNeeds]]:
-        """What a search asks of many configurations at once, before anything is compiled.
+        """Check many configurations at once for a search, before compilation.
 
-        For each configuration the reason why it cannot run one of the problems; or what each launch needs, for every
-        problem on GPUs of so many multiprocessors.
+        Returns for each configuration the reason why it cannot run one of the problems, or the needs of each launch,
+        for every problem on GPUs with ``sms`` multiprocessors.
         """
         order = {"do": "survey", "problems": [problem.to_dict() for problem in problems], "sms": list(sms)}
         reply, _ = self._ask({**order, "configs": [dict(config) for config in configs]})
@@ -240,7 +240,7 @@ class SandboxedKernel(Kernel):
     def _ask(
         self, order: Mapping[str, Any], *, room: int = 0, seconds: float = ANSWER_SECONDS
     ) -> tuple[KernelReply, dict[str, npt.NDArray[np.uint8]]]:
-        """Send an order; raise what its failure means, or return the answer."""
+        """Send an order; return the answer, or raise the exception of its failure."""
         self._process.forget_output()
         usable, self.usable = self.usable, False
         try:
@@ -263,7 +263,7 @@ class SandboxedKernel(Kernel):
 
 
 def _failure(spec: str, reply: KernelReply) -> str:
-    """The reason of a failure; of an exception with the file that raised it."""
+    """Reason of a failure; for an exception with the file that raised it."""
     return f"{spec} {reply.reason}" if reply.status == Status.CRASHED else reply.reason
 
 

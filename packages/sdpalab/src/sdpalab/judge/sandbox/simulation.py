@@ -1,4 +1,4 @@
-"""A run of a launch plan on the simulator of another process, as data: what is sent there, and what comes back."""
+"""A run of a launch plan on the simulator of another process, as data: the order and the reply."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Array = npt.NDArray[Any]
 
 _BUILDS = TypeAdapter(tuple[Build, ...])
 _NOWHERE = Module("", "", "")
-"""The module of a sent step, whose build is sent beside it."""
+"""Module of a sent step, whose build is sent beside it."""
 _CONTROL = re.compile(r"\\u00(?:[01][0-9a-bd-f]|0c|1c|7f|8.|9.)|[\x7f-\x9f]", re.IGNORECASE)
-"""Control characters of a text in JSON, but for line ends."""
+"""Control characters of a text in JSON, except line ends."""
 _ARRAYS = ("lanes", "offset", "touched")
 
 
@@ -56,7 +56,7 @@ class _SentAccess(BaseModel):
 
 
 class SimulatedRun(BaseModel):
-    """What came back: reports of the launches that ended, and the result, or the error that stopped the run."""
+    """Reply of a run: reports of the finished launches, and the result, or the error that stopped the run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,11 +75,12 @@ class SimulatedRun(BaseModel):
 
     @classmethod
     def of(cls, data: bytes) -> SimulatedRun:
-        """What the other process sent; raises pydantic's ValidationError or UnicodeDecodeError if it is none."""
+        """Parse the reply of the other process; raises pydantic's ValidationError or UnicodeDecodeError if it is
+        invalid."""
         return cls.model_validate_json(_CONTROL.sub(" ", data.decode()))
 
     def records(self, number: int) -> tuple[RecordedAccess, ...]:
-        """The accesses that a recorder of that number has seen."""
+        """Accesses of the recorder with that number."""
         return tuple(
             RecordedAccess(**{**vars(each), **{name: np.array(getattr(each, name), np.int64) for name in _ARRAYS}})
             for each in self.accesses[number]
@@ -111,7 +112,7 @@ def sent_run(
 
 
 def sent_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the simulator in an order: of recorders the places that they watch."""
+    """Simulator options of an order; recorders are sent as the places that they watch."""
     return {"options": {**options, "watchers": [recorder.place for recorder in options.get("watchers", ())]}}
 
 
@@ -134,7 +135,7 @@ def run_sent(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dic
 def run_case(order: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array]]:
     """Run all launches of the launch file that an order names; the array ``run`` of the reply is a
     :class:`SimulatedRun`."""
-    gc.collect()  # the memory of the device of the run before, gigabytes of address space
+    gc.collect()  # frees the device memory of the previous run, gigabytes of address space
     case = read_case(Path(order["source"]), Path(order["description"]))
     options, reports = _options(order), list[Report]()
 

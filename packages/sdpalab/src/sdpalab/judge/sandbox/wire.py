@@ -1,4 +1,4 @@
-"""The wire between the judge and a process: JSON headers and raw arrays over two pipes. Nothing is unpickled from it.
+"""The wire between the judge and a process: JSON headers and raw arrays over two pipes, without pickle.
 
 A message is an 8-byte little-endian length, that many bytes of JSON, then the bytes of each array that the JSON lists.
 Both directions have a deadline, because a hung candidate neither writes nor reads.
@@ -38,11 +38,11 @@ _MOST_BYTES = 1 << 36
 
 
 class WireError(Exception):
-    """The other side sent what is not a message."""
+    """The other side sent an invalid message."""
 
 
 class WireClosed(WireError):
-    """The other side is gone."""
+    """The other side has ended or closed its end."""
 
 
 class WireTimeout(WireError):
@@ -80,13 +80,13 @@ class Channel:
             self._write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, deadline)
 
     def receive(self, *, seconds: float, max_bytes: int) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The next message, if it comes within ``seconds`` and its arrays hold no more than ``max_bytes``.
+        """Return the next message, if it arrives within ``seconds`` and its arrays have at most ``max_bytes``.
 
         Raises
         ------
         WireTimeout, WireClosed
         WireError
-            If what comes is not a message.
+            If the data is not a message.
         """
         deadline = time.monotonic() + seconds
         (length,) = struct.unpack("<Q", self._read(8, deadline))
@@ -154,9 +154,9 @@ Answer = Callable[[Mapping[str, Any], Mapping[str, Array]], tuple[dict[str, Any]
 
 
 def serve(channel: Channel, answer: Answer) -> NoReturn:
-    """Say that this process is ready, then answer orders until the other side closes the wire or is gone.
+    """Send the ready message, then answer orders until the other side closes the wire or ends.
 
-    Each answer carries the ``number`` of its order. The process then leaves at once: no exit handlers run.
+    Each answer carries the ``number`` of its order. The process then exits at once, without exit handlers.
     """
     code = 1
     try:

@@ -1,8 +1,8 @@
 """The process that runs a candidate's Python: ``worker.main(read_fd, write_fd)``, started under guard by the judge.
 
-It holds no oracle and is not trusted. Of a callable it sends back what that returned; of a kernel that the lab builds,
-only the launch plan, which another process executes (:mod:`sdpalab.judge.sandbox.executor`). It gets neither the kind
-of the inputs nor their seed, and it only executes orders, which fix the data, the memory and the number of runs.
+It has no reference and is not trusted. For a callable it returns the output; for a kernel that the lab builds, only the
+launch plan, which another process executes (:mod:`sdpalab.judge.sandbox.executor`). It receives neither the kind of the
+inputs nor their seed, and only executes orders, which fix the data, the memory and the number of runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 class _CandidateServer:
-    """The candidate, once it is loaded."""
+    """Server of one loaded candidate."""
 
     def __init__(self) -> None:
         self._arch = ""
@@ -50,7 +50,7 @@ class _CandidateServer:
         self._config = self._algebraic = Config()
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Execute an order: ``load`` the candidate; ``call`` a callable or look at its output ``again``; ``plan``."""
+        """Execute an order: ``load`` the candidate; ``call`` a callable, or read its output ``again``; ``plan``."""
         if order["do"] == "load":
             return self._load(order, arrays), {}
         try:
@@ -90,7 +90,7 @@ class _CandidateServer:
         return {"status": None}, {"plan": np.frombuffer(plan, np.uint8)}
 
     def _load(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Load the candidate and describe it, or return why it does not load."""
+        """Load the candidate and describe it, or return the reason why it does not load."""
         try:
             candidate = _resolve(order, arrays)
             if not isinstance(candidate, Kernel):

@@ -1,7 +1,7 @@
-"""Compilation of a user's kernel outside this process: the side that orders it.
+"""Compilation of a user's kernel in a confined process: the client side.
 
-A command that builds a user's kernel never hands its source, its PTX or its cubin to a compiler, assembler or
-disassembler of its own process: a confined process, which may write nowhere, does that, and sends the files back.
+A command that builds a user's kernel never passes its source, PTX or cubin to a compiler, assembler or disassembler in
+its own process. A confined process without write access runs these tools, and returns the files.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Array = npt.NDArray[Any]
 
 _MODULE = "sdpalab.judge.sandbox.compiling"
 _SECONDS = 600.0
-"""For one compilation."""
+"""Seconds for one compilation."""
 _RUN_SECONDS = 24 * 3600.0
-"""For one run of a plan, whose steps are limited otherwise."""
+"""Seconds for one run of a plan, whose steps have their own limits."""
 _CPU_SECONDS = 7 * 24 * 3600
 _MOST_BYTES = 1 << 34
-"""Of an answer: the outputs of a plan."""
+"""Most bytes of an answer: the outputs of a plan."""
 
 
 class WorkshopReply(Message):
-    """A failure; or nothing, and files beside it."""
+    """A failure; or an empty reply with files beside it."""
 
     failure: Literal["", "build", "input", "machine"] = ""
     message: str = ""
@@ -68,7 +68,7 @@ class ConfinedWorkshop:
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
     files : sequence of Path
-        What else it may read, such as data of a launch file.
+        Further files that it may read, such as data of a launch file.
     """
 
     def __init__(self, spec: str, include_dirs: Sequence[Path] = (), files: Sequence[Path] = ()) -> None:
@@ -79,7 +79,7 @@ class ConfinedWorkshop:
 
     @cached_property
     def cache(self) -> Cache:
-        """The build cache of exactly this source."""
+        """Build cache of exactly this source."""
         return Cache(foreign_cache(source_of(self._spec, self._include_dirs)))
 
     def compile_program(
@@ -149,7 +149,7 @@ class ConfinedWorkshop:
         return run, outputs
 
     def own(self, plan: LaunchPlan) -> LaunchPlan:
-        """``plan`` with modules that are compiled here."""
+        """``plan`` with modules that are compiled by this workshop."""
         steps = tuple(
             replace(step, module=foreign(step.module, self))
             if isinstance(step, Launch) and isinstance(step.module, (Module, PtxSource))
@@ -177,7 +177,7 @@ class ConfinedWorkshop:
                 self._process = process
                 try:
                     process.await_ready()
-                    if process.confinement != "namespaces" and not is_user_file(self._spec):  # or it is said already
+                    if process.confinement != "namespaces" and not is_user_file(self._spec):  # or already reported
                         _log.warning("%s: %s", self._spec, describe(process.confinement, process.confined_by))
                 except BaseException:
                     self.close()
@@ -198,7 +198,7 @@ class ConfinedWorkshop:
 
 @contextmanager
 def workshop_for(spec: str, include_dirs: Sequence[Path] = (), files: Sequence[Path] = ()) -> Iterator[Workshop | None]:
-    """The workshop of a kernel that is named on the command line; None for a shipped one, which is built here."""
+    """Workshop of a kernel named on the command line; None for a shipped kernel, which is built in this process."""
     if not is_file(spec):
         yield None
         return

@@ -1,4 +1,4 @@
-"""Floating-point instructions as the ring's: arithmetic, exponentials, comparison, conversion."""
+"""Floating-point instructions in a ring: arithmetic, exponentials, comparison, conversion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__: list[str] = []
 Compute = Callable[..., Lanes]
 
 _IGNORED = frozenset((*ROUNDINGS, "rna", "ftz", "approx", "full", "NaN", "satfinite"))
-"""Modifiers that change how a number is rounded, and nothing in a ring."""
+"""Modifiers that affect the rounding of a number, and have no effect in a ring."""
 
 
 def _float_type(instruction: Instruction) -> PtxType | None:
@@ -30,7 +30,7 @@ def _float_type(instruction: Instruction) -> PtxType | None:
 
 
 def _halved(asm: RingAssembler, compute: Compute, type_: PtxType) -> Compute:
-    """A computation on words of 32 bits as one on words of 16."""
+    """Convert a computation on words of 32 bits to one on words of 16."""
     base, words = base_of(type_), asm.words
     return lambda *sources: words.narrowed(compute(*(words.widened(each, base) for each in sources)), base)
 
@@ -81,7 +81,7 @@ def _arithmetic(asm: RingAssembler, instruction: Instruction, mods: Mods) -> boo
 
 @algebraic("sqrt", "rsqrt", "sin", "cos", "tanh")
 def _of_constants(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    """What has no meaning in a ring, unless all its operands are constants: then the result is one."""
+    """An instruction without a meaning in a ring; if all its operands are constants, the result is one."""
     type_ = _float_type(instruction)
     if type_ is None or type_.name != "f32":
         return asm.ends(instruction)
@@ -90,7 +90,7 @@ def _of_constants(asm: RingAssembler, instruction: Instruction, mods: Mods) -> b
 
 
 def _only_constants(asm: RingAssembler, instruction: Instruction, operand: Operand) -> None:
-    """Append a record that ends the run where an f32 operand is a code, but for 0."""
+    """Append a record that ends the run if an f32 operand is a code other than 0."""
     modulus, row = asm.ring.modulus, asm.source(operand, "b32")
     asm.ends_unless(instruction, "constant", lambda x: (x >= modulus) | (x == 0), [row], ["u32"])
 
@@ -100,7 +100,7 @@ def _only_constants(asm: RingAssembler, instruction: Instruction, operand: Opera
 
 @algebraic("setp", "set")
 def _compare(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    """Codes are ordered by their number: which is larger means nothing, and which are equal does."""
+    """Codes are ordered by their number: the order has no meaning, equality has."""
     type_ = [TYPES[name] for name in mods.left if name in TYPES][-1]
     if not type_.is_float:
         return False
@@ -158,7 +158,7 @@ def _convert(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
     if len(kinds) != 2 or other - set(_WHOLE):
         return asm.ends(instruction)
     target, source = kinds
-    if floats == [target]:  # of an integer: a constant
+    if floats == [target]:  # from an integer: a constant
         return _from_integer(asm, instruction, target)
     if floats == [source] or other:  # to an integer
         if source != "f32":
@@ -202,7 +202,7 @@ _WHOLE = ("rni", "rzi", "rmi", "rpi", "sat")
 
 
 def _from_integer(asm: RingAssembler, instruction: Instruction, target: str) -> bool:
-    """An integer is a constant, which 32 bits hold as floating point, and 16 as a code."""
+    """An integer is a constant: 32 bits hold it as floating point, and 16 as a code."""
     if target in ("f32", "f64"):
         return False
     source = next(name for name in instruction.mods if name in TYPES and not TYPES[name].is_float)
@@ -252,7 +252,7 @@ def _eight_bits(asm: RingAssembler, instruction: Instruction, target: str, sourc
 # ---- integers that hold codes ----------------------------------------------------------------------------------------
 
 _FIELDS = frozenset((0xFF, 0xFFFF, 0xFF00, 0xFFFF0000, 0xFF0000, 0xFF000000, 0xFF00FF, 0xFF00FF00))
-"""Masks that take whole codes out of a word."""
+"""Masks that extract whole codes from a word."""
 
 
 @algebraic("shl", "shr", "and", "or", "xor", "not", "lop3", "shf", "popc", "clz", "brev", "szext", "mad24", "mul24")
@@ -261,8 +261,8 @@ def _bits(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 
 
 def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
-    """Integer instructions on words that may be codes end the run where they change them; taking codes apart and
-    putting them together does not."""
+    """Integer instructions that change words which may be codes end the run; extracting and combining codes does
+    not."""
     computed = [
         each for each in instruction.operands[1:] if isinstance(each, Register) and each.name in asm.flow.computed
     ]
@@ -277,7 +277,7 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
         return False
     rows = [asm.source(each, "b32") for each in computed]
     for k, each in enumerate(computed):
-        if each == target:  # which is about to be overwritten
+        if each == target:  # overwritten next
             before = asm.temporary(32)
             asm.lanewise("mov.b32", lambda x: x, [before], [rows[k]], ["b32"], ["b32"])
             rows[k] = before
@@ -296,7 +296,7 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
 
 
 def _moves_codes(instruction: Instruction) -> bool:
-    """Whether an instruction takes whole codes out of a word, or puts them together."""
+    """Whether an instruction extracts whole codes from a word, or combines them."""
     numbers = [each.value for each in instruction.operands[1:] if isinstance(each, Immediate)]
     if instruction.opcode in ("shl", "shr"):
         return bool(numbers) and numbers[-1] in (8, 16, 24)

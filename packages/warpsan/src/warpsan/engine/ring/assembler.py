@@ -1,4 +1,4 @@
-"""From instructions to records in a ring: the ring's handlers before the native engine's."""
+"""Translation of instructions to records in a ring: the ring's handlers precede those of the native engine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["RING_HANDLERS", "RingAssembler", "algebraic"]
 RingHandler = Callable[["RingAssembler", Instruction, Mods], bool]
 
 RING_HANDLERS: dict[str, RingHandler] = {}
-"""Handlers by the beginning of an instruction's text. One that returns False leaves the instruction to the native
-engine's: it computes no floating-point number."""
+"""Handlers by the beginning of an instruction's text. A handler that returns False leaves the instruction to the
+native engine, because it computes no floating-point number."""
 
 algebraic = registering(RING_HANDLERS)
 
 
 @dataclass
 class RingAssembler(Assembler):
-    """An assembler whose floating-point instructions are those of a ring.
+    """An assembler with the floating-point instructions of a ring.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class RingAssembler(Assembler):
         self.flow: CodeFlow = flow_of(self.entry)
 
     def name(self, operation: str, *, ordered: bool = False) -> str:
-        """The name of an operation of this ring; unless it depends on the order of codes, that of rings that differ in
-        nothing else."""
+        """The name of an operation of this ring; if it does not depend on the order of codes, rings that differ only
+        in that share it."""
         return f"{self.ring.name if ordered else self.ring.arithmetic}.{operation}"
 
     def source(self, operand: Operand, type_: str) -> int:
@@ -92,7 +92,7 @@ class RingAssembler(Assembler):
         return ("u32", words.add) if type_.name == "f32" else None
 
     def ends(self, instruction: Instruction) -> bool:
-        """Append a record that ends the run: the instruction is not algebraic."""
+        """Append a record that ends the run because the instruction is not algebraic."""
         self.sites[len(self.records)] = instruction
         self.record(NativeOperation(self.name("ends"), _end), [])
         return True
@@ -105,7 +105,7 @@ class RingAssembler(Assembler):
         rows: Sequence[int],
         types: Sequence[str],
     ) -> None:
-        """Append a record that ends the run where a condition on rows does not hold for an active lane."""
+        """Append a record that ends the run if a condition on rows fails for an active lane."""
 
         def build(code: OperationCode) -> None:
             condition = holds(*(code.source(k, type_) for k, type_ in enumerate(types)))
@@ -120,7 +120,7 @@ def _end(code: OperationCode) -> None:
 
 
 def _halves(ring: Ring, literal: Immediate, type_: str) -> int:
-    """The bits of a 16-bit literal, or two in one word, with codes in place of finite numbers."""
+    """The bits of a 16-bit literal, or of two in one word, with codes for finite numbers."""
     dtype = np.dtype(np.float16 if type_.startswith("f16") else ml_dtypes.bfloat16)
     if isinstance(literal.value, float):
         bits = int(np.asarray(literal.value, dtype).view(np.uint16))

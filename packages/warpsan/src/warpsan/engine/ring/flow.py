@@ -1,4 +1,4 @@
-"""Where codes flow in an entry: what is found before it is decoded, from the definitions of its registers alone."""
+"""Flow of codes in an entry, found before decoding from the definitions of its registers alone."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MATRIX = ("mma", "wmma", "wgmma")
 _KEPT = frozenset(
     {"mov", "selp", "slct", "shfl", "prmt", "bfe", "bfi", "shl", "shr", "and", "or", "xor", "lop3", "cvt", "min", "max"}
 )
-"""What may pass the bits of a code on; a maximum of integers is a maximum of the floats whose bits they are."""
+"""Opcodes that may pass the bits of a code on; an integer maximum is a maximum of the floats with these bits."""
 
 
 @dataclass(frozen=True)
 class CodeFlow:
-    """What is known of an entry's registers.
+    """Properties of an entry's registers.
 
     Attributes
     ----------
     computed : frozenset of str
-        Registers that may hold a code which the kernel computed, in all or a part of their bits.
+        Registers that may hold a computed code, in all or a part of their bits.
     literals : dict of str to Immediate
-        Registers that hold one literal and nothing else.
+        Registers that hold only one literal.
     as_float : frozenset of str
-        Registers that are read as float32: by a floating-point instruction, or by a move to a .f32 register. Where an
-        extended 16-bit register is shifted up by 16 bits and then only stored, the result counts as one.
+        Registers that are read as float32: by a floating-point instruction, or by a move to a .f32 register. A shift of
+        an extended 16-bit register by 16 bits whose result is only stored counts as one.
     """
 
     computed: frozenset[str]
@@ -56,7 +56,7 @@ def computes_floats(instruction: Instruction) -> bool:
 
 
 def flow_of(entry: Entry) -> CodeFlow:
-    """What is known of an entry's registers, whatever way its control takes."""
+    """Properties of an entry's registers, on all control paths."""
     writers: dict[str, list[Instruction]] = {}
     for instruction in entry.instructions:
         for name in registers_written(instruction):
@@ -83,7 +83,7 @@ def flow_of(entry: Entry) -> CodeFlow:
 
 
 def _only_stored(entry: Entry, writers: dict[str, list[Instruction]]) -> set[str]:
-    """Registers with an extended 16-bit number shifted up by 16 bits, which are stored and not used otherwise."""
+    """Registers with an extended 16-bit number shifted up by 16 bits, which are only stored."""
     readers: dict[str, list[Instruction]] = {}
     for instruction in entry.instructions:
         for name in registers_read(instruction):

@@ -1,7 +1,7 @@
 """Matrix products in a ring: mma, wmma and wgmma.
 
-A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, in a small
-ring also float32, and one remainder at the end makes codes of them. A factor that is large or NaN makes its sums NaN.
+A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, and so does
+float32 in a small ring; one remainder at the end gives codes. A factor that is large or NaN makes its sums NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warpsan.semantics.warpgroup import EIGHT_BITS, Numbers
 __all__ = ["warpgroup_numbers"]
 
 _GROUP, _COLUMNS = 4, 8
-"""Rows whose sums are made together, and columns of a tile."""
+"""Rows whose sums are computed together, and columns of a tile."""
 
 
 def _factors(words: RingWords) -> Factor:
@@ -83,7 +83,7 @@ def _product(words: RingWords, kinds: tuple[str, str], k_blocks: int, result: st
 
 
 def _column(code: OperationCode, room: Any, number: Any) -> Lanes:
-    """What register ``number`` of D holds of u32 [16, 8]: of 8 rows the even columns or the odd ones."""
+    """Register ``number`` of D, from u32 [16, 8]: the even or odd columns of 8 rows."""
     b = code.builder
     half, odd = b.lshr(number, WORD64(1)), b.and_(number, WORD64(1))
     pairs = code.load(code.at(room, b.mul(half, WORD64(256))), "u64")
@@ -140,7 +140,7 @@ def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 
 
 def warpgroup_numbers(words: RingWords) -> Numbers:
-    """What wgmma computes with."""
+    """The operations of wgmma."""
 
     def product(tile: TileSum | IntegerSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
@@ -149,8 +149,8 @@ def warpgroup_numbers(words: RingWords) -> Numbers:
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
-    """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
-    whether the product is negated."""
+    """A [16, deep] times B [deep, 8 n], added to hidden rows. Operands are n, their first row, whether they count,
+    and whether the product is negated."""
 
     def build(code: OperationCode) -> None:
         b = code.builder

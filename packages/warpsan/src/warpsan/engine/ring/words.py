@@ -1,6 +1,6 @@
-"""Words of the ring on :class:`~warpsan.engine.lanes.Lanes`: what they stand for, and the ring's operations.
+"""Words of the ring on :class:`~warpsan.engine.lanes.Lanes`: their meaning, and the ring's operations.
 
-:mod:`warpsan.numerics.ring` says what a word is. Here a word is a u32; those of 16 and 8 bits are widened to one first.
+:mod:`warpsan.numerics.ring` defines a word. Here a word is a u32; those of 16 and 8 bits are widened to one first.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _LARGE16 = {
     "f16": {0xFC00: 0xFF800000, 0xFBFF: 0xFF7FFFFF, 0xFFFE: 0x7F800000, 0xFFFD: 0x7F7FFFFF, 0xFFFF: _NAN},
     "bf16": {0xFF80: 0xFF800000, 0xFF7F: 0xFF7FFFFF, 0xFFFE: 0x7F800000, 0xFFFD: 0x7F7FFFFF, 0xFFFF: _NAN},
 }
-"""Large ones and NaN in 16 bits, and as float32: -inf, -max, +inf, +max. The positive ones of 16 bits are codes."""
+"""Large words and NaN in 16 bits, and as float32: -inf, -max, +inf, +max. The positive ones of 16 bits are codes."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What words stand for.
+    """The meaning of words.
 
     Attributes
     ----------
     code : Lanes
-        u32, below the modulus; 0 for large ones and NaN.
+        u32, below the modulus; 0 for large words and NaN.
     constant : Lanes
-        Where the word is no code.
+        Whether the word is a constant, and not a code.
     large : Lanes
-        Where it is large or NaN.
+        Whether it is large or NaN.
     shadow : Lanes
-        f32: a constant's or large word's number, 1 for a code.
+        f32: the number of a constant or large word, 1 for a code.
     """
 
     code: Lanes
@@ -63,7 +63,7 @@ class RingWords:
     # ---- what a word stands for --------------------------------------------------------------------------------------
 
     def value(self, word: Lanes) -> Value:
-        """What words stand for."""
+        """The meaning of words."""
         constant, number = word >= self.ring.modulus, word.as_type("f32")
         large = constant & ~(magnitude(number) < LARGE)
 
@@ -77,7 +77,7 @@ class RingWords:
         return Value(code, constant, large, shadow)
 
     def _code_of_constant(self, word: Lanes, large: Lanes) -> Lanes:
-        """The code that a constant stands for; where it is large it means nothing."""
+        """The code of a constant; undefined for a large word."""
         ring = self.ring
         exponent, mantissa = (word >> 23) & 0xFF, (word & 0x7FFFFF) | 0x800000
         # The power of 2 in the mantissa, from the exponent of its lowest bit as a float.
@@ -94,8 +94,8 @@ class RingWords:
         return where(code == 0, code, code.like(self.ring.modulus) - code)
 
     def ordered(self, word: Lanes, *, spaced: bool = True) -> Lanes:
-        """Words as f32, by which they are compared: codes by their number times the ring's spacing, constants and large
-        ones by theirs. For equality they are not ``spaced``: the code of 1 is 1."""
+        """Words as f32 for comparison: codes by their number times the ring's spacing, constants and large words by
+        their values. For equality they are not ``spaced``: the code of 1 is 1."""
         value, number = self.value(word), word.as_type("s32").to("f32")
         spacing = self.ring.spacing if spaced else 1.0
         return where(value.constant, value.shadow, number if spacing == 1.0 else number * spacing)
@@ -147,7 +147,7 @@ class RingWords:
         return self._with_large(code, [x], of_large)
 
     def lg2(self, a: Lanes) -> Lanes:
-        """The logarithm of words; -inf of what is 0 mod p."""
+        """The logarithm of words; -inf for 0 mod p."""
         x = self.value(a)
         rest = x.code % self.ring.prime
         code = looked_up(self.ring, "logarithms", rest)
@@ -170,18 +170,18 @@ class RingWords:
         return where(signed != 0, self.neg(size), size)
 
     def extremum(self, a: Lanes, b: Lanes, *, larger: bool) -> Lanes:
-        """The larger or the smaller of words, as they are ordered; of a NaN and another word that."""
+        """The larger or the smaller of words, in their order; the other word if one is a NaN."""
         x, y = self.ordered(a), self.ordered(b)
         chosen = where(x > y if larger else x < y, a, b)
         return where(x.nan, b, where(y.nan, a, chosen))
 
     def _sum(self, a: Lanes, b: Lanes) -> Lanes:
-        """Of codes."""
+        """Negation of codes."""
         total = a + b
         return where(total >= self.ring.modulus, total - self.ring.modulus, total)
 
     def _with_large(self, code: Lanes, sources: Sequence[Value], number: Lanes) -> Lanes:
-        """A code as a word; where a source is large or NaN, the number to which floating point comes."""
+        """A code as a word; if a source is large or NaN, the floating-point result."""
         large = sources[0].large
         for source in sources[1:]:
             large = large | source.large
@@ -191,7 +191,7 @@ class RingWords:
             for source in sources[1:]:
                 infinite = infinite | (magnitude(source.shadow) == float("inf"))
             size = magnitude(number)
-            # Only what is infinite makes infinities: the size of a mask's number means nothing.
+            # Only infinite numbers make infinities: the size of a mask's number has no meaning.
             extreme = copysign(number.like(_LARGEST), number)
             held = where((size < float("inf")) | infinite | number.nan, number, extreme)
             held = where((size >= LARGE) & (size < float("inf")), extreme, held)
@@ -222,7 +222,7 @@ class RingWords:
         return result.to("u16")
 
     def widened8(self, byte: Lanes) -> Lanes:
-        """Words of 8 bits as words of 32 bits; what is no code is NaN."""
+        """Words of 8 bits as words of 32 bits; values other than codes are NaN."""
         word = byte.to("u32")
         return where(word < self.ring.modulus, word, word.like(_NAN))
 
@@ -241,7 +241,7 @@ class RingWords:
         """Sums of products of factors, f64, as words: their code, or NaN."""
         modulus = float(self.ring.modulus)
         whole = where(total.nan, total.like(0), total)
-        rest = whole - (whole * (1 / modulus)).call("floor") * modulus  # off by one modulus at most
+        rest = whole - (whole * (1 / modulus)).call("floor") * modulus  # off by at most one modulus
         rest = where(rest < 0, rest + modulus, rest)
         rest = where(rest >= modulus, rest - modulus, rest)
         return where(total.nan, whole.constant("u32", _NAN), rest.to("s32").as_type("u32"))
@@ -261,7 +261,7 @@ assert EXPONENTS.start == -150, "a float's exponent is the place in the table of
 
 
 def looked_up(ring: Ring, table: str, place: Lanes) -> Lanes:
-    """Elements of one of a ring's tables, at places that are all in it."""
+    """Elements of one of a ring's tables, at valid indices."""
     b = place.builder
     module, name = b.module, f"{ring.arithmetic}.{table}"
     if name not in module.globals:

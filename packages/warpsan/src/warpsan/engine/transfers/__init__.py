@@ -1,7 +1,7 @@
 """Bulk copies: machine code (:mod:`~warpsan.engine.translate`).
 
-An instruction (:mod:`.issue`) makes one entry for each copy (:mod:`.entries`), which lands later (:mod:`.landing`);
-what it moves is a box of a tensor, or a stretch of bytes (:mod:`.boxes`). The rules are those of
+An instruction (:mod:`.issue`) makes one entry for each copy (:mod:`.entries`), which lands later (:mod:`.landing`); a
+copy moves a box of a tensor, or a range of bytes (:mod:`.boxes`). The rules are those of
 :mod:`warpsan.replay.bulk_copies` and :mod:`~warpsan.host.tensor_map`.
 """
 

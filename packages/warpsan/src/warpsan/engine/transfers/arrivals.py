@@ -1,7 +1,7 @@
-"""``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier when their copies so far have landed: machine code.
+"""``cp.async.mbarrier.arrive``: lanes arrive at an mbarrier after their copies so far have landed: machine code.
 
-The rules are those of :mod:`warpsan.replay.async_copy`. For the checks the copies are operations that the
-mbarrier signals: who waits for its phase comes after them, and after nothing else that their lanes did.
+The rules are those of :mod:`warpsan.replay.async_copy`. For the checks, the copies are operations that the mbarrier
+signals: a wait for the phase is ordered after these copies only, and not after other accesses of their lanes.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ __all__ = ["arrive_behind_copies", "land_arrivals"]
 
 
 def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -> int:
-    """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether what
-    comes of the copies may break a rule; a status."""
+    """Operands are the address's row and offset, whether the phase expects these arrivals, the pc, and whether the
+    copies' result may break a rule. Returns a status."""
     row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     mbarrier_instruction(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
@@ -117,13 +117,13 @@ def arrive_behind_copies(registers: int, record: int, mask: int, context: int) -
 
 
 def land_arrivals(context: int, entry: int) -> int:
-    """The copies of some lanes land, and the lanes arrive; a status."""
+    """The copies of some lanes land, and the lanes arrive. Returns a status."""
     warp, lanes, mbarrier = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_DATA), load64(entry + 8 * TR_MBARRIER)
     state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * warp
     store64(context + 8 * CURRENT, warp)
     store64(context + 8 * CURRENT_STATE, state)
     store64(entry + 8 * TR_KIND, LANDED)
-    store64(entry + 8 * TR_MBARRIER, 0)  # it counts no bytes
+    store64(entry + 8 * TR_MBARRIER, 0)  # no bytes to count
     flying, late = load64(state + 8 * COPIES_FLYING), load64(context + 8 * EARLY) == 0
     first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * warp
     for k in range(flying):

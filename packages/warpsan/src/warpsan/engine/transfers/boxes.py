@@ -1,4 +1,4 @@
-"""The boxes and stretches of global memory that bulk copies read and write: machine code.
+"""Boxes and ranges of global memory that bulk copies read and write: machine code.
 
 The rules are those of :mod:`warpsan.host.tensor_map`.
 """
@@ -69,8 +69,8 @@ __all__ = ["global_lines", "move_box", "put"]
 
 
 def global_lines(context: int, entry: int, kind: int) -> int:
-    """What the checks, the counters and the recorders make of the lines of a box in global memory, which the warp that
-    issued the copy reads (1) or writes (2), or combines with others (3); a status."""
+    """Checks, counts and records the lines of a box in global memory that the issuing warp reads (1), writes (2), or
+    combines with others (3). Returns a status."""
     checked, counting = load64(context + 8 * CHECKED) | load64(context + 8 * TRACE), load64(context + 8 * COUNTING)
     if (checked | counting | is_recorded(context, load64(entry + 8 * TR_PC))) == 0:
         return 0
@@ -113,7 +113,7 @@ def global_lines(context: int, entry: int, kind: int) -> int:
 
 
 def new_sectors(context: int, begin: int, end: int) -> int:
-    """How many sectors of a stretch of global memory the copy that is counted has not touched before."""
+    """The number of sectors of a range of global memory that the counted copy has not touched before."""
     copies, copy = load64(context + 8 * COPY_OF_SECTOR), load64(context + 8 * COUNTED_COPIES)
     count = 0
     for sector in range(begin // SECTOR, (end - 1) // SECTOR + 1):
@@ -124,7 +124,7 @@ def new_sectors(context: int, begin: int, end: int) -> int:
 
 
 def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
-    """The sectors of a stretch of global memory are read (1) or written (2) at all, or both (3)."""
+    """The sectors of a range of global memory are read (1), written (2), or both (3)."""
     if load64(context + 8 * COUNTING) != 0:
         many = (end - 1) // SECTOR - begin // SECTOR + 1
         touched = load64(context + 8 * TOUCHED) + begin // SECTOR
@@ -135,7 +135,7 @@ def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
 
 
 def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
-    """A copy took so many sectors, for that many bytes; fewer, if lines of its box overlap."""
+    """Count the sectors of a copy of that many bytes; lines of its box that overlap take fewer."""
     if load64(context + 8 * COUNTING) != 0:
         place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
         store64(place, load64(place) + sectors)
@@ -143,7 +143,7 @@ def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
 
 
 def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
-    """Where a line of a box begins, but for its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
+    """The start of a line of a box, without its innermost coordinate, in bytes of the tensor; -1 if it is outside."""
     rest = line
     source = 0
     for axis in range(1, axes):
@@ -158,8 +158,8 @@ def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
 
 
 def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> int:
-    """The issuer, a lane of the current warp, reads (1) or writes (2) a stretch of global memory, or updates it
-    atomically (3); a status."""
+    """The issuer, a lane of the current warp, reads (1) or writes (2) a range of global memory, or updates it
+    atomically (3). Returns a status."""
     if load64(context + 8 * TRACE) != 0:
         trace_global(context, begin, end)
         return 0
@@ -191,16 +191,16 @@ def touch_line(context: int, begin: int, end: int, kind: int, issuer: int) -> in
 
 
 def look_at_pieces(context: int, mask: int, width: int, kind: int) -> int:
-    """Look for bytes that nobody has written among pieces that a copy reads (1) or updates (3); what it writes (2) is
-    defined. A status."""
+    """Look for unwritten bytes among pieces that a copy reads (1) or updates (3); its destination (2) becomes
+    defined. Returns a status."""
     if kind == 1:
         return copy_undefined(context, mask, width)
     return update_undefined(context, mask, width) if kind == 3 else define_global(context, mask, width)
 
 
 def move_box(context: int, entry: int) -> None:
-    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle. Plain
-    bytes are one line."""
+    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle.
+    Plain bytes are one line."""
     tensor = load64(entry + 8 * TR_MAP)
     loads = load64(entry + 8 * TR_KIND) == LOADS
     if load64(entry + 8 * TR_KIND) == WITHIN:
@@ -255,7 +255,7 @@ def bring(context: int, entry: int, target: int, source: int, size: int) -> None
 
 
 def put(context: int, entry: int, target: int, source: int, size: int) -> None:
-    """A copy writes bytes, or combines them with what is there."""
+    """A copy writes bytes, or combines them with the stored ones."""
     combine = load64(entry + 8 * TR_COMBINE)
     if combine == 0:
         copy(target, source, size)

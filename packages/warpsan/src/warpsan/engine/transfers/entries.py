@@ -70,7 +70,7 @@ __all__ = ["box_entry", "bytes_entry", "lane_address", "new_entry", "next_entry"
 
 
 def next_entry(context: int) -> int:
-    """Room for one more; 0 if there is none. Those that have landed are left behind."""
+    """Allocate another entry; 0 if there is no space. Landed entries are dropped."""
     count, room = load64(context + 8 * TRANSFER_COUNT), load64(context + 8 * TRANSFER_ROOM)
     base = load64(context + 8 * TRANSFERS)
     if count == room:
@@ -93,8 +93,8 @@ def next_entry(context: int) -> int:
 
 
 def new_entry(context: int, kind: int, lane: int, cta: int, offset: int, size: int) -> int:
-    """An entry for a copy of a lane, of so many bytes from an offset of a CTA's shared memory on; a status below 64 if
-    there is no room."""
+    """An entry for a lane's copy of so many bytes, from an offset of a CTA's shared memory on; a status below 64 if
+    there is no space."""
     entry = next_entry(context)
     if entry == 0:
         return FULL
@@ -120,14 +120,14 @@ def within_extent(context: int, begin: int, size: int) -> int:
 
 
 def lane_address(registers: int, record: int, operand: int, lane: int) -> int:
-    """A lane's address: the row that an operand of a record names, plus the offset that the next one is."""
+    """A lane's address: the row of a record's operand, plus the offset in the next operand."""
     row = registers + load32(record + 4 * (OPERANDS + operand))
     return load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + operand + 1))
 
 
 def written_in_launch(context: int, first: int, last: int) -> int:
-    """A tensor map is read at bytes of global memory: 0 if no warp has written there, where races are looked for, or if
-    that has been noted; else a status. There may be no fence between the proxies."""
+    """A tensor map is read at bytes of global memory. Returns 0 if no warp has written there (with the race check),
+    or if that has been noted; otherwise a status, because a fence between the proxies may be missing."""
     writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
     shift = load64(context + 8 * GLOBAL_SHIFT)
     for granule in range(first >> shift, (last >> shift) + 1 if writers != 0 else 0):
@@ -140,9 +140,9 @@ def written_in_launch(context: int, first: int, last: int) -> int:
 
 
 def tensor_map_at(context: int, address: int) -> int:
-    """The tensor map whose bytes are at a generic address; 0 if there is none, or a status below 64.
+    """The tensor map at a generic address; 0 if there is none, or a status below 64.
 
-    Those that the launch was given are known; Python reads others, which a kernel has changed, and keeps them.
+    Maps of the launch's arguments are known; Python reads others, which a kernel has changed, and keeps them.
     """
     offset = address - GLOBAL_BASE
     if offset & 63:
@@ -166,7 +166,7 @@ def tensor_map_at(context: int, address: int) -> int:
 
 
 def box_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
-    """An entry for a box that a lane copies; where that is wrong, 0 if it has been noted, or a status below 64."""
+    """An entry for a box that a lane copies; for a fault, 0 if it has been noted, or a status below 64."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     tensor = tensor_map_at(context, lane_address(registers, record, COPY_FAR, lane))
     axes = load32(record + 4 * (OPERANDS + COPY_MANY))
@@ -196,13 +196,13 @@ def box_entry(registers: int, record: int, lane: int, context: int, kind: int) -
 
 
 def reaches_exited(context: int, cta: int) -> int:
-    """Whether a copy uses the shared memory of a CTA that has exited: it goes on, where that has been noted; a
+    """Whether a copy uses the shared memory of a CTA that has exited; it continues if that has been noted. Returns a
     status."""
     return broken_rule(context, ILLEGAL) if cta_alive(context, cta) == 0 else 0
 
 
 def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
-    """An entry for bytes that a lane copies; 0 if it copies none; where that is wrong, as :func:`box_entry`."""
+    """An entry for bytes that a lane copies; 0 if it copies none; for a fault, as :func:`box_entry`."""
     shared = lane_address(registers, record, COPY_SHARED, lane)
     far = lane_address(registers, record, COPY_FAR, lane)
     begin = far if kind == WITHIN else far - GLOBAL_BASE
@@ -232,12 +232,12 @@ def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int)
 
 
 def shared_place(context: int, entry: int) -> int:
-    """Where in this process a copy's shared memory begins."""
+    """The address of a copy's shared memory in this process."""
     begin = load64(context + 8 * SHARED) + load64(entry + 8 * TR_CTA) * load64(context + 8 * SHARED_STRIDE)
     return begin + load64(entry + 8 * TR_OFFSET)
 
 
 def origin_place(context: int, entry: int) -> int:
-    """Where in this process the shared memory begins that a copy within the cluster reads."""
+    """The address in this process of the shared memory that a copy within the cluster reads."""
     begin = load64(context + 8 * SHARED) + load64(entry + 8 * TR_ORIGIN_CTA) * load64(context + 8 * SHARED_STRIDE)
     return begin + load64(entry + 8 * TR_ORIGIN)

@@ -95,12 +95,12 @@ def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def copy_within(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk`` or its reduction from the own shared memory to that of a CTA of the cluster."""
+    """``cp.async.bulk`` or its reduction from the own shared memory to that of another CTA of the cluster."""
     return issue(registers, record, mask, context, WITHIN, 0)
 
 
 def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes: int) -> int:
-    """Lanes issue copies of a kind, of boxes or of bytes, one after the other; a status."""
+    """Lanes issue copies of a kind, of boxes or of bytes, one after the other. Returns a status."""
     current_instruction(context, load32(record + 4 * (OPERANDS + COPY_PC)))
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     for lane in range(32):
@@ -118,7 +118,7 @@ def issue(registers: int, record: int, mask: int, context: int, kind: int, boxes
 
 
 def issue_one(registers: int, record: int, lane: int, context: int, entry: int) -> int:
-    """A lane issues the copy of an entry; a status."""
+    """A lane issues the copy of an entry. Returns a status."""
     kind = load64(entry + 8 * TR_KIND)
     store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + COPY_PC)))
     if kind != LOADS:
@@ -139,8 +139,8 @@ def issue_one(registers: int, record: int, lane: int, context: int, entry: int) 
 
 
 def set_combination(context: int, entry: int, combine: int) -> int:
-    """How a copy combines elements; of a box, by the type of the elements of its tensor, or not at all if there is no
-    such combination. A status."""
+    """The combination of a copy's elements; for a box, by the type of its tensor's elements, or none if that type
+    has no such combination. Returns a status."""
     tensor = load64(entry + 8 * TR_MAP)
     if tensor == 0:
         store64(entry + 8 * TR_COMBINE, combine)
@@ -155,7 +155,7 @@ def set_combination(context: int, entry: int, combine: int) -> int:
 
 
 def multicast(context: int, model: int, ranks: int) -> int:
-    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each; a status.
+    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each. Returns a status.
 
     Global memory is read once.
     """
@@ -191,8 +191,7 @@ def multicast(context: int, model: int, ranks: int) -> int:
 
 def store_words(registers: int, record: int, mask: int, context: int) -> int:
     """``st.async`` and ``red.async``: operands are the row and offset of the address, of the mbarrier's, bytes of an
-    element, how many of them, the pc, how they are combined with what is there (0: they overwrite it), and their
-    rows."""
+    element, their number, the pc, their combination with the stored values (0: overwrite), and their rows."""
     current_instruction(context, load32(record + 4 * (OPERANDS + 6)))
     store64(context + 8 * TRANSFER_SERIAL, next_serial(context))
     element, many = load32(record + 4 * (OPERANDS + 4)), load32(record + 4 * (OPERANDS + 5))
@@ -245,15 +244,15 @@ def named_mbarrier(context: int, address: int) -> int:
 
 
 def begin_load(context: int, entry: int, proxy: int, reads: int) -> int:
-    """A copy to shared memory is issued; a status. ``reads`` is whether it reads global memory for itself."""
+    """A copy to shared memory is issued; ``reads`` is whether it reads global memory itself. Returns a status."""
     status = announce_load(context, entry, proxy, reads)
     return status if status != 0 else begin_transfer(context, entry)
 
 
 def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
-    """What the checks and the counters make of a copy to shared memory when it is issued; a status.
+    """Checks and counts a copy to shared memory at its issue. Returns a status.
 
-    ``reads`` is whether it reads global memory for itself.
+    ``reads`` is whether it reads global memory itself.
     """
     if load64(entry + 8 * TR_KIND) == LOADS and reads:
         store64(context + 8 * READ_TAG, copy_tag(context, load64(entry + 8 * TR_MBARRIER)))
@@ -270,14 +269,14 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
         status = doubt(context, load64(mbarrier + 8 * MB_CTA), granule, RACE)
     if status == 0 and load64(entry + 8 * TR_KIND) != WORDS and load64(mbarrier + 8 * MB_UNFENCED) != 0:
         granule = load64(entry + 8 * TR_OFFSET) >> load64(context + 8 * GRANULE_SHIFT)
-        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # what it writes is watched
+        status = doubt(context, load64(entry + 8 * TR_CTA), granule, MBARRIER_RULE)  # its destination is watched
     if status != 0:
         return status
     if load64(entry + 8 * TR_KIND) == WITHIN:
         status = announce_origin(context, entry)
         if status != 0:
             return status
-    if load64(entry + 8 * TR_COMBINE) != 0:  # it is atomic, and checked when it lands
+    if load64(entry + 8 * TR_COMBINE) != 0:  # atomic, and checked when it lands
         return 0
     actor, cta = actor_of(context, mbarrier), load64(entry + 8 * TR_CTA)
     time = copy_issued(context, warp, cta, load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES), actor, proxy)
@@ -286,7 +285,7 @@ def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
 
 
 def copy_tag(context: int, mbarrier: int) -> int:
-    """What a copy that completes on an mbarrier leaves in global memory where it reads; 0 without checks."""
+    """The tag that a copy completing on an mbarrier leaves in the global memory that it reads; 0 without checks."""
     if load64(context + 8 * CHECKED) == 0:
         return 0
     number = (mbarrier - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
@@ -297,7 +296,7 @@ def copy_tag(context: int, mbarrier: int) -> int:
 
 
 def announce_origin(context: int, entry: int) -> int:
-    """What the checks make of the shared memory that a copy within the cluster reads, when it is issued; a status."""
+    """Checks the shared memory that a copy within the cluster reads, at its issue. Returns a status."""
     warp = load64(entry + 8 * TR_WARP)
     twin = warps_of_cluster(context) + warp
     time = operation_time(context, twin)

@@ -1,8 +1,8 @@
-"""When bulk copies land, their groups and waits: machine code.
+"""Landing of bulk copies, their groups and waits: machine code.
 
 The rules are those of :mod:`warpsan.replay.bulk_copies`. Copies land when nothing else can run, the oldest first;
-stores no later than when their lane waits for them. If a lane waits only for the reading (``.read``), the data is kept
-until then, or until there is no more room for that.
+stores land at the latest when their lane waits for them. If a lane waits only for the reading (``.read``), the data is
+kept until then, or until the buffer is full.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ from warpsan.host.memory import RANK_SHIFT
 __all__ = ["begin_store", "begin_transfer", "commit_transfers", "drained", "land_next", "wait_for_transfers"]
 
 _NEARLY = 1024
-"""Places for copies that are left when stores write what they have read."""
+"""Free entries left for copies when stores write the data that they have read."""
 
 
 def begin_transfer(context: int, entry: int) -> int:
-    """A copy to shared memory begins: it lands at once in the early mode, else its destination is poison; a status."""
+    """A copy to shared memory begins: in the early mode it lands at once, otherwise its destination is poison.
+    Returns a status."""
     if load64(context + 8 * EARLY) != 0:
         return land(context, entry)
     if load64(entry + 8 * TR_COMBINE) != 0:
@@ -95,7 +96,7 @@ def begin_transfer(context: int, entry: int) -> int:
 
 
 def begin_store(context: int, entry: int, lane: int) -> int:
-    """A store joins the current bulk group of its lane, and reads shared memory from now on; a status."""
+    """A store joins the current bulk group of its lane, and reads shared memory from now on. Returns a status."""
     groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
     store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
     if load64(context + 8 * CHECKED) != 0:
@@ -111,7 +112,7 @@ def begin_store(context: int, entry: int, lane: int) -> int:
 
 
 def write_out(context: int, entry: int) -> int:
-    """A store writes global memory; a status."""
+    """A store writes global memory. Returns a status."""
     status = global_lines(context, entry, 3 if load64(entry + 8 * TR_COMBINE) != 0 else 2)
     record_lines(context, load64(entry + 8 * TR_PC))
     if status != 0:
@@ -122,7 +123,7 @@ def write_out(context: int, entry: int) -> int:
 
 
 def capture(context: int, entry: int) -> int:
-    """A store reads its box, and writes it later; a status."""
+    """A store reads its box, and writes it later. Returns a status."""
     end, size = load64(context + 8 * CAPTURED_END), load64(entry + 8 * TR_BYTES)
     nearly = load64(context + 8 * TRANSFER_COUNT) > load64(context + 8 * TRANSFER_ROOM) - _NEARLY
     if nearly or end + size > load64(context + 8 * CAPTURED_BYTES):
@@ -138,7 +139,8 @@ def capture(context: int, entry: int) -> int:
 
 
 def write_captured(context: int) -> int:
-    """There is no room for more that stores have read: all of these write it now, as they may at any time; a status."""
+    """The buffer of data that stores have read is full: all of these stores write now, as they may at any time.
+    Returns a status."""
     first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
     base = load64(context + 8 * TRANSFERS)
     for k in range(first, count):
@@ -161,8 +163,8 @@ def commit_transfers(registers: int, record: int, mask: int, context: int) -> in
 
 
 def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, as many as
-    operand 0 says; or only their reading, by operand 1. A status."""
+    """``cp.async.bulk.wait_group``: complete the stores of the active lanes but those of their last groups, whose
+    number is operand 0; or only their reading, by operand 1. Returns a status."""
     keep, reads_only = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     warp, current = load64(context + 8 * CURRENT), load64(context + 8 * CURRENT_STATE)
     groups = current + 8 * BULK_GROUPS
@@ -197,12 +199,12 @@ def waited_for(context: int, entry: int) -> None:
 
 
 def in_flight(entry: int) -> int:
-    """Whether a copy has still to land."""
+    """Whether a copy has not landed yet."""
     return load64(entry + 8 * TR_KIND) != LANDED and load64(entry + 8 * TR_STATE) & WRITTEN_OUT == 0
 
 
 def land_next(context: int) -> int:
-    """Nothing else can run: the copies of one instruction land. A status; -1 if there are none."""
+    """Nothing else can run: the copies of one instruction land. Returns a status; -1 if there are none."""
     first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
     base = load64(context + 8 * TRANSFERS)
     while first < count and load64(base + 8 * (TRANSFER_WORDS * first + TR_KIND)) == LANDED:
@@ -236,7 +238,7 @@ def begin_of(context: int, serial: int) -> int:
 
 
 def land_all(context: int, serial: int) -> int:
-    """The copies of one instruction that are in flight land; a status."""
+    """The copies of one instruction that are in flight land. Returns a status."""
     trace_advance(context, serial)
     for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
@@ -250,7 +252,7 @@ def land_all(context: int, serial: int) -> int:
 
 
 def land(context: int, entry: int) -> int:
-    """A copy lands, and if that is in shared memory its mbarrier counts its bytes; a status."""
+    """A copy lands; if it writes shared memory, its mbarrier counts its bytes. Returns a status."""
     if load64(entry + 8 * TR_KIND) == ARRIVALS:
         return land_arrivals(context, entry)
     if load64(entry + 8 * TR_KIND) == STORES:
@@ -284,8 +286,8 @@ def land(context: int, entry: int) -> int:
 
 
 def signal(context: int, entry: int) -> int:
-    """The mbarrier of a copy that has landed counts its bytes; a status. Where copies are late, its phase ends when all
-    copies of the instruction have landed (:func:`signal_all`)."""
+    """The mbarrier of a landed copy counts its bytes. In the late mode, its phase ends when all copies of the
+    instruction have landed (:func:`signal_all`). Returns a status."""
     mbarrier, many = load64(entry + 8 * TR_MBARRIER), load64(entry + 8 * TR_BYTES)
     current_instruction(context, load64(entry + 8 * TR_PC))
     if load64(context + 8 * EARLY) != 0:
@@ -295,7 +297,7 @@ def signal(context: int, entry: int) -> int:
 
 
 def signal_all(context: int, serial: int) -> int:
-    """All copies of one instruction have landed: phases that waited only for their bytes end; a status."""
+    """All copies of one instruction have landed: phases that waited only for their bytes end. Returns a status."""
     for k in range(begin_of(context, serial), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         if load64(entry + 8 * TR_SERIAL) != serial:
@@ -310,7 +312,8 @@ def signal_all(context: int, serial: int) -> int:
 
 
 def origin_read(context: int, entry: int) -> int:
-    """A copy within the cluster has read its source; those who wait for its mbarrier come after that. A status."""
+    """A copy within the cluster has read its source; waits for its mbarrier are ordered after that. Returns a
+    status."""
     cta = load64(entry + 8 * TR_ORIGIN_CTA)
     if cta_alive(context, cta) == 0:
         status = breaks_rule(context, entry)
@@ -325,8 +328,8 @@ def origin_read(context: int, entry: int) -> int:
 
 
 def combine_words(context: int, entry: int) -> int:
-    """An asynchronous reduction updates shared memory on behalf of its lane, and passes that on to its mbarrier; a
-    status."""
+    """An asynchronous reduction updates shared memory on behalf of its lane, and releases the update to its
+    mbarrier. Returns a status."""
     source = origin_place(context, entry) if load64(entry + 8 * TR_KIND) == WITHIN else entry + 8 * TR_DATA
     if load64(entry + 8 * TR_KIND) == WITHIN:
         record_update(context, entry)
@@ -353,21 +356,21 @@ def combine_words(context: int, entry: int) -> int:
 
 
 def breaks_rule(context: int, entry: int) -> int:
-    """A copy is in flight when a block exits whose shared memory it uses; a status."""
+    """A copy is in flight when a block exits whose shared memory it uses. Returns a status."""
     current_instruction(context, load64(entry + 8 * TR_PC))
     return broken_rule(context, ASYNC)
 
 
 def drained(context: int) -> int:
-    """All threads have exited: what is in flight lands, copies that nobody waited for are counted, and such stores are
-    wrong; a status."""
+    """All threads have exited: copies in flight land, those without a wait are counted, and stores without a wait
+    break a rule. Returns a status."""
     status = 0
     while status == 0:
         status = land_next(context)
     if status > 0:
         return status
     if load64(context + 8 * CHECKED) != 0:
-        count_unwaited(context)  # those that arrive at an mbarrier have landed by now
+        count_unwaited(context)  # copies of an mbarrier arrival have landed by now
     for k in range(load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)):
         entry = load64(context + 8 * TRANSFERS) + 8 * TRANSFER_WORDS * k
         status = breaks_rule(context, entry) if load64(entry + 8 * TR_KIND) != LANDED else 0

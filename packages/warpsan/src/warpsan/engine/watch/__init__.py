@@ -1,12 +1,12 @@
 """The checks of accesses to shared and global memory: machine code (:mod:`~warpsan.engine.translate`).
 
-One warp acts at a time, so happens-before needs no more than this (FastTrack, Flanagan and Freund 2009): a time that
-grows with every release; for each granule of memory, the warp and the time of its last write, and when each warp last
-read it; for each warp, up to which time every warp's accesses come before its own. A page of shared memory sums up what
-is known of its granules, so that most accesses need no look at them.
+One warp acts at a time, so happens-before needs only this (FastTrack, Flanagan and Freund 2009): a time that grows with
+every release; for each granule of memory, the warp and the time of its last write, and the time of each warp's last
+read; for each warp, the time up to which every warp's accesses come before its own. A page of shared memory has a
+summary of its granules, so that most accesses need no check of them.
 
-Nothing is reported here. What might be a hazard ends the native run or is noted (:mod:`~..suspects`), and the checks of
-:mod:`warpsan.checks` decide: so what is suspected may be more than what is wrong, but never less.
+These checks do not report. A possible hazard ends the native run or is noted (:mod:`~..suspects`), and the checks of
+:mod:`warpsan.checks` decide. Suspicions may be false, but none may be missing.
 """
 
 from warpsan.engine.watch.global_memory import (

@@ -1,7 +1,7 @@
 """The checks of accesses to the shared memory of other CTAs of the cluster: machine code.
 
-They are those of the own CTA's memory, for one CTA after the other. Its threads must not all have exited, and one of
-them must come after the access before it exits (:func:`~warpsan.engine.flights.others_know`).
+They are the checks of the own CTA's memory, for one CTA after the other. Live threads must remain in that CTA, and one
+of them must come after the access before it exits (:func:`~warpsan.engine.flights.others_know`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from warpsan.engine.words import copy, load32, load64, store32, store64
 __all__ = ["FOLLOWED", "READS", "UPDATES", "WRITES", "watch_cluster"]
 
 READS, WRITES, UPDATES, FOLLOWED = 1, 2, 3, 4
-"""What an access does; of reads, undefined bytes may be followed."""
+"""Kinds of accesses; undefined bytes may be tracked for reads."""
 
 
 def watch_cluster(context: int, mask: int, present: int, width: int, does: int) -> int:
-    """Lanes read, write or update what addresses of shared::cluster in the scratch name; a status."""
+    """Lanes read, write or update at addresses of shared::cluster in the scratch. Returns a status."""
     scratch, state = load64(context + 8 * SCRATCH), load64(context + 8 * CURRENT_STATE)
     places, addresses = scratch + SCRATCH_PLACES, scratch
     copy(addresses, places, 8 * 32)
@@ -57,7 +57,7 @@ def watch_cluster(context: int, mask: int, present: int, width: int, does: int) 
                 low, high = min(low, offset), max(high, offset)
         if lanes == 0:
             continue
-        store64(state + 8 * WARP_CTA, cta)  # as if the warp were of that CTA, for as long as the checks take
+        store64(state + 8 * WARP_CTA, cta)  # treat the warp as one of that CTA during the checks
         status = watch_one(context, lanes, present, low, high, width, does, cta)
         store64(state + 8 * WARP_CTA, home)
         if status != 0:
@@ -69,7 +69,7 @@ def watch_cluster(context: int, mask: int, present: int, width: int, does: int) 
 
 
 def watch_one(context: int, lanes: int, present: int, low: int, high: int, width: int, does: int, cta: int) -> int:
-    """The same of lanes that access the shared memory of one CTA."""
+    """The same for lanes that access the shared memory of one CTA."""
     if does == WRITES:
         return write_shared(context, lanes, present, low, high, width)
     if does == UPDATES:
@@ -97,7 +97,7 @@ def mark_read(context: int, lanes: int, width: int, cta: int) -> None:
 
 
 def note_partial_read(context: int, lanes: int, there: int, width: int, cta: int) -> None:
-    """Note reads of granules of a CTA while some lanes of the current warp were elsewhere."""
+    """Note reads of granules of a CTA while some lanes of the current warp were absent."""
     if there == EVERY_LANE:
         return
     warp = load64(context + 8 * CURRENT)

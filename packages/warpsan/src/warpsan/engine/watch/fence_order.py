@@ -1,8 +1,8 @@
 """The order of ``fence.sc``: machine code.
 
-Such a fence need not be of the thread that writes, nor of the one that reads
-(:mod:`warpsan.checks.scopes`): those of other threads that come before a strong write precede, in Fence-SC order,
-a ``fence.sc`` behind a read that observes the write. Here both have the scope of the GPU, as the write and the read.
+A ``fence.sc`` need not be of the writing or the reading thread (:mod:`warpsan.checks.scopes`). A ``fence.sc`` of
+another thread before a strong write precedes, in Fence-SC order, a ``fence.sc`` after a read that observes the write.
+Both have the scope of the GPU here, as the write and the read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def of_others(context: int, warp: int) -> int:
 
 
 def observe_fences(context: int, warp: int, chain: int) -> None:
-    """A warp reads a place strongly: it observes the ``fence.sc`` that come before the writes of the list there."""
+    """A warp reads a place strongly: it observes the ``fence.sc`` before the writes of the list there."""
     state = row_state(context, warp)
     node = chain
     while node != 0:
@@ -46,14 +46,14 @@ def observe_fences(context: int, warp: int, chain: int) -> None:
             if observed == 0:
                 return
             store64(state + 8 * ROW_OBSERVED, observed)
-            begin_time(context, warp)  # what has changed has a time of its own
+            begin_time(context, warp)  # the change needs a time of its own
             store64(state + 8 * ROW_FENCES_AT, load64(load64(context + 8 * CLOCKS) + 8 * warp))
         node = load64(node + 8 * NODE_BEFORE)
 
 
 def take_fences(context: int, warp: int, vector: int, meeting: int) -> None:
-    """A warp has waited at a barrier: the ``fence.sc`` that come before warps before it come before it as well, and it
-    has observed what those have. By the rules of :func:`.releases.take_rows`."""
+    """A warp has waited at a barrier: the ``fence.sc`` before its predecessors come before it too, and it shares
+    their observations. The rules are those of :func:`.releases.take_rows`."""
     warps, mine = warps_of_cluster(context), row_state(context, warp)
     pairs = load64(context + 8 * ROW_PAIRS) + 8 * warps * (warps + warp)
     changed = 0

@@ -63,15 +63,15 @@ __all__ = [
 
 
 def global_tag(context: int) -> int:
-    """What an access of the current warp leaves in global memory: its CTA, its time, and its number in the CTA."""
+    """The tag of the current warp's access in global memory: its CTA, its time, and its number in the CTA."""
     warp = load64(context + 8 * CURRENT)
     time = load64(load64(context + 8 * CLOCKS) + 8 * warp)
     return load64(context + 8 * CURRENT_CTA) << 40 | time << 8 | warp % load64(context + 8 * WARP_COUNT)
 
 
 def conflicts(context: int, tag: int, lane: int, there: int) -> int:
-    """Whether the access of a tag, at which these lanes were there, may not come before the current warp's by a lane:
-    it is a warp's that is not ordered, or one of lanes that had diverged."""
+    """Whether the access of a tag, with these lanes present, may be unordered before the current warp's access by a
+    lane: an unordered warp's access, or one of diverged lanes."""
     if tag == 0:
         return 0
     cta, number, time = tag >> 40, tag & 0xFF, tag >> 8 & 0xFFFFFFFF
@@ -79,7 +79,7 @@ def conflicts(context: int, tag: int, lane: int, there: int) -> int:
         return 1
     warp, place = load64(context + 8 * CURRENT), of_cluster(context, cta)
     if number >= OF_COPIES and number != EVERY_WARP:
-        if place == 0:  # to whom they were passed on is not kept
+        if place == 0:  # its acquirers are not kept
             return 1
         actor = 2 * warps_of_cluster(context) + MOST_MBARRIERS * (place - 1) + number - OF_COPIES
         return 1 if time > load64(vector_of(context, warp) + 8 * actor) else 0
@@ -94,19 +94,20 @@ def conflicts(context: int, tag: int, lane: int, there: int) -> int:
 
 
 def of_cluster(context: int, cta: int) -> int:
-    """The rank, plus one, of a CTA of those that run, by its linear index plus one; 0 of any other."""
+    """The rank, plus one, of a resident CTA, by its linear index plus one; 0 for any other."""
     return 0 if cta == SEVERAL else load32(load64(context + 8 * POSITIONS) + 4 * (cta - 1))
 
 
 def comes_after(context: int, warp: int, cta: int, other: int, time: int) -> int:
-    """Whether what a warp (or every warp) of a CTA of another cluster did up to a time comes before a warp's access."""
+    """Whether accesses of a warp (or every warp) of a CTA of another cluster up to a time come before a warp's
+    access."""
     if load64(context + 8 * GRID_ROWS) == 0:
         return 0
     warps = load64(context + 8 * WARP_COUNT)
     row = row_of(context, warp) + 8 * warps * (cta - 1)
     if other != EVERY_WARP:
         return time <= load64(row + 8 * other)
-    if load64(context + 8 * CTA_COUNT) > 1:  # which of its CTAs they are of is not kept
+    if load64(context + 8 * CTA_COUNT) > 1:  # their CTA is not kept
         return 0
     for k in range(warps):
         if time > load64(row + 8 * k):
@@ -115,7 +116,7 @@ def comes_after(context: int, warp: int, cta: int, other: int, time: int) -> int
 
 
 def both(context: int, before: int) -> int:
-    """The mark of the current warp's access and of one before that does not come before it."""
+    """The mark of the current warp's access and of an earlier one that is not ordered before it."""
     mine = global_tag(context)
     if before >> 40 == SEVERAL or of_cluster(context, before >> 40) == 0:
         return SEVERAL << 40
@@ -123,7 +124,7 @@ def both(context: int, before: int) -> int:
 
 
 def mark_strong(context: int, marks: int, granule: int, many: int, lane: int) -> None:
-    """Leave the current warp's mark on granules; if the mark before does not come before it, one for both."""
+    """Write the current warp's mark to granules; if the earlier mark is not ordered before it, one for both."""
     mine = global_tag(context)
     for k in range(granule, granule + many):
         before = load64(marks + 8 * k)
@@ -132,7 +133,7 @@ def mark_strong(context: int, marks: int, granule: int, many: int, lane: int) ->
 
 
 def written_nearby(context: int, begin: int, end: int) -> int:
-    """Whether the running cluster was the last to write anything in a stretch of global memory."""
+    """Whether the running cluster was the last to write in a range of global memory."""
     shift, pages = load64(context + 8 * GLOBAL_SHIFT), load64(context + 8 * GLOBAL_PAGES)
     writers, strong = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_STRONG)
     for page in range(begin >> GLOBAL_PAGE_SHIFT, (end - 1 >> GLOBAL_PAGE_SHIFT) + 1):
@@ -169,13 +170,13 @@ def read_constant(context: int, mask: int, present: int, width: int) -> int:
 
 
 def read_global(context: int, mask: int, present: int, width: int) -> int:
-    """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
+    """Lanes read global memory; their offsets in the arena are in the scratch. Returns a status."""
     return read_pieces(context, mask, present, width, -1)
 
 
 def read_pieces(context: int, mask: int, present: int, width: int, issuer: int) -> int:
-    """One lane, the issuer, reads at all of the places in the scratch that ``mask`` names; without one (-1), each is
-    read by a lane of its own. As :func:`read_global`."""
+    """One lane, the issuer, reads all places in the scratch that are in ``mask``; without an issuer (-1), a separate
+    lane reads each. As :func:`read_global`."""
     status = access_in_time(context, mask, width, 0)
     if status != 0:
         return status
@@ -212,7 +213,7 @@ def read_pieces(context: int, mask: int, present: int, width: int, issuer: int) 
                 store64(place, mine)
                 store32(masks, lanes & lanes_with(there, lane))
             elif before >> 40 != SEVERAL:
-                # Which readers there are is not kept if there are several, unless those before come first anyway.
+                # The identity of several readers is not kept, unless the earlier ones come first anyway.
                 store64(place, both(context, before) if conflicts(context, before, lane, EVERY_LANE) else mine)
                 store32(masks, lanes_with(there, lane))
     return 0
@@ -224,7 +225,7 @@ def write_global(context: int, mask: int, present: int, width: int) -> int:
 
 
 def write_pieces(context: int, mask: int, present: int, width: int, issuer: int) -> int:
-    """One lane writes at all of the places in the scratch; as :func:`read_pieces`."""
+    """One lane writes all places in the scratch; as :func:`read_pieces`."""
     status = access_in_time(context, mask, width, 1)
     if status != 0:
         return status
@@ -268,9 +269,9 @@ def write_pieces(context: int, mask: int, present: int, width: int, issuer: int)
 
 
 def read_strong(context: int, mask: int, present: int, width: int, does: int) -> int:
-    """Lanes read global memory strongly, which conflicts with weak writes alone; as :func:`read_global`.
+    """Lanes read global memory strongly, which conflicts only with weak writes; as :func:`read_global`.
 
-    ``does`` are bits: ``ACQUIRES`` where the read acquires, and its scope.
+    ``does`` has the bit ``ACQUIRES`` if the read acquires, and the scope.
     """
     status = access_in_time(context, mask, width, 0)
     if status != 0:
@@ -294,17 +295,17 @@ def read_strong(context: int, mask: int, present: int, width: int, does: int) ->
 
 
 def write_strong(context: int, mask: int, present: int, width: int, does: int) -> int:
-    """Lanes write global memory strongly, or update it atomically, which conflicts with weak accesses alone; as
+    """Lanes write global memory strongly, or update it atomically, which conflicts only with weak accesses; as
     :func:`read_global`.
 
-    ``does`` are bits: ``ACQUIRES``, ``RELEASES``; ``OBSERVES`` for what returns the value before, ``CONTINUES`` for all
-    that reads and writes; and the scope.
+    ``does`` has the bits ``ACQUIRES`` and ``RELEASES``, ``OBSERVES`` for operations that return the old value,
+    ``CONTINUES`` for all that read and write, and the scope.
     """
     return update_pieces(context, mask, width, does, -1)
 
 
 def update_pieces(context: int, mask: int, width: int, does: int, issuer: int) -> int:
-    """One lane updates all of the places in the scratch; as :func:`read_pieces` and :func:`write_strong`."""
+    """One lane updates all places in the scratch; as :func:`read_pieces` and :func:`write_strong`."""
     status = access_in_time(context, mask, width, 1)
     if status != 0:
         return status
@@ -345,8 +346,8 @@ def update_pieces(context: int, mask: int, width: int, does: int, issuer: int) -
 
 
 def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> int:
-    """Whether the scopes of a strong access of the current warp and of strong writes that it meets, and that nothing
-    orders, include each other's threads; a status."""
+    """Whether the scopes of a strong access of the current warp and of unordered strong writes at its places include
+    each other's threads. Returns a status."""
     marks = load64(context + 8 * GLOBAL_STRONG)
     if load64(context + 8 * GLOBAL_SCOPES) == 0 or marks == 0:
         return 0
@@ -361,7 +362,7 @@ def too_narrow(context: int, granule: int, many: int, lane: int, scope: int) -> 
 
 
 def mark_scopes(context: int, granule: int, many: int, lane: int, scope: int) -> None:
-    """Leave the scope of the current warp's strong write on granules, before its mark."""
+    """Write the scope of the current warp's strong write to granules, before its mark."""
     if load64(context + 8 * GLOBAL_SCOPES) != 0:
         for k in range(granule, granule + many):
             tag = load64(load64(context + 8 * GLOBAL_STRONG) + 8 * k)
@@ -369,7 +370,8 @@ def mark_scopes(context: int, granule: int, many: int, lane: int, scope: int) ->
 
 
 def weakly_written(context: int, granule: int, many: int, lane: int) -> int:
-    """Whether the last weak write of all of the granules comes before the current warp's access by a lane; a status."""
+    """Whether the last weak write of all of the granules comes before the current warp's access by a lane. Returns a
+    status."""
     writers, masks = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_WRITE_MASKS)
     for k in range(granule, granule + many):
         if conflicts(context, load64(writers + 8 * k), lane, load32(masks + 4 * k)):

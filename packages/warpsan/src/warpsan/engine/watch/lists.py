@@ -1,7 +1,6 @@
-"""Lists in the pool of what is released through global memory, and the words about a warp's row: machine code.
+"""Lists of releases through global memory in the pool, and the state of a warp's row: machine code.
 
-Records and elements lie in one pool, which a thread's clusters share. Where there is no room left, the launch ends
-with that reason.
+Records and elements lie in one pool, which a thread's clusters share. A full pool ends the launch with that reason.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ __all__ = ["add_items", "has_item", "new_node", "row_state", "take_room", "use_i
 
 
 def row_state(context: int, warp: int) -> int:
-    """The words about a warp's row."""
+    """The state of a warp's row."""
     return load64(context + 8 * ROW_STATES) + 8 * ROW_WORDS * warp
 
 
 def take_room(context: int, words: int) -> int:
-    """The address of so many words; 0 if there is no room."""
+    """The address of so many words; 0 if the pool is full."""
     end = load64(context + 8 * POOL_END)
     if end + words > load64(context + 8 * POOL_WORDS):
         return 0
@@ -40,7 +39,7 @@ def take_room(context: int, words: int) -> int:
 
 
 def new_node(context: int, item: int, before: int, scope: int, reach: int) -> int:
-    """A list that begins with an item; 0 if there is no room."""
+    """A list that begins with an item; 0 if the pool is full."""
     node = take_room(context, NODE_WORDS)
     if node != 0:
         store64(node + 8 * NODE_ITEM, item)
@@ -51,7 +50,7 @@ def new_node(context: int, item: int, before: int, scope: int, reach: int) -> in
 
 
 def has_item(node: int, item: int) -> int:
-    """Whether a list has an item."""
+    """Whether a list contains an item."""
     while node != 0:
         if load64(node + 8 * NODE_ITEM) == item:
             return 1
@@ -60,7 +59,7 @@ def has_item(node: int, item: int) -> int:
 
 
 def add_items(context: int, place: int, items: int, releases: int) -> int:
-    """Add the items of a list to the list at a place, as far as there is room; whether any was new."""
+    """Add the items of a list to the list at a place, until the pool is full. Returns whether any was new."""
     added = 0
     while items != 0:
         item = load64(items + 8 * NODE_ITEM)
@@ -77,7 +76,7 @@ def add_items(context: int, place: int, items: int, releases: int) -> int:
 
 
 def use_items(releases: int) -> None:
-    """A list of releases has a further user: they stay as they are."""
+    """A list of releases has another user: its releases become immutable."""
     while releases != 0:
         store64(load64(releases + 8 * NODE_ITEM) + 8 * RELEASE_USED, 1)
         releases = load64(releases + 8 * NODE_BEFORE)

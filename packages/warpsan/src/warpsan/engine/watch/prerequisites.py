@@ -23,7 +23,7 @@ __all__ = ["access_in_time", "wait_for_grids"]
 
 
 def wait_for_grids(registers: int, record: int, mask: int, context: int) -> int:
-    """``griddepcontrol.wait``: what the current warp does from now on comes after the grids before."""
+    """``griddepcontrol.wait``: later accesses of the current warp come after the grids before."""
     if load64(context + 8 * PREREQUISITES) != 0:
         warp = load64(context + 8 * CURRENT)
         waited = load64(context + 8 * WAITED) + 8 * warp
@@ -34,7 +34,7 @@ def wait_for_grids(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def comes_after_wait(context: int) -> int:
-    """Whether the current warp comes after a wait of its cluster, or none is needed."""
+    """Whether the current warp comes after a wait of its cluster, or needs none."""
     if load64(context + 8 * PREREQUISITES) == 0:
         return 1
     warp, waited = load64(context + 8 * CURRENT), load64(context + 8 * WAITED)
@@ -46,8 +46,8 @@ def comes_after_wait(context: int) -> int:
 
 
 def access_in_time(context: int, mask: int, width: int, writes: int) -> int:
-    """Lanes access places in the scratch. Those with which the kernel before conflicts are suspicious before the wait;
-    a status."""
+    """Lanes access places in the scratch. Places that conflict with the kernel before are suspicious before the
+    wait. Returns a status."""
     if comes_after_wait(context):
         return 0
     places, shift = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_SHIFT)

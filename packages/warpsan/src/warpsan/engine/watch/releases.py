@@ -1,13 +1,12 @@
 """Releases and acquires through global memory: machine code.
 
-The rules are those of :mod:`warpsan.checks.scopes`, but that a release sequence ends at an operation that is not
-morally strong with all before it. Inside a cluster the vectors of :mod:`~warpsan.engine.clocks` hold what comes
-before. Besides, each warp of the cluster has a row: up to which time the accesses of every warp of the grid come before
-its own.
+The rules are those of :mod:`warpsan.checks.scopes`, except that a release sequence ends at an operation that is not
+morally strong with all before it. Within a cluster, the vectors of :mod:`~warpsan.engine.clocks` hold the order. Each
+warp of the cluster also has a row: the time up to which the accesses of every warp of the grid come before its own.
 
 A release is a record of the warp's vector and row at that time. The releases of a place, in the order of its strong
-writes, are a list from the last one back: a strong write begins it anew, a read-modify-write continues it, a weak write
-ends it. A warp that acquires from a place joins all of them. At a barrier, warps take over the rows of those who have
+writes, are a list, the last one first: a strong write starts a new list, a read-modify-write continues it, a weak write
+ends it. A warp that acquires from a place joins all of them. At a barrier, warps merge the rows of the warps that have
 arrived there.
 """
 
@@ -91,7 +90,7 @@ def row_of(context: int, warp: int) -> int:
 
 
 def begin_rows(context: int) -> None:
-    """A cluster begins: nothing of other clusters comes before it."""
+    """A cluster begins: no access of other clusters comes before it."""
     if load64(context + 8 * GRID_ROWS) == 0:
         return
     warps = warps_of_cluster(context)
@@ -104,7 +103,7 @@ def begin_rows(context: int) -> None:
 
 
 def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
-    """From ``place`` on, so many times of a warp's row become later ones; whether any did."""
+    """From ``place`` on, a number of times of a warp's row increase. Returns whether any did."""
     row = row_of(context, warp) + 8 * place
     grown = 0
     for k in range(many):
@@ -120,11 +119,11 @@ def grow_row(context: int, warp: int, place: int, many: int, times: int) -> int:
 
 
 def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
-    """A warp has waited at a barrier: it takes over the rows of warps that come before it by a vector.
+    """A warp has waited at a barrier: it merges the rows of warps that come before it by a vector.
 
-    A row is as its warp has it at present, and so it is taken only if all that is in it comes before: what that warp
-    joined, and what it has taken over itself, earlier or at this very barrier. Warps that meet give the vector of their
-    barrier and the time of their meeting; others their own, and 0.
+    A row is its warp's present row, and so it is merged only if all of it comes before: that warp's joins, and the rows
+    that it has merged, earlier or at this barrier. Converging warps pass the vector of their barrier and the time of
+    their convergence; others pass their own, and 0.
     """
     if load64(context + 8 * GRID_ROWS) == 0:
         return
@@ -149,13 +148,13 @@ def take_rows(context: int, warp: int, vector: int, meeting: int) -> None:
 
 
 def vector_in(context: int, release: int) -> int:
-    """Where the vector of a release is."""
+    """The address of the vector of a release."""
     return release + 8 * (RELEASE_LINEAR + load64(context + 8 * CTA_COUNT))
 
 
 def new_release(context: int, warp: int, place: int) -> int:
-    """A record of what comes before a warp now, its own accesses included, in ``place`` if that is not 0; 0 if there is
-    no room. From now on the warp's accesses have a later time."""
+    """Record a warp's past, including its own accesses, in ``place`` if that is not 0. Returns 0 if the pool is
+    full. Later accesses of the warp have a later time."""
     actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
     release = place if place != 0 else take_room(context, RELEASE_LINEAR + ctas + actors)
     state, wide = row_state(context, warp), load64(context + 8 * GRID_WARPS)
@@ -183,7 +182,7 @@ def new_release(context: int, warp: int, place: int) -> int:
 
 
 def release_for(context: int, warp: int, releases: int) -> int:
-    """What a strong write of a warp releases: what comes before it now, or what came before the warp's last fence.
+    """The release of a strong write of a warp: its past now, or at the warp's last fence.
 
     Returns the record, 0 if there is none, or a status below 64.
     """
@@ -197,7 +196,7 @@ def release_for(context: int, warp: int, releases: int) -> int:
 
 
 def continue_chain(context: int, warp: int, granule: int, release: int, before: int, does: int) -> int:
-    """A strong write of a granule by a warp, with what it releases (or 0), behind the list of those before it; a
+    """A strong write of a granule by a warp, with its release (or 0), after the list of earlier ones. Returns a
     status."""
     scope, state = does >> SCOPE_SHIFT, row_state(context, warp)
     near = 0 if does & RELEASES else load64(state + 8 * ROW_NEAR)
@@ -221,11 +220,11 @@ def continue_chain(context: int, warp: int, granule: int, release: int, before: 
 
 
 def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
-    """The list of releases before a read-modify-write of a warp with a scope; 0 where that or one of theirs does not
-    include the other thread."""
+    """The list of releases before a read-modify-write of a warp with a scope; 0 if that scope or one of theirs
+    excludes the other thread."""
     node = chain
     while node != 0:
-        near = SAME_GPU  # whose fences they are is not kept
+        near = SAME_GPU  # the threads of the fences are not kept
         if load64(node + 8 * NODE_REACH) != OF_FENCES:
             near = relation(context, warp, load64(node + 8 * NODE_ITEM))
         if near > min(scope, load64(node + 8 * NODE_SCOPE)):
@@ -235,7 +234,7 @@ def morally_strong(context: int, warp: int, chain: int, scope: int) -> int:
 
 
 def relation(context: int, warp: int, release: int) -> int:
-    """How the thread of a release is related to a warp's."""
+    """The relation of a release's thread to a warp's."""
     other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
     if load64(release + 8 * (RELEASE_LINEAR + other // warps)) != linear_of(context, other):
         return SAME_GPU
@@ -246,7 +245,7 @@ def relation(context: int, warp: int, release: int) -> int:
 
 
 def covered(context: int, warp: int, release: int) -> int:
-    """Whether a release comes before a warp already."""
+    """Whether a release already comes before a warp."""
     other, time = load64(release + 8 * RELEASE_WARP), load64(release + 8 * RELEASE_TIME)
     warps = load64(context + 8 * WARP_COUNT)
     linear = load64(release + 8 * (RELEASE_LINEAR + other // warps))
@@ -256,7 +255,7 @@ def covered(context: int, warp: int, release: int) -> int:
 
 
 def join_lanes(context: int, warp: int, release: int) -> None:
-    """The lanes of a warp come after what others of them have released before a release, by whichever warp that is."""
+    """The lanes of a warp come after its other lanes' releases before a release, which may be any warp's."""
     other, warps = load64(release + 8 * RELEASE_WARP), load64(context + 8 * WARP_COUNT)
     linear, row = load64(release + 8 * (RELEASE_LINEAR + other // warps)), load64(release + 8 * RELEASE_ROW)
     until = 0
@@ -284,7 +283,7 @@ def join(context: int, warp: int, release: int) -> None:
     else:
         for cta in range(load64(context + 8 * CTA_COUNT)):
             place = warps * load64(release + 8 * (RELEASE_LINEAR + cta))
-            if place < 0:  # there was none
+            if place < 0:  # no release
                 continue
             grown |= grow_row(context, warp, place, warps, vector + 8 * warps * cta)
     row = load64(release + 8 * RELEASE_ROW)
@@ -296,8 +295,8 @@ def join(context: int, warp: int, release: int) -> None:
 
 
 def join_all(context: int, warp: int, node: int, scope: int) -> None:
-    """A warp comes after all releases of a list whose scopes, and the warp's, include the other thread; the last one
-    first: that often comes after the others."""
+    """A warp comes after all releases of a list if their scopes and the warp's include the other thread; the last
+    one is first, because it often comes after the others."""
     while node != 0:
         release = load64(node + 8 * NODE_ITEM)
         reach = min(scope, min(load64(node + 8 * NODE_SCOPE), load64(node + 8 * NODE_REACH)))
@@ -307,7 +306,7 @@ def join_all(context: int, warp: int, node: int, scope: int) -> None:
 
 
 def observe(context: int, warp: int, granule: int, does: int) -> int:
-    """A warp reads a granule strongly: it comes after its releases now, or at its next fence; a status."""
+    """A warp reads a granule strongly: it comes after its releases now, or at its next fence. Returns a status."""
     chain, scope = load64(load64(context + 8 * CHAINS) + 8 * granule), does >> SCOPE_SHIFT
     if chain == 0:
         return 0
@@ -326,8 +325,8 @@ def observe(context: int, warp: int, granule: int, does: int) -> int:
 
 
 def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``. A
-    status."""
+    """A fence: operands are whether it acquires, whether it releases, its scope, and whether it is a ``fence.sc``.
+    Returns a status."""
     warp, scope = load64(context + 8 * CURRENT), load32(record + 4 * (OPERANDS + 2))
     state = row_state(context, warp)
     sequential = scope >= SAME_GPU and load32(record + 4 * (OPERANDS + 3)) != 0
@@ -336,7 +335,7 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
         while seen != 0:
             join_all(context, warp, load64(seen + 8 * NODE_ITEM), min(scope, load64(seen + 8 * NODE_SCOPE)))
             seen = load64(seen + 8 * NODE_BEFORE)
-        if scope >= SAME_GPU:  # a wider fence has nothing to add
+        if scope >= SAME_GPU:  # a wider fence adds nothing
             store64(state + 8 * ROW_SEEN, 0)
     if sequential:
         come_after_fences(context, warp)
@@ -366,7 +365,7 @@ def fence_memory(registers: int, record: int, mask: int, context: int) -> int:
 
 
 def come_after_fences(context: int, warp: int) -> None:
-    """A warp executes a ``fence.sc``: those that come before what it has observed precede it in Fence-SC order."""
+    """A warp executes a ``fence.sc``: fences before its observations precede it in Fence-SC order."""
     state = row_state(context, warp)
     observed = load64(state + 8 * ROW_OBSERVED)
     while observed != 0:

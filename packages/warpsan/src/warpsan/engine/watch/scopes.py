@@ -1,8 +1,8 @@
-"""Scopes of strong operations that do not have all blocks in them: machine code.
+"""Scopes of strong operations that do not contain all blocks: machine code.
 
-The rules are those of :mod:`warpsan.checks.scopes` and :mod:`~warpsan.checks.global_race`: two strong
-operations that nothing orders race unless the scope of each includes the other's thread. Of the strong writes of a
-place that come after nothing, the narrowest scope is kept. A kernel without such scopes needs nothing of this.
+The rules are those of :mod:`warpsan.checks.scopes` and :mod:`~warpsan.checks.global_race`: two unordered strong
+operations race unless the scope of each includes the other's thread. Among the last strong writes of a place, the
+narrowest scope is kept. A kernel without such scopes does not need this module.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["keep_scope", "relation_of", "relation_together", "scope_at"]
 
 
 def relation_together(context: int, one: int, other: int) -> int:
-    """How threads of two of the CTAs that run together are related; by their places among these."""
+    """The relation of threads of two resident CTAs, by their places among these."""
     if one == other:
         return SAME_CTA
     return SAME_CLUSTER if first_of_cluster(context, one) == first_of_cluster(context, other) else SAME_GPU
 
 
 def relation_of(context: int, tag: int, near: int) -> int:
-    """How the thread of a mark is related to the current warp's; ``near``, the place of its CTA among those that run,
-    plus one, or 0."""
+    """The relation of a mark's thread to the current warp's; ``near`` is the place of its CTA among the resident
+    ones, plus one, or 0."""
     cta = tag >> 40
     if cta == SEVERAL or near == 0:
         return SAME_GPU
-    if tag & 0xFF == EVERY_WARP:  # which of the CTAs they are of is not kept
+    if tag & 0xFF == EVERY_WARP:  # their CTA is not kept
         return relation_together(context, 0, load64(context + 8 * CTA_COUNT) - 1)
     return relation_together(context, near - 1, load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA))
 
@@ -39,6 +39,6 @@ def scope_at(context: int, granule: int) -> int:
 
 
 def keep_scope(context: int, granule: int, scope: int, others: int) -> None:
-    """A strong write of a granule; ``others``, of those before some do not come before it."""
+    """A strong write of a granule; ``others`` is whether earlier ones are unordered."""
     place = load64(context + 8 * GLOBAL_SCOPES) + granule
     store8(place, min(scope, load8(place)) if others else scope)

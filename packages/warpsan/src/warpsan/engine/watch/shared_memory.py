@@ -1,6 +1,6 @@
 """The checks of accesses to shared memory: machine code.
 
-A page of shared memory sums up what is known of its granules, so that most accesses need no look at them.
+A page of shared memory has a summary of its granules, so that most accesses need no check of them.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ __all__ = [
 
 
 def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
-    """Lanes read; their offsets are in the scratch, the least and the greatest here. A status.
+    """Lanes read; their offsets are in the scratch, and the least and the greatest are arguments. Returns a status.
 
-    The operation that calls this marks the granules that are read.
+    The calling operation marks the granules that are read.
     """
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
@@ -82,7 +82,7 @@ def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int
 
 
 def read_followed(context: int, mask: int, low: int, high: int, width: int) -> int:
-    """Lanes read what need not have been written: undefined bytes are followed. Else as :func:`read_shared`."""
+    """Lanes read bytes that may be unwritten: undefined bytes are tracked. Otherwise as :func:`read_shared`."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
@@ -100,9 +100,9 @@ def read_followed(context: int, mask: int, low: int, high: int, width: int) -> i
 
 
 def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
-    """Whether all writes of the places in the scratch come before the current warp's access; a status.
+    """Whether all writes of the places in the scratch come before the current warp's access. Returns a status.
 
-    ``forbidden`` are the bits of what may not be in flight there.
+    ``forbidden`` has the bits of operations that must not be in flight there.
     """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
@@ -111,7 +111,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
     writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
     masks = load64(context + 8 * WRITE_MASKS) + 4 * first
     vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
-    fine = 0  # the last tag that was found to be of a write that comes before
+    fine = 0  # the last tag that was found to be ordered before
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
@@ -136,7 +136,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
 
 
 def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
-    """Whether lanes write what others of their warp read while they were elsewhere; a status."""
+    """Whether lanes write places that absent lanes of their warp have read. Returns a status."""
     met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
@@ -154,7 +154,7 @@ def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: in
 
 
 def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) -> int:
-    """Whether all bytes that lanes read have been written; a status."""
+    """Whether all bytes that lanes read have been written. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     need = (1 << width) - 1
@@ -180,8 +180,7 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
 
 
 def comes_from_global(context: int, cta: int, offset: int, width: int) -> int:
-    """Whether bytes that are undefined are so because they come from global memory: then they count as written where
-    they cannot be followed."""
+    """Whether undefined bytes come from global memory: they then count as written if they cannot be tracked."""
     if load64(context + 8 * ORIGINS) == 0:
         return 0
     origins = load64(context + 8 * ORIGINS) + load64(context + 8 * SHARED_STRIDE) * cta
@@ -211,14 +210,14 @@ def update_shared(context: int, mask: int, present: int, low: int, high: int, wi
         mark_updated(context, mask, width)
         places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
         written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
-        for lane in range(32 if load64(context + 8 * FAULTS) != 0 else 0):  # behind an undefined byte that is noted
+        for lane in range(32 if load64(context + 8 * FAULTS) != 0 else 0):  # after a noted undefined byte
             if mask >> lane & 1:
                 mark_bytes(written, load64(places + 8 * lane), width)
     return status
 
 
 def may_write(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Whether the writes come after all other accesses; a status."""
+    """Whether the writes come after all other accesses. Returns a status."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
@@ -248,7 +247,7 @@ def may_write(context: int, mask: int, present: int, low: int, high: int, width:
 
 
 def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
-    """Whether all reads of the places in the scratch come before the current warp's access; a status."""
+    """Whether all reads of the places in the scratch come before the current warp's access. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
@@ -271,7 +270,7 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
 
 
 def mark_written(context: int, mask: int, there: int, width: int) -> None:
-    """The places in the scratch have just been written by the current warp, of which those lanes were there."""
+    """The current warp has just written the places in the scratch, with these lanes present."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
@@ -303,7 +302,7 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
 
 
 def mark_bytes(written: int, offset: int, width: int) -> None:
-    """Bytes count as written."""
+    """Mark bytes as written."""
     place = written + (offset >> 3)
     if width == 16:
         store8(place, 0xFF)
@@ -316,7 +315,7 @@ def mark_bytes(written: int, offset: int, width: int) -> None:
 
 
 def copy_begins(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
-    """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
+    """Lanes issue copies that write these places until they land: no earlier access is allowed. Returns a status."""
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = updates_before(context, mask, low, high, width)
@@ -328,7 +327,7 @@ def copy_begins(context: int, mask: int, present: int, low: int, high: int, widt
 def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
     """Copies to the places in the scratch are in flight from now on (1), or no longer (0).
 
-    What is in flight counts as written: who reads it is too early, which is another matter.
+    Places of copies in flight count as written: a read is too early, which is a separate hazard.
     """
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
@@ -359,6 +358,6 @@ def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
 
 
 def copies_landed(context: int, mask: int, width: int) -> None:
-    """The current warp has waited for copies to the places in the scratch: as if it had written the data now."""
+    """The current warp has waited for copies to the places in the scratch, which count as written by it now."""
     mark_flying(context, mask, width, 0)
     mark_written(context, mask, EVERY_LANE, width)

@@ -1,9 +1,9 @@
-"""Undefined bytes of shared memory on their way through registers: machine code.
+"""Tracking of undefined bytes of shared memory through registers: machine code.
 
-A register's shadow has a bit for each of its bits, 1 where that is undefined; a byte of shared memory is undefined if
-it has not been written, or was written from a register with undefined bits (:mod:`warpsan.checks.tracking`). Beside
-both lies an origin: the pc, plus one, of the load from which the undefined bits came, or of the store of a register
-that was never set; beside such a register 0.
+A register's shadow has a bit for each of its bits, 1 if it is undefined; a byte of shared memory is undefined if it is
+unwritten, or was written from a register with undefined bits (:mod:`warpsan.checks.tracking`). Both have an origin: the
+pc, plus one, of the load from which the undefined bits came, or of the store of a register that was never set; for such
+a register 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 ITEM_WORDS = 3
-"""In a list of registers, for each: the rows of its shadow and of its origin (or -1), and its bytes."""
+"""Words per register in a list of registers: the rows of its shadow and of its origin (or -1), and its bytes."""
 
 
 def written_bytes(context: int, cta: int) -> int:
@@ -51,7 +51,7 @@ def origins_of(context: int, cta: int) -> int:
 
 
 def undefined_bits(written: int, offset: int, size: int) -> int:
-    """All ones in each of up to eight bytes at an offset that are not defined."""
+    """A mask of up to eight bytes at an offset: all ones in each undefined byte."""
     bits = 0
     for k in range(size):
         at = offset + k
@@ -69,7 +69,7 @@ def all_written(written: int, offset: int, size: int) -> int:
 
 
 def origin_in(context: int, cta: int, offset: int, size: int, reader: int) -> int:
-    """Where the undefined bits of a stretch come from: the reader itself, if they were never written."""
+    """The origin of the undefined bits of a range: the reader itself, if they are unwritten."""
     origin = 0
     for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
         origin = max(origin, load32(origins_of(context, cta) + 4 * k))
@@ -98,7 +98,7 @@ def load_lane(row: int, lane: int, size: int) -> int:
 
 
 def undefine(context: int, cta: int, offset: int, size: int, bits: int) -> None:
-    """Of up to eight bytes at an offset, those in which a bit is set are undefined."""
+    """Of up to eight bytes at an offset, the bytes with a set bit become undefined."""
     written = written_bytes(context, cta)
     full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
     for k in range(size if bits != 0 else 0):
@@ -109,7 +109,7 @@ def undefine(context: int, cta: int, offset: int, size: int, bits: int) -> None:
 
 
 def put_origin(context: int, cta: int, offset: int, size: int, origin: int) -> None:
-    """Note where the undefined bits of a stretch come from."""
+    """Set the origin of the undefined bits of a range."""
     for k in range(offset >> 2, (offset + size - 1 >> 2) + 1):
         store32(origins_of(context, cta) + 4 * k, origin)
 
@@ -118,8 +118,8 @@ def put_origin(context: int, cta: int, offset: int, size: int, origin: int) -> N
 
 
 def shadows_from_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes load from shared memory: operand 3 are the bytes of an element, 4 how many there are, 5 where the list of
-    their registers begins, 6 the pc, plus one. Their places are in the scratch. A status."""
+    """Lanes load from shared memory: operand 3 is the bytes of an element, 4 the number of elements, 5 the start of
+    the list of their registers, 6 the pc plus one. Their places are in the scratch. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
@@ -143,7 +143,7 @@ def shadows_from_memory(registers: int, record: int, mask: int, context: int) ->
 
 
 def note_read(context: int, record: int, bad: int, width: int, places: int) -> int:
-    """Lanes have read undefined bytes, which are followed: where faults are noted, so is the first such read."""
+    """Lanes have read undefined bytes, which are tracked: if faults are noted, the first such read is noted."""
     if bad == 0 or load64(context + 8 * FAULTS) == 0:
         return 0
     return note_unwritten(context, record, bad, width, places)
@@ -156,7 +156,7 @@ def stored_bits(registers: int, item: int, lane: int) -> int:
 
 
 def stored_origin(registers: int, items: int, many: int, lane: int) -> int:
-    """Where the undefined bits of a lane's registers in a list come from."""
+    """The origins of the undefined bits of a lane's registers in a list."""
     origin = 0
     for k in range(many):
         item = items + 4 * ITEM_WORDS * k
@@ -166,7 +166,7 @@ def stored_origin(registers: int, items: int, many: int, lane: int) -> int:
 
 
 def lanes_stored(registers: int, item: int, low: int, lanes: int) -> int:
-    """Of some lanes those in which a register of a list has undefined bits among its low ones."""
+    """The lanes, of some, in which a register of a list has undefined bits among its low ones."""
     stored = 0
     for lane in range(32):
         if lanes >> lane & 1 and stored_bits(registers, item, lane) & low:
@@ -175,7 +175,7 @@ def lanes_stored(registers: int, item: int, low: int, lanes: int) -> int:
 
 
 def first_stored(registers: int, items: int, many: int, low: int, lanes: int) -> int:
-    """The first register of a list that has undefined bits in any of some lanes."""
+    """The first register of a list with undefined bits in any of some lanes."""
     first = 0
     while first < many - 1 and lanes_stored(registers, items + 4 * ITEM_WORDS * first, low, lanes) == 0:
         first += 1
@@ -183,8 +183,8 @@ def first_stored(registers: int, items: int, many: int, low: int, lanes: int) ->
 
 
 def note_unset(context: int, registers: int, record: int, low: int, lanes: int, matters: int) -> int:
-    """Lanes have stored registers that were never set: where faults are noted, so is the first of these. If it
-    ``matters``, that is a fault of its own. A status."""
+    """Lanes have stored registers that were never set: if faults are noted, the first of these is noted. With
+    ``matters``, it is a separate fault. Returns a status."""
     if lanes == 0:
         return 0
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
@@ -195,7 +195,7 @@ def note_unset(context: int, registers: int, record: int, low: int, lanes: int, 
 
 
 def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. A status."""
+    """Lanes have stored to shared memory; operands as those of :func:`shadows_from_memory`. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
@@ -219,8 +219,8 @@ def shadows_to_memory(registers: int, record: int, mask: int, context: int) -> i
 
 
 def shadows_to_global(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes have stored to global memory by generic addresses: there undefined bits matter. Operands as those of
-    :func:`shadows_from_memory`; a status."""
+    """Lanes have stored to global memory by generic addresses, where undefined bits are a use. Operands as those of
+    :func:`shadows_from_memory`. Returns a status."""
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
     origins = load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
@@ -245,8 +245,8 @@ def shadows_to_global(registers: int, record: int, mask: int, context: int) -> i
 
 
 def shadows_of_matrices(registers: int, record: int, mask: int, context: int) -> int:
-    """``ldmatrix``: operand 3 says how many matrices, 4 whether they are transposed, 5 where the list of the registers
-    begins, 6 the pc, plus one. A status."""
+    """``ldmatrix``: operand 3 is the number of matrices, 4 whether they are transposed, 5 the start of the list of
+    the registers, 6 the pc plus one. Returns a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     many, transposed = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
@@ -310,7 +310,7 @@ def shadows_to_matrices(registers: int, record: int, mask: int, context: int) ->
 
 
 def note_rows(context: int, record: int, lanes: int) -> int:
-    """Lanes point to rows that were stored from a register that was never set: as :func:`note_unset`."""
+    """Lanes address rows that were stored from a register that was never set; as :func:`note_unset`."""
     if lanes == 0 or load64(context + 8 * FAULTS) == 0:
         return 0
     first = first_lane(lanes) >> 3

@@ -1,7 +1,7 @@
-"""Bytes of global memory that nobody has written: machine code.
+"""Unwritten bytes of global memory: machine code.
 
-Each has a mark, a byte that is 1 until the byte is written (:mod:`warpsan.host.undefined_memory`). A read of such bytes
-ends the run, or is noted; where undefined bytes are followed, what a load or a copy to shared memory brings is
+Each byte has a mark, which is 1 until the byte is written (:mod:`warpsan.host.undefined_memory`). A read of unwritten
+bytes ends the run, or is noted; if undefined bytes are tracked, the result of a load or a copy to shared memory is
 undefined from there on (:mod:`.undefined_bytes`). The places of lanes are in the scratch.
 """
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def any_undefined(marks: int, offset: int, size: int) -> int:
-    """Whether any byte of a stretch is undefined."""
+    """Whether any byte of a range is undefined."""
     if size == 16:
         return load64(marks + offset) | load64(marks + offset + 8)
     if size == 8:
@@ -58,7 +58,7 @@ def any_undefined(marks: int, offset: int, size: int) -> int:
 
 
 def undefined_bits_of(marks: int, offset: int, size: int) -> int:
-    """All ones in each of up to eight bytes that is undefined."""
+    """A mask of up to eight bytes: all ones in each undefined byte."""
     bits = 0
     for k in range(size):
         if load8(marks + offset + k):
@@ -67,7 +67,7 @@ def undefined_bits_of(marks: int, offset: int, size: int) -> int:
 
 
 def lanes_undefined(context: int, mask: int, width: int) -> int:
-    """Of some lanes those with an undefined byte at their places."""
+    """The lanes, of some, with an undefined byte at their places."""
     places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
     bad = 0
     for lane in range(32):
@@ -77,8 +77,8 @@ def lanes_undefined(context: int, mask: int, width: int) -> int:
 
 
 def note_read(context: int, record: int, bad: int, width: int) -> int:
-    """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the first
-    undefined bytes of the lanes, and the width how many the first lane reads."""
+    """Lanes read undefined bytes at their places. As :func:`~..suspects.note_fault`: the offsets are those of the
+    first undefined bytes of the lanes, and the width is the number of bytes that the first lane reads."""
     scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
     many = 0
     for lane in range(32):
@@ -94,20 +94,20 @@ def note_read(context: int, record: int, bad: int, width: int) -> int:
 
 
 def read_undefined(context: int, mask: int, width: int) -> int:
-    """Lanes read; what they read matters at once, or nothing is followed yet. A status."""
+    """Lanes read; the read is a use, or undefined bytes are not tracked yet. Returns a status."""
     bad = lanes_undefined(context, mask, width)
     return note_read(context, load64(context + 8 * CURRENT_RECORD), bad, width) if bad != 0 else 0
 
 
 def copy_undefined(context: int, mask: int, width: int) -> int:
-    """Lanes issue copies of so many bytes to shared memory, in which undefined bytes are followed. A status."""
+    """Lanes issue copies of so many bytes to shared memory, in which undefined bytes are tracked. Returns a status."""
     if load64(context + 8 * ORIGINS) != 0 and load64(context + 8 * FAULTS) == 0:
         return 0
     return read_undefined(context, mask, width)
 
 
 def sized_copy_undefined(context: int, mask: int) -> int:
-    """The same of copies whose numbers of bytes are in the scratch, one of each lane. A status."""
+    """The same for copies whose numbers of bytes are in the scratch, one for each lane. Returns a status."""
     scratch, marks = load64(context + 8 * SCRATCH), load64(context + 8 * GLOBAL_UNDEFINED)
     for lane in range(32):
         if mask >> lane & 1:
@@ -120,7 +120,7 @@ def sized_copy_undefined(context: int, mask: int) -> int:
 
 
 def define_global(context: int, mask: int, width: int) -> int:
-    """Lanes write. A status."""
+    """Lanes write. Returns a status."""
     places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
     for lane in range(32):
         if mask >> lane & 1:
@@ -131,7 +131,7 @@ def define_global(context: int, mask: int, width: int) -> int:
 
 
 def update_undefined(context: int, mask: int, width: int) -> int:
-    """Lanes update what is there, which counts as written from then on. A status."""
+    """Lanes update the stored values, which count as written from then on. Returns a status."""
     status = read_undefined(context, mask, width)
     return status if status != 0 else define_global(context, mask, width)
 
@@ -140,7 +140,8 @@ def update_undefined(context: int, mask: int, width: int) -> int:
 
 
 def shadows_from_global(registers: int, record: int, mask: int, context: int) -> int:
-    """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. A status."""
+    """Lanes load from global memory; operands as those of :func:`~.undefined_bytes.shadows_from_memory`. Returns a
+    status."""
     places, marks = load64(context + 8 * SCRATCH) + SCRATCH_PLACES, load64(context + 8 * GLOBAL_UNDEFINED)
     size, many = load32(record + 4 * (OPERANDS + 3)), load32(record + 4 * (OPERANDS + 4))
     items = load64(context + 8 * LISTS) + 4 * load32(record + 4 * (OPERANDS + 5))
@@ -161,8 +162,8 @@ def shadows_from_global(registers: int, record: int, mask: int, context: int) ->
 
 
 def bring_undefined(context: int, cta: int, target: int, source: int, size: int, pc: int) -> None:
-    """The instruction at a pc has copied bytes from global to shared memory, both as addresses of this process: they
-    are as undefined there, where that is followed."""
+    """The instruction at a pc has copied bytes from global to shared memory, both as addresses of this process:
+    undefined bytes remain undefined there, if they are tracked."""
     marks = load64(context + 8 * GLOBAL_UNDEFINED)
     if marks == 0 or load64(context + 8 * ORIGINS) == 0:
         return
@@ -177,7 +178,7 @@ def bring_undefined(context: int, cta: int, target: int, source: int, size: int,
 
 
 def undefine_copies(context: int, entry: int, cta: int, due: int) -> None:
-    """The copies of some lanes of an entry of cp.async have landed: as :func:`bring_undefined`."""
+    """The copies of some lanes of an entry of cp.async have landed; as :func:`bring_undefined`."""
     for lane in range(32 if load64(context + 8 * GLOBAL_UNDEFINED) != 0 else 0):
         if due >> lane & 1:
             target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))

@@ -8,22 +8,22 @@ from warpsan.engine.words import copy, fill, load8, load32, load64, store8, stor
 __all__ = ["shadows_of_product"]
 
 A_ROWS, B_ROWS, C_ROWS, D_ROWS, ALL_ROWS = 0, 4, 6, 10, 14
-"""Where the rows of the fragments are in the list of an instruction."""
+"""Places of the rows of the fragments in the list of an instruction."""
 ADDENDS = 64
-"""In the scratch, where the shadows of C are."""
+"""Place of the shadows of C in the scratch."""
 
 
 def shadows_of_product(registers: int, record: int, mask: int, context: int) -> int:
-    """``mma`` of 16 by 8: operand 0 says where the list of its rows begins, 1 whether elements of C and D are halves.
-    The list has the shadows of A (up to 4), B (2), C (4) and D (4), or -1, and behind them their origins.
+    """``mma`` of 16 by 8: operand 0 is the start of the list of its rows, 1 whether elements of C and D are halves. The
+    list has the shadows of A (up to 4), B (2), C (4) and D (4), or -1, followed by their origins.
 
-    An element of D is undefined if one of its row of A, of its column of B, or its addend is.
+    An element of D is undefined if its addend, or an element of its row of A or its column of B, is.
     """
     rows = load64(context + 8 * LISTS) + 4 * load32(record + 4 * OPERANDS)
     halves = load32(record + 4 * (OPERANDS + 1))
     origin = 0
     total = 0
-    place = load64(context + 8 * SCRATCH)  # whether rows of A are undefined, and columns of B: a byte each
+    place = load64(context + 8 * SCRATCH)  # whether rows of A and columns of B are undefined: a byte each
     fill(place, 0, ADDENDS + 4 * 128)
     for k in range(D_ROWS if mask == 0xFFFFFFFF else 0):
         row, origins = load32(rows + 4 * k), load32(rows + 4 * (ALL_ROWS + k))

@@ -1,22 +1,22 @@
-// Partial results of CTAs of a cluster that have the same query rows and different keys, merged through distributed
-// shared memory.
+// Merge, through distributed shared memory, of partial results of CTAs of a cluster that have the same query rows and
+// different keys.
 //
-// One CTA keeps the accumulators of a warp's 16 rows. The others send theirs there, lane to lane, so that the merge
-// needs no rearrangement; an mbarrier of that CTA counts the bytes. Who sends may exit at once, and who keeps waits for
-// all that it is sent.
+// One CTA keeps the accumulators of a warp's 16 rows. The other CTAs send theirs to it lane by lane, without any
+// rearrangement; an mbarrier of the keeper counts the bytes. A sender may exit at once; the keeper waits for all
+// senders.
 #pragma once
 
 #include "mainloop/ring.cuh"
 #include "ptx/cluster.cuh"
 #include "softmax/online.cuh"
 
-// Another CTA's partial result of a warp's 16 rows, for each lane.
+// A warp's 16 rows of another CTA's partial result, lane by lane.
 struct PartialTile {
     float4 o[HEAD_DIM / 8][32];  // accumulators, four a piece
     float4 softmax[32];          // maximum and sum of row lane / 4, then of row lane / 4 + 8
 };
 
-// Sends a warp's result to CTA `rank`. partial, arrived: where that CTA has its place for it, and the mbarrier.
+// Sends a warp's result to CTA `rank`. partial, arrived: buffer and mbarrier in that CTA.
 __device__ __forceinline__ void send_partial(const float (&o_frag)[HEAD_DIM / 2], const SoftmaxRow (&softmax)[2],
                                              const PartialTile& partial, const unsigned long long& arrived, unsigned rank,
                                              int lane) {
@@ -31,13 +31,13 @@ __device__ __forceinline__ void send_partial(const float (&o_frag)[HEAD_DIM / 2]
     }
 }
 
-// Returns when the mbarrier's first phase is over, in which other CTAs took part.
+// Waits for the end of the mbarrier's first phase, which other CTAs complete.
 __device__ __forceinline__ void cluster_mbarrier_wait(const unsigned long long& mbarrier) {
     while (!ptx::mbarrier_try_wait_parity_acquire_cluster(ptx::smem_address(&mbarrier), 0)) {
     }
 }
 
-// Takes in what another CTA has sent. A CTA without keys has a sum of 0 and the lowest maximum: its factor is 0.
+// Merges a partial result of another CTA. A CTA without keys has a sum of 0 and the lowest maximum: its factor is 0.
 __device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
                                               const PartialTile& partial, float scale_log2, int lane) {
     const float4 other = partial.softmax[lane];
@@ -61,11 +61,11 @@ __device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], Sof
     }
 }
 
-// Epilogue of CTAS CTAs that have the same WARPS warps of rows: each keeps the rows of some warps, and sends what it
-// has of the others to their keepers. Where there are more CTAs than warps, the last ones only send.
+// Epilogue of CTAS CTAs that have the same WARPS warps of rows: each CTA keeps the rows of some warps, and sends its
+// results of the others to their keepers. With more CTAs than warps, the last ones only send.
 template <int CTAS, int WARPS>
 struct ClusterMerge {
-    static constexpr int KEPT_WARPS = WARPS < CTAS ? 1 : WARPS / CTAS;  // by each of the first CTAs, or by all
+    static constexpr int KEPT_WARPS = WARPS < CTAS ? 1 : WARPS / CTAS;  // in each of the first CTAs, or in all
 
     template <class TileBarriers>
     struct Shared {
@@ -80,8 +80,8 @@ struct ClusterMerge {
         }
     };
 
-    // Gathers the partial results of a warp's rows in the CTA that keeps them; false in the others, whose part has been
-    // sent there.
+    // Merges the partial results of a warp's rows in the CTA that keeps them; returns false in the other CTAs, which
+    // send their part.
     template <class TileBarriers>
     static __device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
                                                   const Shared<TileBarriers>& shared, unsigned rank, int warp, int lane,

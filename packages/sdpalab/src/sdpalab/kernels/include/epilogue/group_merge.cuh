@@ -1,16 +1,16 @@
-// Partial results of groups of consumers of one CTA that have the same query rows and different keys, merged through
-// shared memory.
+// Merge, through shared memory, of partial results of groups of consumers of one CTA that have the same query rows and
+// different keys.
 //
-// For each 16 rows one group is the keeper, whose warp takes in what the others' warps have written, lane to lane as
-// between the CTAs of a cluster (epilogue/cluster_merge.cuh). Who writes arrives at a barrier and may exit; who keeps
-// waits there. All products of the CTA are over then: O may take the place of Q.
+// One group is the keeper of each 16 rows; its warp reads the results that the other groups' warps write, lane by lane
+// as between CTAs of a cluster (epilogue/cluster_merge.cuh). Writers arrive at a barrier and may exit; the keeper waits
+// at it. All products of the CTA are complete by then: O may overwrite Q.
 #pragma once
 
 #include "epilogue/cluster_merge.cuh"
 
 constexpr int GROUP_BARRIER = 1;  // named barrier of the merge; barrier 0 is that of __syncthreads
 
-// Writes a warp's result where the keeper's warp reads it.
+// Writes a warp's result to the buffer of the keeper's warp.
 __device__ __forceinline__ void write_partial(const float (&o_frag)[HEAD_DIM / 2], const SoftmaxRow (&softmax)[2],
                                               PartialTile& partial, int lane) {
     partial.softmax[lane] = make_float4(softmax[0].max, softmax[0].sum, softmax[1].max, softmax[1].sum);
@@ -20,8 +20,8 @@ __device__ __forceinline__ void write_partial(const float (&o_frag)[HEAD_DIM / 2
     }
 }
 
-// Epilogue of GROUPS groups that have the same WARPS warps of rows, before the epilogue Then of a group that has all of
-// the CTA's keys. GROUPS is a power of two.
+// Epilogue of GROUPS groups that have the same WARPS warps of rows; the epilogue Then follows for the group that holds
+// the result over all keys of the CTA. GROUPS is a power of two.
 template <int GROUPS, int WARPS, class Then>
 struct GroupMerge {
     struct Partials {
@@ -31,7 +31,7 @@ struct GroupMerge {
     template <class TileBarriers>
     struct Shared : Partials, Then::template Shared<TileBarriers> {};
 
-    // Gathers the partial results of a warp's rows in one warp of all groups and CTAs; false in the others.
+    // Merges a warp's rows of all groups and CTAs in one warp; returns false in the other warps.
     template <class TileBarriers>
     static __device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
                                                   Shared<TileBarriers>& shared, unsigned rank, int warp, int lane,

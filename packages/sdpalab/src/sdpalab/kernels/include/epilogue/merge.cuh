@@ -1,33 +1,33 @@
-// Partial results of one tile of queries, by several blocks over different keys, put together in the same kernel.
+// Merge, within the same kernel, of several blocks' partial results over different keys of one tile of queries.
 //
-// Each block leaves its accumulators and its softmax statistics in global memory, as they lie in its registers, and
-// counts itself in at the tile's semaphore. The last block finds all of them there and merges them: no block waits, so
-// that none has to be resident. The order of merging is that of the keys in every block, so that equal inputs give
-// equal bits.
+// Each block stores its accumulators and softmax statistics to global memory in register order, and increments the
+// tile's counter. The last block finds the partial results of all blocks and merges them: no block waits, so residency
+// of all blocks is not required. Every block merges in the order of the keys: equal inputs give equal bits.
+//
 #pragma once
 
 #include "softmax/online.cuh"
 
-// Adds 1 to the tile's semaphore; true, in all threads, for the last of `parts` blocks, which leaves it at 0.
+// Increments the tile's counter; returns true, in all threads, for the last of `parts` blocks, which resets it to 0.
 //
-// Release and acquire: the barrier brings the block's stores before its thread 0's atomic operation, that operation
-// makes them visible to later blocks, and the barrier behind it lets all threads see what was said before.
+// Release and acquire: the barrier orders the block's stores before its thread 0's atomic operation, that operation
+// makes them visible to later blocks, and the second barrier lets all threads read earlier blocks' stores.
 __device__ __forceinline__ bool is_last_of(unsigned* semaphore, int parts) {
     __syncthreads();
     const bool last = threadIdx.x == 0 && ptx::atom_inc_acq_rel_gpu_u32(semaphore, parts - 1) == parts - 1u;
     return __syncthreads_or(last);
 }
 
-// A block's partial result: of each thread the accumulators of O of its two rows, not normalised, and those rows'
-// statistics, of which it has a sum over its own columns. float4 by float4, neighbouring threads side by side.
+// A block's partial result: for each thread the accumulators of O of its two rows, not normalised, and these rows'
+// statistics, whose sums are over the thread's own columns. Neighbouring threads have neighbouring float4.
 template <int COLS, int NUM_THREADS>
 struct Partial {
     static constexpr int FLOATS4 = (COLS / 8 + 1) * NUM_THREADS;
 
     float4* mine;  // this thread's first float4
 
-    // Each block has two places: one for a segment at the beginning of a tile of queries, one for any other. 32 bits
-    // number all float4 of 2^16 blocks (flash.py, MAX_CTAS).
+    // Each block has two slots: one for a segment at the beginning of a tile of queries, one for any other. 32 bits
+    // index all float4 of 2^16 blocks (flash.py, MAX_CTAS).
     __device__ __forceinline__ Partial(float4* partials, unsigned block, bool at_beginning, unsigned thread)
         : mine(partials + ((2u * block + at_beginning) * FLOATS4 + thread)) {}
 
@@ -39,7 +39,7 @@ struct Partial {
         }
     }
 
-    // Adds it to what was merged so far, whose softmax is taken from the maximum of all parts.
+    // Adds this part to the merged result; the reference is the maximum of all parts.
     __device__ __forceinline__ void add_to(float (&o_frag)[COLS / 8][4], SoftmaxRow (&softmax)[2],
                                            float scale_log2) const {
         const float4 rows = mine[0];
@@ -58,7 +58,7 @@ struct Partial {
     }
 };
 
-// The result of all `count` blocks from `first` on, which share a tile of queries, in the order of their keys.
+// Merged result of the `count` consecutive blocks from `first` on that share a tile of queries, in order of their keys.
 template <int COLS, int NUM_THREADS>
 __device__ __forceinline__ void merge_partials(float (&o_frag)[COLS / 8][4], SoftmaxRow (&softmax)[2], float4* partials,
                                                int first, int count, int thread, float scale_log2) {

@@ -1,12 +1,12 @@
-// From mma accumulators to rows in global memory.
+// Stores mma accumulators as rows in global memory.
 #pragma once
 
 #include "ptx/offsets.cuh"
 #include "tile/swizzle.cuh"
 
-// Stores rows of a warp's tile that lie in shared memory, those of a pass of the warp and of all passes after it.
+// Stores rows of a warp's tile from shared memory: those of one pass of the warp and of all later passes.
 //
-// chunks: where this lane stores in the first pass. chunk_smem: from where it reads then.
+// chunks: destination of this lane in the first pass. chunk_smem: source of this lane in that pass.
 template <int COLS, int PASS = 0>
 __device__ __forceinline__ void store_passes(uint4* chunks, int rows_left, unsigned chunk_smem, int lane) {
     constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
@@ -22,8 +22,8 @@ __device__ __forceinline__ void store_passes(uint4* chunks, int rows_left, unsig
     }
 }
 
-// Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; through shared memory,
-// which only this warp uses here, they become 16-byte chunks, and each store instruction writes whole rows.
+// Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; shared memory, used by this
+// warp alone, turns them into 16-byte chunks, and each store instruction writes whole rows.
 //
 // o_pairs[n][h]: columns 8n + 2 (lane % 4), + 1 of row lane / 4 + 8h, packed. o: the warp's first row, [rows_left,
 // COLS]. warp_smem: a multiple of 128 bytes.

@@ -1,4 +1,4 @@
-// From a warpgroup's accumulators to rows in global memory, by TMA.
+// Stores a warpgroup's accumulators as rows in global memory by TMA.
 #pragma once
 
 #include "ptx/sm90.cuh"
@@ -7,13 +7,13 @@
 #include "softmax/online.cuh"
 #include "tile/swizzle.cuh"
 
-// Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, which each lane has of whole
-// rows, and the log-sum-exp if lse is not null.
+// Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums of whole rows, which each lane
+// has, and the log-sum-exp unless lse is null.
 //
-// o: map of [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]. weight_unit: of the sums. o_smem: a place for
-// the rows, which all products of the warpgroup have read.
+// o: map of [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]. weight_unit: unit of the sums. o_smem: buffer of
+// the rows, no longer read by any product of the warpgroup.
 //
-// Where a tile of queries has HEADS heads (Work), q_head and row are as there, and the map is that of [heads / HEADS,
+// With HEADS heads in a tile of queries (Work), q_head and row count as there, and the map is that of [heads / HEADS,
 // panels, seq_q, HEADS, 64] with boxes [1, panels, 16 / HEADS, HEADS, 64].
 template <int HEADS>
 __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
@@ -56,14 +56,14 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
     }
 }
 
-// Returns, in the lane that has TMA store a warp's rows, when TMA has read all of them so far.
+// Waits, in the lane that issues a warp's TMA stores, until TMA has read all rows issued so far.
 __device__ __forceinline__ void wait_stored_rows_read(int lane) {
     if (lane == 0) {
         ptx::cp_async_bulk_wait_group_read<0>();
     }
 }
 
-// Epilogue of CTAs that have all keys of their rows: nothing is merged.
+// Epilogue of CTAs that have all keys of their rows: no merge.
 struct OwnRows {
     template <class TileBarriers>
     struct Shared {

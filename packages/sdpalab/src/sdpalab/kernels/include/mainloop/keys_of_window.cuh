@@ -1,15 +1,15 @@
-// The policy Seen of kernels with windows, key lengths and soft caps (mainloop/warpgroups.cuh), by softmax/window.cuh.
+// Policy Seen for windows, key lengths and soft caps (mainloop/warpgroups.cuh), based on softmax/window.cuh.
 #pragma once
 
 #include "mainloop/tile_ring.cuh"
 #include "softmax/window.cuh"
 
-// Which keys either row of this thread sees, from its first column of a tile of KEYS on; and the cap of their scores.
-// HEADS rows are one query's.
+// Visible keys of either row of this thread, counted from its first column of a tile of KEYS, and the cap of the
+// scores. HEADS consecutive rows belong to one query.
 template <int KEYS, int HEADS>
 class WindowColumns {
 public:
-    // first_row: of the consumer, in a head; first_tile: of keys. keys: of the batch entry.
+    // first_row: of the consumer, in a head; first_tile: of keys. keys: length of the batch entry.
     __device__ __forceinline__ WindowColumns(int first_row, int first_tile, int keys)
         : first_row(first_row), first_tile(first_tile), keys(keys), keys_left(keys - first_tile * KEYS) {
         const int thread = threadIdx.x % WARPGROUP;
@@ -23,7 +23,7 @@ public:
         follow_cut();
     }
 
-    // Goes to the next tile.
+    // Advances to the next tile.
     __device__ __forceinline__ void advance() {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -66,8 +66,8 @@ private:
     // This thread's first column of a tile.
     static __device__ __forceinline__ int own_column() { return 2 * static_cast<int>(threadIdx.x % 4); }
 
-    // A tile that the length cuts, the last one, was loaded further to the left (first_loaded): hides what was in the
-    // tile before.
+    // The last tile, if the length cuts it, was loaded further to the left (first_loaded): masks the keys that the
+    // previous tile had.
     __device__ __forceinline__ void follow_cut() {
         if (KV_LENGTHS && keys_left < KEYS) {
 #pragma unroll
@@ -88,8 +88,8 @@ struct KeysOfWindow {
         return tiles_seen<KEYS>(first_query, last_query, keys);
     }
 
-    // The first key that is loaded of a tile. One that the length cuts ends with the last valid key; before the first
-    // key TMA fills with zeros.
+    // First key to load of a tile. A tile that the length cuts ends with the last valid key; TMA fills keys before the
+    // first one with zeros.
     template <int KEYS>
     static __device__ __forceinline__ int first_loaded(int tile, int keys) {
         return KV_LENGTHS ? min(tile * KEYS, keys - KEYS) : tile * KEYS;

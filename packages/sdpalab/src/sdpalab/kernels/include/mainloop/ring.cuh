@@ -1,9 +1,9 @@
-// A ring of stages in shared memory, with mbarriers between those who fill it and those who read it.
+// A ring of stages in shared memory, with mbarriers between producers and consumers.
 #pragma once
 
 #include "ptx/sm90.cuh"
 
-// Returns when the mbarrier's phase of that parity is over. Before the first phase, one of parity 1 counts as over.
+// Waits until the mbarrier's phase of that parity is over. Before the first phase, one of parity 1 counts as over.
 template <int OFFSET = 0>
 __device__ __forceinline__ void mbarrier_wait(unsigned mbar_smem, unsigned parity) {
     while (!ptx::mbarrier_try_wait_parity<OFFSET>(mbar_smem, parity)) {
@@ -14,8 +14,8 @@ __device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier
     mbarrier_wait(ptx::smem_address(&mbarrier), parity);
 }
 
-// A position in the ring, and the parity of the phases of this pass through it. Who fills a stage waits for the
-// end of the phase before, in which it was read: that of the other parity.
+// A position in the ring, and the parity of the phases of this pass through it. The producer of a stage waits for the
+// end of the phase before, in which the stage was read: that of the other parity.
 template <int STAGES>
 struct RingPosition {
     int stage = 0;

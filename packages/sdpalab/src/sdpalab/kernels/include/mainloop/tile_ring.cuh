@@ -1,18 +1,18 @@
-// How tiles get from TMA to warpgroups on sm_90a: what the Hopper kernels share, whatever the type of the elements.
+// Transfer of tiles from TMA to warpgroups on sm_90a, for Hopper kernels of every element type.
 //
-// One thread, the producer, has TMA fill a ring of stages, a tile of K and one of V in each. Every tile is read by all
-// consumers, warpgroups with 64 query rows each, or by those of one group where groups of consumers share out the keys.
-// Its way, with mbarriers in the place of the block's barrier:
+// One thread, the producer, issues TMA loads into a ring of stages, with a tile of K and one of V in each. All
+// consumers (warpgroups with 64 query rows each) read every tile; where groups of consumers divide the keys, those of
+// one group read it. Synchronisation uses mbarriers instead of the block's barrier:
 //
-//   producer   waits until its readers have read what was there before (empty); in the first pass it need not;
-//              has the tile's mbarrier (full) expect its bytes, and TMA load them;
-//   consumers  wait for the bytes (full), issue a product, wait for that, and say that they have read (empty).
+//   producer   waits until the readers have released the stage (empty), except in the first pass;
+//              sets the expected bytes of the tile's mbarrier (full), and issues the TMA load;
+//   consumers  wait for the bytes (full), issue a product, wait for it, and release the stage (empty).
 //
-// Q has a place of its own, and q_full. TMA fills what is past the end of a head with zeros and stores nothing there:
-// heads are an axis of the maps, so no tile reaches into the next. The zeros matter for V, whose rows meet weights of 0.
+// Q has a buffer of its own, and q_full. TMA fills rows past the end of a head with zeros and does not store them:
+// heads are an axis of the maps, so no tile reaches into the next head. V needs the zeros: its rows meet weights of 0.
 //
-// The block's threads: the producer's warpgroup, then the consumers. What registers a block has at launch is what its
-// warpgroups keep and take later, all together.
+// The block's threads: the producer's warpgroup, then the consumers. The warpgroups redistribute the block's registers
+// at launch among themselves; the total stays the same.
 #pragma once
 
 #include "mainloop/ring.cuh"
@@ -22,8 +22,8 @@
 constexpr int WARPGROUP = 128;
 constexpr int WARP_M = 16;
 
-// With one consumer two blocks share an SM, unless a product with an accumulator of O for D = 256 would not fit into
-// what a thread has at launch, which ptxas refuses.
+// With one consumer two blocks share an SM, unless a product with an accumulator of O for D = 256 exceeds the registers
+// of a thread at launch: ptxas refuses that.
 template <int CONSUMERS>
 struct Registers {
     static constexpr int AT_LAUNCH = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
@@ -35,14 +35,14 @@ struct Registers {
 
 enum Operand { K, V };
 
-// In shared memory. Of each pair, [0] is K's and [1] V's. READERS: consumers that read a tile.
+// Shared memory. [0] of each pair belongs to K and [1] to V. READERS: consumers that read a tile.
 template <int READERS, int STAGES>
 struct TileBarriers {
     unsigned long long q_full;
     unsigned long long full[STAGES][2];
     unsigned long long empty[STAGES][2];
 
-    // By one thread; it then has fence_mbarrier_init_release_cluster to execute, and the others a barrier to meet it at.
+    // Called by one thread, followed by fence_mbarrier_init_release_cluster and a barrier for all threads.
     __device__ __forceinline__ void init() {
         ptx::mbarrier_init(ptx::smem_address(&q_full), 1);
 #pragma unroll
@@ -66,24 +66,24 @@ struct TileRing {
         return smem + (2 * at.stage + operand) * TILE_BYTES;
     }
 
-    // Returns when the producer may load a tile there.
+    // Waits until the producer may load a tile into the stage.
     __device__ __forceinline__ void wait_empty(const Position& at, Operand operand) const {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);
     }
 
-    // Returns when its readers have read the tile that the producer has had loaded there.
+    // Waits until the readers have read the tile that the producer loaded into the stage.
     __device__ __forceinline__ void wait_read(const Position& at, Operand operand) const {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity);
     }
 
-    // Announces a tile. Returns the mbarrier, which TMA is to tell of its bytes.
+    // Sets the expected bytes of a tile and returns its mbarrier, the completion target of the TMA load.
     __device__ __forceinline__ unsigned expect(const Position& at, Operand operand) const {
         const unsigned full = ptx::smem_address(&barriers.full[at.stage][operand]);
         ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);
         return full;
     }
 
-    // Returns when a consumer may read the tile. never: false, but what it is computed from is computed before the wait.
+    // Waits until a consumer may read the tile. never: always false; its operands are computed before the wait.
     __device__ __forceinline__ void wait_full(const Position& at, Operand operand, bool never = false) const {
         if (operand == K) {
             mbarrier_wait<FULL>(stage_barriers(at), at.parity ^ never);
@@ -92,7 +92,7 @@ struct TileRing {
         }
     }
 
-    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
+    // After the wait for a product the warpgroup has read the tile: one thread arrives for all.
     __device__ __forceinline__ void release(const Position& at, Operand operand) const {
         if (threadIdx.x % WARPGROUP == 0) {
             if (operand == K) {
@@ -104,20 +104,20 @@ struct TileRing {
     }
 
 private:
-    // Consumers have one register for all mbarriers of a stage, and the rest of the address in the instruction.
+    // Consumers keep one register for all mbarriers of a stage; the rest of the address is an immediate offset.
     static constexpr int EACH = sizeof(unsigned long long);
     static constexpr int FULL = 0;
-    static constexpr int EMPTY = sizeof(Barriers::full);  // empty is behind full
+    static constexpr int EMPTY = sizeof(Barriers::full);  // empty follows full
 
     __device__ __forceinline__ unsigned stage_barriers(const Position& at) const {
         return ptx::smem_address(barriers.full) + at.stage * static_cast<int>(sizeof(barriers.full[0]));
     }
 };
 
-// Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
-// tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
-// softmax falls on them without further synchronisation. The last consumer passes a turn to the first before the first
-// loop; after a loop the first has one again, for the next tile of queries, or for nobody.
+// Consumers issue their products alternately: one consumer's softmax overlaps the other's products, from a block's
+// second tile of keys on, in every step of the main loop. Above D = 128 a consumer's products take long enough to
+// overlap the other's softmax without further synchronisation. The last consumer arrives for the first before the first
+// loop; one arrival is left over after a loop, and the next tile of queries, if any, uses it.
 template <int CONSUMERS>
 constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
 constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
@@ -136,7 +136,7 @@ __device__ __forceinline__ void pass_turn(int consumer) {
     }
 }
 
-// How many keys either row of this thread sees, from its first column of a tile of KEYS on. HEADS rows are one query's.
+// Number of visible keys of either row of this thread, from its first column of a tile of KEYS. HEADS rows a query.
 template <int KEYS, int HEADS>
 class KeysLeft {
 public:
@@ -150,10 +150,10 @@ public:
         more[1] = visible_keys((row + 8) / HEADS, seq_kv) - before;
     }
 
-    // Goes to the next tile.
+    // Advances to the next tile.
     __device__ __forceinline__ void advance() { of_first_row -= KEYS; }
 
-    // Whether some row of the consumer does not see all keys of a tile: then the first one does not.
+    // Whether some row of the consumer does not see all keys of a tile: the first row then does not.
     __device__ __forceinline__ bool at_edge(int) const { return of_first_row < KEYS; }
 
     // Whether a row of this thread, 0 or 1, sees the key that many columns after its first one of the tile.
@@ -161,16 +161,16 @@ public:
 
     static constexpr bool CAPS = false;
 
-    // Scores are not capped.
+    // Scores have no cap.
     template <int SCORES>
     __device__ __forceinline__ void cap(float (&)[SCORES], float) const {}
 
 private:
-    int of_first_row;  // of the consumer: the same in all threads
-    int more[2];       // that this thread's rows see, counted from its first column
+    int of_first_row;  // of the consumer's first row: the same in all threads
+    int more[2];       // visible keys of this thread's rows, counted from its first column
 };
 
-// The policy Seen of kernels without windows: a row sees all keys up to the last, or up to its own.
+// Policy Seen without windows: a row sees all keys up to the last one, or up to its own under a causal mask.
 struct KeysToEnd {
     template <int KEYS, int HEADS>
     using Columns = KeysLeft<KEYS, HEADS>;
@@ -180,7 +180,7 @@ struct KeysToEnd {
         return KeyTiles{0, tiles_visible(last_query, seq_kv, KEYS)};
     }
 
-    // The first key that is loaded of a tile.
+    // First key to load of a tile.
     template <int KEYS>
     static __device__ __forceinline__ int first_loaded(int tile, int) {
         return tile * KEYS;

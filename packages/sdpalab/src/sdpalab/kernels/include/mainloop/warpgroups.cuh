@@ -1,34 +1,34 @@
 // The main loop of attention on TMA and wgmma (sm_90a), with policies for its products, its epilogue and its scheduler.
 //
-// Copies, products and softmax overlap. A producer thread has TMA fill a ring of tiles of K and V
+// Copies, products and softmax overlap. A producer thread issues TMA loads into a ring of tiles of K and V
 // (mainloop/tile_ring.cuh), and its warpgroup gives its registers to the consumers, warpgroups of 64 query rows each. A
-// consumer issues the scores of the next tile before the product of this tile's weights with V, so that the tensor
-// cores work while it computes a softmax; consumers issue in turn, so that one's softmax overlaps the other's products.
-// Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
-// requested before the block's first barrier: their places are free.
+// consumer issues the scores of the next tile before the product of this tile's weights with V, so the tensor cores
+// compute during its softmax; consumers issue alternately, so one's softmax overlaps the other's products. Q, K and V
+// stay in shared memory, where wgmma reads them; the weights stay in registers. The loads of the first tiles precede
+// the block's first barrier: their stages are free.
 //
-// Where a thread lacks the registers for that (Products::OVERLAPS), a consumer takes one step after the other, and the
-// tensor cores work for another consumer while it computes a softmax.
+// Threads without the registers for that (OVERLAPS of Products is false) run the steps of a tile one after the other;
+// the tensor cores then serve another consumer during the softmax.
 //
-// Where a CTA has few rows, GROUPS groups of consumers have the same ones, and take the tiles of keys in turn: one
-// group's softmax overlaps the other's products without further synchronisation, and GroupMerge
-// (epilogue/group_merge.cuh) adds up what they have. TMA then loads tiles in rounds, one for each group, and of a round
-// all K first.
+// In a CTA with few rows, GROUPS groups of consumers share the same rows and alternate tiles of keys: one group's
+// softmax overlaps the other's products without further synchronisation, and GroupMerge
+// (epilogue/group_merge.cuh) adds their results. TMA then loads tiles in rounds, one tile for each group; within a
+// round, all K before all V.
 //
-// Where several heads share K and V, HEADS of them may share a tile of queries, too: its rows are those of one query after
-// the other, of each all HEADS. Few queries then fill a tile, and K and V are read once for all of these heads.
+//
+// With HEADS heads that share K and V, a tile of queries may hold several heads: its rows are ordered by query, then by
+// head. Few queries then fill a tile, and K and V are read once for all of these heads.
 //
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
-//   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
-//              cluster have the same rows and a part of the keys each, or GroupMerge and then one of them; in all TMA
-//              stores the rows
-//   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring does not stop between
-//              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
-//              compute with the last keys of this one.
-//   Seen       KeysToEnd (mainloop/tile_ring.cuh), or KeysOfWindow (mainloop/keys_of_window.cuh): which tiles of keys a
-//              tile of queries needs, where a tile is loaded from, which of its keys each row sees, and whether scores
-//              are capped
+//   Epilogue   OwnRows (epilogue/warpgroup_store.cuh); ClusterMerge (epilogue/cluster_merge.cuh) if the CTAs of a
+//              cluster have the same rows and different keys; or GroupMerge followed by one of them. TMA stores the
+//              rows in all cases.
+//   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring runs on between two
+//              with the last keys of this one.
+//   Seen       KeysToEnd (mainloop/tile_ring.cuh), or KeysOfWindow (mainloop/keys_of_window.cuh): first and last key
+//              tile of a tile of queries, first key to load of a tile, visible keys of each row, and cap of the scores
+//
 #pragma once
 
 #include "epilogue/warpgroup_store.cuh"
@@ -43,16 +43,16 @@ public:
     using Tensors = typename Products::Tensors;
 
     static constexpr int KEYS = Products::KEYS;
-    static constexpr int READERS = CONSUMERS / GROUPS;  // of a tile of keys: the consumers of a group
+    static constexpr int READERS = CONSUMERS / GROUPS;  // a tile's readers: the consumers of a group
     static constexpr int ROWS = READERS * WARPGROUP_M;
     static constexpr int TURNS = GROUPS == 1 ? CONSUMERS : 1;
-    // A lone consumer issues the scores of its second tile before the exponentials of the first, which nothing else would
-    // lie beside. On small problems it has no more than two tiles.
+    // A lone consumer issues the scores of its second tile before the exponentials of the first, which would overlap
+    // nothing otherwise. Small problems have two tiles a consumer at most.
     static constexpr bool AHEAD = Products::AHEAD && CONSUMERS == 1 && !Seen::template Columns<KEYS, HEADS>::CAPS;
     static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
     static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
     static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
-    static constexpr int O_PLACE = Scheduler::STAYS ? 1 : 0;  // otherwise O takes the place of Q in the end
+    static constexpr int O_PLACE = Scheduler::STAYS ? 1 : 0;  // 0: O overwrites Q at the end
 
     static_assert(STAGES >= 2 && STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
     static_assert(CONSUMERS % GROUPS == 0 && STAGES % GROUPS == 0, "whole groups, and a ring of whole rounds");
@@ -66,7 +66,7 @@ public:
     using Position = typename Ring::Position;
 
     struct SharedStorage {
-        unsigned char rows[1 + O_PLACE][READERS][O_BYTES];  // Q, and O where that has a place of its own
+        unsigned char rows[1 + O_PLACE][READERS][O_BYTES];  // Q, and O if it has its own buffer
         unsigned char tiles[STAGES][2][TILE_BYTES];         // K, V
         typename Epilogue::template Shared<typename Ring::Barriers> tail;  // partial results, mbarriers
     };
@@ -87,7 +87,7 @@ public:
             start(tensors, work, q_smem, ring, smem, seq_kv);
         }
         if (Scheduler::CTAS > 1) {
-            // From here on each CTA runs, and its mbarriers count, for the others too.
+            // All CTAs of the cluster run from here on, and may use each other's mbarriers.
             ptx::barrier_cluster_arrive_relaxed();
             ptx::barrier_cluster_wait_acquire();
         } else {
@@ -97,18 +97,18 @@ public:
         if (threadIdx.x < WARPGROUP) {
             ptx::setmaxnreg_dec<Budget::PRODUCER>();
             if (threadIdx.x == 0) {
-                ptx::griddepcontrol_launch_dependents();  // once all CTAs have begun: none of these needs room
+                ptx::griddepcontrol_launch_dependents();  // all CTAs have begun: none of these waits for an SM
                 produce(tensors, queries, work, q_smem, ring, seq_q, seq_kv, group);
             }
             return;
         }
         ptx::setmaxnreg_inc<Budget::CONSUMER>();
-        const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform, as ptxas then knows
+        const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // uniform to ptxas
         const int consumer = warpgroup - 1;
-        const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
+        const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // among the consumers' warps
         const int lane = threadIdx.x % 32;
         const int key_group = GROUPS == 1 ? 0 : consumer / READERS;
-        const int own = GROUPS == 1 ? consumer : consumer % READERS;  // whose 64 rows of the tile of queries
+        const int own = GROUPS == 1 ? consumer : consumer % READERS;  // index of its 64 rows in the tile of queries
         const int own_warp = GROUPS == 1 ? warp : warp % (ROWS / WARP_M);
         const ScoreScale score_scale(scale);
         Position at{key_group, 0};
@@ -129,7 +129,7 @@ public:
                                   score_scale.log2)) {
                 return;
             }
-            if (Scheduler::STAYS) {  // the rows of the tile before were stored from the same place
+            if (Scheduler::STAYS) {  // the same buffer held the previous tile's rows for the store
                 wait_stored_rows_read(lane);
                 __syncwarp();
             }
@@ -146,7 +146,7 @@ public:
     }
 
 private:
-    // Has TMA load this CTA's next tile of K, or of V.
+    // Issues the TMA load of this CTA's next tile of K, or of V.
     static __device__ __forceinline__ void load_k(const Tensors& tensors, const Work& work, int tile,
                                                   const Position& at, const Ring& ring, int seq_kv) {
         const unsigned full = ring.expect(at, K);
@@ -169,7 +169,7 @@ private:
         }
     }
 
-    // Has TMA load the next tile of each group, as far as there are any. refills: a place is not free from the start.
+    // Issues the loads of each group's next tile, as far as there are any. refills: stages are not free from the start.
     static __device__ __forceinline__ void load_round(const Tensors& tensors, const Work& work, int tile, Position& at,
                                                       const Ring& ring, int seq_kv, bool refills) {
         const int many = GROUPS == 1 ? 1 : min(GROUPS, work.tiles - tile);
@@ -192,7 +192,7 @@ private:
         }
     }
 
-    // One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
+    // One thread initialises the mbarriers, and issues the loads of Q and of as many tiles as there are stages.
     static __device__ __forceinline__ void start(const Tensors& tensors, const Work& work, unsigned q_smem,
                                                  const Ring& ring, SharedStorage& smem, int seq_kv) {
         ptx::prefetch_tensormap(tensors.q);
@@ -200,8 +200,8 @@ private:
         ptx::prefetch_tensormap(tensors.v);
         ring.barriers.init();
         smem.tail.init();
-        // All that comes before has overlapped the kernel before this one. The fence and the barrier behind it pass the
-        // wait on, to a CTA without keys as well: it stores rows that others of its cluster have read.
+        // The code up to here overlaps the previous kernel. The fence and the barrier after it order the wait for all
+        // threads, also in a CTA without keys: it stores rows that others of its cluster have read.
         ptx::griddepcontrol_wait();
         ptx::fence_mbarrier_init_release_cluster();
         smem.tail.expect();
@@ -215,8 +215,8 @@ private:
         }
     }
 
-    // The same thread has TMA load all other tiles as their places become free, those of the CTA's next rows too. The
-    // place of Q is free when all consumers have read the last K that it was multiplied with.
+    // The same thread issues all other loads as stages become free, those of the CTA's next rows too. The buffer of Q
+    // is free when all consumers have read the last K that was multiplied with it.
     static __device__ __forceinline__ void produce(const Tensors& tensors, Scheduler& queries, Work work,
                                                    unsigned q_smem, const Ring& ring, int seq_q, int seq_kv,
                                                    int group) {
@@ -245,8 +245,8 @@ private:
         }
     }
 
-    // Descriptors of a stage's tiles. Only the low word depends on the stage: one instruction in place of the whole
-    // descriptor, since ptxas then knows no bits of it and adds the steps along k as 64-bit numbers.
+    // Descriptors of a stage's tiles. Only the low word depends on the stage, which costs one instruction; a whole
+    // descriptor has no known bits for ptxas, and the steps along k become 64-bit additions.
     static __device__ __forceinline__ unsigned long long k_tile(const Ring& ring, const Position& at) {
         return of_stage(Products::k_tile(ring.tile(Position{}, K)), at.stage);
     }
@@ -255,14 +255,14 @@ private:
         return of_stage(Products::v_tile(ring.tile(Position{}, V)), at.stage);
     }
 
-    // first: descriptor of the first stage's tile. Addresses are in units of 16 bytes, and no sum leaves their field.
+    // first: descriptor of the first stage's tile. Addresses are in units of 16 bytes; no sum overflows their field.
     static __device__ __forceinline__ unsigned long long of_stage(unsigned long long first, int stage) {
         const unsigned low = static_cast<unsigned>(first) + stage * (2 * TILE_BYTES / 16);
         return first >> 32 << 32 | low;
     }
 
-    // The scores of a tile and the product of the one before with V, and the softmax of the one beside the other. ISSUED: its
-    // scores have been. at: of the tile before; afterwards of this one.
+    // Scores of a tile and product of the previous weights with V, overlapped with the softmax. ISSUED: the scores are
+    // in flight already. at: position of the previous tile; afterwards of this one.
     template <bool ISSUED, class Columns>
     static __device__ __forceinline__ void turn(Products& products, Columns& columns, unsigned long long q,
                                                 const Ring& ring, Position& at, int tile, int consumer) {
@@ -275,7 +275,7 @@ private:
         if (!ISSUED) {
             ring.wait_full(at, K);
             wait_for_turn<TURNS>(consumer);
-            products.hold_scores();  // those of the tile before: none is copied behind the fence
+            products.hold_scores();  // of the previous tile: prevents copies behind the fence
         }
         ptx::wgmma_fence();
         if (!ISSUED) {
@@ -292,9 +292,9 @@ private:
         ring.release(at, K);
         const Rescale rescale = products.weigh(columns.at_edge(tile), columns);
         products.hold_unpacked();
-        // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
-        // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
-        // after the product instead of beside it.
+        // V is not needed yet. Without a branch here ptxas moves the next wait up to the last one, and without a branch
+        // that depends on the sums it moves exponentials behind the next wait: the weights are then computed after the
+        // product instead of beside it.
         ring.wait_full(at, V, products.never());
 
         ptx::wgmma_wait_group<0>();
@@ -305,8 +305,8 @@ private:
         products.join_output(rescale);
     }
 
-    // One warpgroup's 64 rows of a tile of queries, with the tiles of keys of its group, of which there is one at least.
-    // at: of its first tile; afterwards of the one behind the last.
+    // One warpgroup's 64 rows of a tile of queries over its group's tiles of keys, at least one. at: position of the
+    // first tile; afterwards of the one after the last.
     static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
                                                   unsigned q_parity, const Ring& ring, Position& at, int key_group,
                                                   int consumer, int seq_kv) {
@@ -360,8 +360,8 @@ private:
         at.advance();
     }
 
-    // The same where a thread has no registers for the scores of a tile beside the product of another: the steps of a
-    // tile follow each other, and overlap those of the other consumers alone.
+    // The same without registers for the scores of a tile beside the product of another: the steps of a tile run one
+    // after the other, and overlap only those of the other consumers.
     static __device__ __forceinline__ void attend_in_steps(Products& products, const Work& work, unsigned q_smem,
                                                            unsigned q_parity, const Ring& ring, Position& at,
                                                            int consumer, int seq_kv) {

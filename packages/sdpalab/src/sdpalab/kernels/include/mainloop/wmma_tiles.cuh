@@ -1,16 +1,16 @@
-// The main loop of attention through nvcuda::wmma: a block's rows of Q against one tile of K and V after the other,
-// whatever way the tiles come.
+// The main loop of attention through nvcuda::wmma: a block's rows of Q against one tile of K and V after the other, for
+// any kind of copies.
 //
-// A policy of copies says what its Source in global memory is, and has
-//   chunk(tile_smem, offset, src, exists)  eight elements; zeros where the row does not exist: a weight of 0 times what
-//                                          lies there might be NaN
-//   commit(), wait<PENDING>()              what was started until now is a group; all but the PENDING newest have come
-// With STAGES tiles in shared memory, STAGES - 1 are under way while one is computed with.
+// A copy policy defines the type of its Source in global memory, and
+//   chunk(tile_smem, offset, src, exists)  copies eight elements; zeros if the row does not exist: the memory there
+//                                          might hold NaN, and a weight of 0 times NaN is NaN
+//   commit(), wait<PENDING>()              closes a group of copies; waits for all but the PENDING newest groups
+// With STAGES tiles in shared memory, STAGES - 1 are in flight during the products of one.
 #pragma once
 
 #include "tile/wmma.cuh"
 
-// Through registers: a thread waits for what it loads before it can store it.
+// Copies through registers: a thread waits for its loads before it can store them.
 struct RegisterCopy {
     using Source = Element;
 
@@ -31,7 +31,7 @@ struct RegisterCopy {
     }
 };
 
-// cp.async: a thread says what to copy where, and goes on.
+// cp.async: a thread issues its copies and continues.
 struct AsyncCopy {
     using Source = Element;
 
@@ -48,7 +48,7 @@ struct AsyncCopy {
     }
 };
 
-// Copies, or starts to copy, a tile. src: [rows_left, HEAD_DIM], global.
+// Copies a tile, or starts the copies. src: [rows_left, HEAD_DIM], global.
 template <class Copy, int NUM_THREADS, int ROWS>
 __device__ __forceinline__ void copy_tile(WmmaElement (&dst_smem)[ROWS][QKV_PITCH], const typename Copy::Source* src,
                                           int rows_left) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void copy_tile(WmmaElement (&dst_smem)[ROWS][QKV_PITC
     }
 }
 
-// Takes all tiles of keys that the block's rows see into half_row. q: from the block's first row on; k, v: of the head.
+// Accumulates all key tiles visible to the block's rows in half_row. q: the block's first row; k, v: of the head.
 template <class Copy, int ROWS, int KEYS, int STAGES>
 __device__ __forceinline__ void attend_tiles(HalfRow<KEYS>& half_row, WmmaShared<ROWS, KEYS, STAGES>& smem,
                                              const typename Copy::Source* q, const typename Copy::Source* k,
@@ -73,7 +73,7 @@ __device__ __forceinline__ void attend_tiles(HalfRow<KEYS>& half_row, WmmaShared
             copy_tile<Copy, NUM_THREADS>(stage.k, k + key0 * HEAD_DIM, seq_kv - key0);
             copy_tile<Copy, NUM_THREADS>(stage.v, v + key0 * HEAD_DIM, seq_kv - key0);
         }
-        // Committed even if empty, so that all but the newest STAGES - 1 groups are always those of tiles due.
+        // Commits empty groups too: all but the newest STAGES - 1 groups then always belong to tiles that are due.
         Copy::commit();
     };
     copy_tile<Copy, NUM_THREADS>(smem.q, q, rows_left);  // in the group of the first tile
@@ -91,7 +91,7 @@ __device__ __forceinline__ void attend_tiles(HalfRow<KEYS>& half_row, WmmaShared
     }
 }
 
-// A block of one of the kernels on 16-bit tensors, whose parameters schedule/head.cuh states.
+// A block of one of the kernels on 16-bit tensors; schedule/head.cuh states the parameters.
 template <class Copy, int ROWS, int KEYS, int STAGES>
 __device__ __forceinline__ void wmma_block(const Element* q, const Element* k, const Element* v, Element* o, int seq_q,
                                            int seq_kv, int group, float scale, float* lse) {

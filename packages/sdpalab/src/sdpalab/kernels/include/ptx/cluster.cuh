@@ -1,30 +1,30 @@
-// Wrappers of what a thread-block cluster has (sm_90), one per PTX instruction and named after it, as in ptx/sm80.cuh.
-// Here CTA is the manual's word for a block.
+// Wrappers of the instructions for thread-block clusters (sm_90), one per PTX instruction and named after it, as in
+// ptx/sm80.cuh. CTA is the manual's word for a block.
 //
-// An address in another CTA's shared memory is what mapa gives, in 32 bits. It may be used from the barrier of the
-// cluster on that says that the other CTA runs, and as long as that has not exited.
+// mapa gives the 32-bit address of another CTA's shared memory. The address is valid after a cluster barrier, which
+// shows that the other CTA runs, and until that CTA exits.
 #pragma once
 
 #include "ptx/sm90.cuh"
 
 namespace ptx {
 
-// "Special Registers: %cluster_ctarank": this CTA's number in its cluster.
+// "Special Registers: %cluster_ctarank": number of this CTA in its cluster.
 __device__ __forceinline__ unsigned cluster_ctarank() {
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
-// "Data Movement and Conversion Instructions: mapa": where CTA `rank` has what this one has at `smem`.
+// "Data Movement and Conversion Instructions: mapa": address in CTA `rank` that corresponds to `smem` in this one.
 __device__ __forceinline__ unsigned mapa_shared_cluster(unsigned smem, unsigned rank) {
     unsigned remote_smem;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_smem) : "r"(smem), "r"(rank));
     return remote_smem;
 }
 
-// "Data Movement and Conversion Instructions: st.async", 16 bytes, which the mbarrier at remote_mbar_smem, in the same
-// CTA, counts when they are there.
+// "Data Movement and Conversion Instructions: st.async", 16 bytes; the mbarrier at remote_mbar_smem, in the same CTA,
+// counts them on arrival.
 __device__ __forceinline__ void st_async_v4(unsigned remote_smem, float x, float y, float z, float w,
                                             unsigned remote_mbar_smem) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
@@ -33,8 +33,8 @@ __device__ __forceinline__ void st_async_v4(unsigned remote_smem, float x, float
                  : "memory");
 }
 
-// "Parallel Synchronization: mbarrier.try_wait", as mbarrier_try_wait_parity: what other CTAs of the cluster did before
-// they took part in the phase is seen, too.
+// "Parallel Synchronization: mbarrier.try_wait", as mbarrier_try_wait_parity, with cluster scope: the writes of other
+// CTAs of the cluster before their arrivals in the phase are visible afterwards.
 __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigned mbar_smem, unsigned parity) {
     unsigned over;
     asm volatile(
@@ -47,8 +47,8 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigne
     return over;
 }
 
-// "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. A .relaxed
-// arrival passes on no more than a fence before it.
+// "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. A
+// .relaxed arrival orders nothing; only a fence before it does.
 __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 }

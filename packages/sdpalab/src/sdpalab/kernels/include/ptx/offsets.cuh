@@ -1,5 +1,5 @@
-// Wrappers of instructions of sm_80 whose addresses have an immediate offset in bytes, one per PTX instruction and named
-// after it, as in ptx/sm80.cuh. What is at a constant distance from an address in a register then costs no addition.
+// Wrappers of instructions of sm_80 with an immediate offset in bytes, one per PTX instruction and named after it, as
+// in ptx/sm80.cuh. A constant distance from an address in a register then needs no addition.
 #pragma once
 
 #include "ptx/sm80.cuh"
@@ -25,7 +25,7 @@ __device__ __forceinline__ void ldmatrix_x4_at(unsigned (&frag)[4], unsigned row
                  : "memory");
 }
 
-// The same with each 8x8 matrix transposed on its way.
+// The same with each 8x8 matrix transposed.
 template <int OFFSET>
 __device__ __forceinline__ void ldmatrix_x4_trans_at(unsigned (&frag)[4], unsigned row_smem) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4+%5];"

@@ -1,8 +1,8 @@
 // One wrapper per PTX instruction, named after it. Sections are those of the PTX ISA manual, "Instruction Set".
 //
-// What touches memory is volatile and clobbers memory, so that the compiler keeps it in order with barriers and other
-// accesses; pure arithmetic is neither, so that it may be moved and merged. A shared address is the 32-bit one that
-// smem_address() gives.
+// Wrappers that touch memory are volatile and clobber memory, so the compiler keeps their order with barriers and other
+// accesses; pure arithmetic is neither, so the compiler may move and merge it. A shared address is the 32-bit value of
+// smem_address().
 #pragma once
 
 namespace ptx {
@@ -11,8 +11,8 @@ __device__ __forceinline__ unsigned smem_address(const void* smem_pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(smem_pointer));
 }
 
-// "Special Registers: %tid, %ctaid". Unlike threadIdx and blockIdx, read anew at each place, so that neither they nor
-// what follows from them is kept in registers from one place to the next.
+// "Special Registers: %tid, %ctaid". Unlike threadIdx and blockIdx, these are re-read at each use; neither they nor
+// values derived from them occupy registers between uses.
 __device__ __forceinline__ int tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -52,7 +52,7 @@ __device__ __forceinline__ void bar_sync(unsigned barrier, unsigned threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 
-// The same without waiting: what this thread has read and written before is done for those who wait there.
+// The same without waiting: this thread's earlier accesses are complete for the threads that wait at the barrier.
 __device__ __forceinline__ void bar_arrive(unsigned barrier, unsigned threads) {
     asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&frag)[4], unsigned row_sm
                  : "memory");
 }
 
-// The same with each 8x8 matrix transposed on its way.
+// The same with each 8x8 matrix transposed.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&frag)[4], unsigned row_smem) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
@@ -74,8 +74,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&frag)[4], unsigned 
                  : "memory");
 }
 
-// "Parallel Synchronization and Communication Instructions: atom". Adds 1, or goes from `bound` back to 0; returns what
-// was there. A release of what came before and an acquire of what others released, for all threads of the GPU.
+// "Parallel Synchronization and Communication Instructions: atom". Adds 1, or wraps from `bound` to 0; returns the old
+// value. Releases this thread's earlier accesses and acquires those that other threads released, at GPU scope.
 __device__ __forceinline__ unsigned atom_inc_acq_rel_gpu_u32(unsigned* global, unsigned bound) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
@@ -85,9 +85,9 @@ __device__ __forceinline__ unsigned atom_inc_acq_rel_gpu_u32(unsigned* global, u
     return before;
 }
 
-// "Matrix Multiply-Accumulate Instructions: mma", m16n8k16, A row-major, B column-major, FP32 accumulators:
-// acc[16, 8] += a[16, 16] * b[16, 8]. Sums in and out are separate operands, which saves the compiler the moves that
-// tie them.
+// "Matrix Multiply-Accumulate Instructions: mma", m16n8k16, A row-major, B column-major, FP32 accumulators: acc[16, 8]
+// += a[16, 16] * b[16, 8]. Input and output sums are separate operands: tied operands would cost the compiler extra
+// moves.
 __device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
@@ -112,8 +112,8 @@ __device__ __forceinline__ float fma_rn_sat_f32(float a, float b, float c) {
 }
 
 // "Floating Point Instructions: ex2". 2 ulp; 0 gives exactly 1, -inf gives 0, results below 2^-126 give 0. Without
-// .ftz each exponential would cost three more instructions to keep subnormal weights, which no sum of at least 1 can
-// see.
+// .ftz each exponential would cost three more instructions for subnormal weights, which do not change a sum of at
+// least 1.
 __device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -167,7 +167,7 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned short bits) {
 
 }  // namespace ptx
 
-// No instruction: the same value, whose origin is hidden from the compiler. To the same end as ptx::tid_x().
+// Not an instruction: returns the same value with its origin hidden from the compiler, for the reason of ptx::tid_x().
 __device__ __forceinline__ int opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;

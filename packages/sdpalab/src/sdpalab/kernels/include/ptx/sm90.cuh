@@ -1,10 +1,10 @@
-// Wrappers of what came with sm_90, one per PTX instruction and named after it, as in ptx/sm80.cuh: tensor maps, TMA,
-// mbarriers, stmatrix and register budgets. The matrix products are in ptx/wgmma.cuh.
+// Wrappers of the instructions of sm_90, one per PTX instruction and named after it, as in ptx/sm80.cuh: tensor maps,
+// TMA, mbarriers, stmatrix and register budgets. The matrix products are in ptx/wgmma.cuh.
 #pragma once
 
 #include "ptx/sm80.cuh"
 
-// CUtensorMap of the driver, opaque here. A kernel takes it as `const __grid_constant__ TensorMap`.
+// CUtensorMap of the driver, opaque here. Kernel parameters have type `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {
     unsigned long long opaque[16];
 };
@@ -12,14 +12,14 @@ static_assert(sizeof(TensorMap) == 128, "the driver's CUtensorMap has 128 bytes"
 
 namespace ptx {
 
-// "Data Movement and Conversion Instructions: prefetch": the descriptor, into the cache that TMA reads it from.
+// "Data Movement and Conversion Instructions: prefetch": loads the descriptor into TMA's descriptor cache.
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
 
 // "Data Movement: Tensor copy: cp.async.bulk.tensor". One thread loads a box of three axes, coordinates innermost
-// first, and the mbarrier counts its bytes, those outside the tensor included, which are zeros. dst_smem: as aligned
-// as the swizzle's pattern is long. (The address of one's own CTA is one in shared::cluster too.)
+// first; the mbarrier counts its bytes, including those outside the tensor, which are zeros. dst_smem: aligned to the
+// length of the swizzle's pattern. (The address of one's own CTA is also valid in shared::cluster.)
 __device__ __forceinline__ void cp_async_bulk_tensor_3d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
                                                              int c2, unsigned mbar_smem) {
     asm volatile(
@@ -51,7 +51,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_load(unsigned dst_smem, 
         : "memory");
 }
 
-// The other way; what lies outside the tensor is left out. Its completion belongs to the thread's bulk group.
+// A store; elements outside the tensor are not written. Its completion belongs to the thread's bulk group.
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
                                                               unsigned src_smem) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
@@ -75,19 +75,19 @@ __device__ __forceinline__ void cp_async_bulk_commit_group() {
 }
 
 // "... cp.async.bulk.wait_group.read": returns when all but PENDING of this thread's newest groups have read their
-// source. Global memory has what they write at the latest when the kernel has ended.
+// source. Their writes reach global memory at the latest when the kernel ends.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PENDING) : "memory");
 }
 
-// "Parallel Synchronization: membar, fence", between the generic proxy and the async one: what this thread and those it
-// has synchronised with wrote to shared memory is seen by the TMA and wgmma operations that come after.
+// "Parallel Synchronization: membar, fence", between the generic proxy and the async one: writes to shared memory by
+// this thread, and by threads it has synchronised with, are visible to later TMA and wgmma operations.
 __device__ __forceinline__ void fence_proxy_async_shared_cta() {
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
 
-// The same for mbarriers that this thread has initialised, and also for threads of other blocks of the cluster.
+// The same for mbarriers that this thread has initialised; other blocks of the cluster are included.
 __device__ __forceinline__ void fence_mbarrier_init_release_cluster() {
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
@@ -97,19 +97,19 @@ __device__ __forceinline__ void mbarrier_init(unsigned mbar_smem, unsigned arriv
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(mbar_smem), "r"(arrivals) : "memory");
 }
 
-// "... mbarrier.arrive", by one. OFFSET: of the mbarrier from mbar_smem, in bytes; it is part of the instruction, and costs
-// none of its own.
+// "... mbarrier.arrive", count 1. OFFSET: bytes of the mbarrier from mbar_smem, an immediate offset without an
+// instruction of its own.
 template <int OFFSET = 0>
 __device__ __forceinline__ void mbarrier_arrive(unsigned mbar_smem) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0+%1];" : : "r"(mbar_smem), "n"(OFFSET) : "memory");
 }
 
-// The same after "mbarrier.expect_tx": the phase lasts until so many bytes more have come.
+// The same after "mbarrier.expect_tx": the phase completes after that many more bytes.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbar_smem, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mbar_smem), "r"(bytes) : "memory");
 }
 
-// "... mbarrier.try_wait": true if the phase of that parity is over. It may sleep for a while before it says no.
+// "... mbarrier.try_wait": true if the phase of that parity is over. It may suspend the thread before returning false.
 template <int OFFSET = 0>
 __device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned mbar_smem, unsigned parity) {
     unsigned over;
@@ -132,19 +132,19 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&
                  : "memory");
 }
 
-// "Parallel Synchronization: griddepcontrol", of launches with programmatic stream serialization; of others they do
-// nothing. Returns when the grids that this one depends on are complete, and this grid sees what they wrote.
+// "Parallel Synchronization: griddepcontrol", for launches with programmatic stream serialization; without it these do
+// nothing. Waits until the grids that this one depends on are complete and their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" : : : "memory");
 }
 
-// Lets the grid that depends on this one begin, once all blocks have said so or have exited.
+// Allows the dependent grid to begin once all blocks have executed this or exited.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 }
 
-// "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives
-// the rest to the block's pool, or takes what it lacks from there, and waits until there are as many.
+// "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS registers a thread and releases the
+// rest to the block's pool, or requests the missing ones from the pool and waits for them.
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
     static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "a multiple of 8 from 24 to 256");

@@ -1,12 +1,12 @@
 // wgmma: products of a warpgroup (four warps) with 16-bit elements and FP32 accumulators. Sections are those of the PTX
 // ISA manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
-// Operands in shared memory are tiles as TMA leaves them with the 128-byte swizzle: panels of 64 columns one behind the
-// other, each [rows, 64] with rows of 128 bytes, aligned to the 1024 bytes after which the pattern repeats.
+// Operands in shared memory are tiles in the layout of TMA's 128-byte swizzle: consecutive panels of 64 columns, each
+// [rows, 64] with rows of 128 bytes, aligned to the 1024 bytes of the swizzle's pattern.
 //
 // NOTES: a product is asynchronous. From its issue to the wait for its group no thread may touch its registers or write
-// to its shared memory. The compiler takes the statement for finished when it is issued, and may move what uses its
-// registers across a wait, which does not name them; hold() ties that down.
+// to its shared memory. The compiler considers the statement complete at issue, and may move uses of its registers
+// across a wait, which does not name them; hold() prevents such moves.
 #pragma once
 
 #include "tile/dtype.cuh"
@@ -105,7 +105,7 @@ WGMMA_RS(256, 128, "%128, %129, %130, %131", "%132")
 
 }  // namespace ptx
 
-// What uses these registers stays on its side of the volatile statements around this one. No instruction.
+// Keeps uses of these registers on their side of the surrounding volatile statements. No instruction.
 template <int COUNT>
 __device__ __forceinline__ void hold(float (&registers)[COUNT]) {
 #pragma unroll
@@ -123,8 +123,8 @@ __device__ __forceinline__ void hold(unsigned (&registers)[COUNT]) {
 }
 
 // "Matrix Descriptor Format" of a swizzled tile [ROWS, columns] at smem: addresses and offsets in units of 16 bytes,
-// and mode 1 of the swizzle. Groups of eight rows are SWIZZLE_BYTES apart, and panels what the leading offset says; it
-// is used only where an operand's rows run along m or n, since one step along k never leaves a panel.
+// and mode 1 of the swizzle. Groups of eight rows are SWIZZLE_BYTES apart. The leading offset separates panels; it is
+// used only for operands whose rows run along m or n, since one step along k never leaves a panel.
 template <int ROWS>
 __device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem) {
     constexpr unsigned long long PANEL_BYTES = ROWS * PANEL_ROW_BYTES;
@@ -133,7 +133,7 @@ __device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem) {
     return LAYOUT | (smem & 0x3ffff) >> 4;
 }
 
-// What to add to a descriptor for the operand's part from column 16 * step on, along k; all rows.
+// Descriptor increment for the operand's part from column 16 * step on, along k; all rows.
 template <int ROWS>
 __device__ __forceinline__ constexpr unsigned long long column_step(int step) {
     constexpr int PER_PANEL = PANEL_COLUMNS / 16;

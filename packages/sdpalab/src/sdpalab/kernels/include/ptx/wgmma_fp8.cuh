@@ -1,11 +1,11 @@
 // wgmma with e4m3 elements and FP32 accumulators, beside ptx/wgmma.cuh, whose sections and notes hold here too.
 //
-// Operands in shared memory run along k, both of them: for elements of 8 bits wgmma transposes nothing. They are tiles
-// [rows, 64 or 128] of bytes as TMA leaves them, with the swizzle that is as wide as a row. Of longer rows there are
-// panels of 128 columns one behind the other.
+// Both operands in shared memory run along k: wgmma does not transpose 8-bit elements. They are tiles [rows, 64 or 128]
+// of bytes in TMA's layout, with a swizzle as wide as a row. Longer rows are split into consecutive panels of 128
+// columns.
 //
-// NOTES: the accumulators are FP32 in the manual. Zhang et al. (SageAttention2, 2024) find 13 bits of fraction in what
-// the e4m3 units of Ada and Hopper keep of a sum, and cut the rest off. A long sum is better made of short ones.
+// NOTES: the manual calls the accumulators FP32. Zhang et al. (SageAttention2, 2024) find that the e4m3 units of Ada
+// and Hopper keep 13 bits of fraction of a sum and truncate the rest. Long sums are better split into short ones.
 #pragma once
 
 #include "ptx/wgmma.cuh"
@@ -60,7 +60,7 @@ __device__ __forceinline__ unsigned long long byte_tile_descriptor(unsigned smem
     return LAYOUT | (smem & 0x3ffff) >> 4;
 }
 
-// What to add to a descriptor of a tile of ROWS rows for the part from column 32 * step on; all rows.
+// Descriptor increment for the part of a tile of ROWS rows from column 32 * step on; all rows.
 template <int ROWS>
 __device__ __forceinline__ constexpr unsigned long long byte_column_step(int step) {
     constexpr int PER_PANEL = BYTE_PANEL_COLUMNS / 32;

@@ -1,4 +1,4 @@
-// What one block works on. Every kernel of the ladder has the same parameters and the same grid:
+// Work of one block. Every kernel of the ladder has the same parameters and the same grid:
 //
 //   (const Element* q, const Element* k, const Element* v, Element* o, int seq_q, int seq_kv, int group, float scale,
 //    float* lse)
@@ -16,13 +16,13 @@ struct Head {
     Element* o;
 };
 
-// Number of the block's query head among those of all batches.
+// Number of the block's query head among the heads of all batches.
 __device__ __forceinline__ unsigned q_head_of_block() {
     return blockIdx.z * gridDim.y + blockIdx.y;
 }
 
-// Offsets between heads are 64-bit: B*H*S*D may exceed 2^31. Within a head 32 bits do, which the kernels' supports()
-// checks. As a batch has `group` times as many query heads as K/V heads, the numbers over all batches divide, too.
+// Offsets between heads are 64-bit: B*H*S*D may exceed 2^31. Within a head 32 bits suffice; the kernels' supports()
+// checks that. A batch has `group` times as many query heads as K/V heads, so the numbers over all batches divide, too.
 __device__ __forceinline__ Head head_at(unsigned q_head, const Element* q, const Element* k, const Element* v,
                                         Element* o, int seq_q, int seq_kv, int group) {
     const long long q_offset = static_cast<long long>(q_head) * seq_q * HEAD_DIM;
@@ -45,8 +45,8 @@ __device__ __forceinline__ float* lse_of_block(float* lse, int seq_q) {
     return lse_at(lse, q_head_of_block(), seq_q);
 }
 
-// The block's tile of query rows. Causal tiles further down have more keys: they go first, so that the last to finish
-// are the short ones.
+// The block's tile of query rows. Causal tiles further down have more keys: they run first, so the short ones finish
+// last.
 __device__ __forceinline__ int q_tile_of_block() {
     return CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
 }

@@ -1,4 +1,4 @@
-// Which keys a query sees. Causal is aligned to the top left: query i sees keys 0..i, also when seq_q != seq_kv.
+// Visible keys of a query. Causal is aligned to the top left: query i sees keys 0..i, also when seq_q != seq_kv.
 //
 // Every row sees key 0, so a kernel that visits tiles in ascending order meets a visible key in its first tile.
 #pragma once
@@ -20,12 +20,12 @@ struct KeyTiles {
     int end;
 };
 
-// Tiles of BLOCK_N keys in which any row up to last_row sees a key: those after are never loaded.
+// Tiles of BLOCK_N keys in which any row up to last_row sees a key; later tiles are never loaded.
 __device__ __forceinline__ int tiles_visible(int last_row, int seq_kv, int block_n) {
     return ceil_div(visible_keys(last_row, seq_kv), block_n);
 }
 
-// Leading tiles of BLOCK_N keys of which every row from first_row on sees every key: those need no mask.
+// Leading tiles of BLOCK_N keys that every row from first_row on sees in full: they need no mask.
 __device__ __forceinline__ int tiles_unmasked(int first_row, int seq_kv, int block_n) {
     return visible_keys(first_row, seq_kv) / block_n;
 }

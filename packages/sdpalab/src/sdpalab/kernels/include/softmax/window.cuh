@@ -1,5 +1,5 @@
-// Which keys a query sees under a window and a length of its batch entry, beside the causal mask; and the soft cap.
-// All are aligned to the top left, as in softmax/mask.cuh. A row may see no key here, and keys begin anywhere.
+// Visible keys of a query under a window, a length of its batch entry and the causal mask; and the soft cap. All are
+// aligned to the top left, as in softmax/mask.cuh. A row may see no key here, and its keys may begin anywhere.
 #pragma once
 
 #include "softmax/mask.cuh"
@@ -11,7 +11,7 @@
 
 constexpr int KEYS_AFTER = CAUSAL ? 0 : WINDOW_RIGHT;
 
-// Query `row` sees the keys first_key .. end_key - 1 of `keys`; none if there is none between.
+// Query `row` sees the keys first_key .. end_key - 1 of `keys`; none if the interval is empty.
 __device__ __forceinline__ int first_key(int row) {
     return WINDOW_LEFT < 0 ? 0 : max(row - WINDOW_LEFT, 0);
 }
@@ -20,9 +20,9 @@ __device__ __forceinline__ int end_key(int row, int keys) {
     return KEYS_AFTER < 0 ? keys : min(row + KEYS_AFTER + 1, keys);
 }
 
-// Tiles of KEYS keys, [first, end), in which any row from first_row to last_row sees a key. A tile of queries that
-// sees none has the first tile, of which the mask hides all: then its rows have weights of 0, not the content of
-// memory that nobody wrote.
+// Tiles of KEYS keys, [first, end), in which any row from first_row to last_row sees a key. A tile of queries without
+// visible keys has the first tile, fully masked: its rows then have weights of 0, not the content of uninitialised
+// memory.
 template <int KEYS>
 __device__ __forceinline__ KeyTiles tiles_seen(int first_row, int last_row, int keys) {
     const KeyTiles seen{first_key(first_row) / KEYS, (end_key(last_row, keys) + KEYS - 1) / KEYS};
@@ -35,11 +35,11 @@ __device__ __forceinline__ bool at_edge(int tile, int first_row, int last_row, i
     return (tile + 1) * KEYS > end_key(first_row, keys) || tile * KEYS < first_key(last_row);
 }
 
-// softcap * tanh(score / softcap) of a score that is scaled later: both are in units of 1 / |scale|. As an absolute
-// number tanh is off by two units of 2^-23, which the exponential and the reciprocal leave.
+// softcap * tanh(score / softcap) of an unscaled score: both are in units of 1 / |scale|. The absolute error of tanh is
+// two units of 2^-23, from the exponential and the reciprocal.
 struct SoftCap {
     float cap;
-    float to_exponent;  // of 2: 2 log2(e) / cap
+    float to_exponent;  // factor to an exponent of 2: 2 log2(e) / cap
 
     __device__ __forceinline__ explicit SoftCap(float scale_log2)
         : cap(float(SOFTCAP) * LOG2_E / scale_log2), to_exponent(2.0f * scale_log2 / float(SOFTCAP)) {}

@@ -1,4 +1,4 @@
-// How many tiles hold so many rows.
+// Number of tiles that hold so many rows.
 #pragma once
 
 __host__ __device__ constexpr int ceil_div(int a, int b) {

@@ -1,16 +1,16 @@
-// The copy of a tile [ROWS, COLS] of 16-bit elements from global to shared memory by cp.async, as tile/swizzle.cuh has
-// it there.
+// Copy of a tile [ROWS, COLS] of 16-bit elements from global to shared memory by cp.async, in the layout of
+// tile/swizzle.cuh.
 #pragma once
 
 #include "ptx/offsets.cuh"
 #include "tile/swizzle.cuh"
 
 // One thread's share. Neighbouring threads copy neighbouring chunks; each pass of NUM_THREADS threads covers ROW_STEP
-// whole rows. Of a pass's first row and a thread's row in it no two bits meet, so that the phase of their sum is the XOR
-// of their phases: 0 from 8 rows on.
+// whole rows. The bits of a pass's first row and of a thread's row in it are disjoint, so the phase of their sum is the
+// XOR of their phases: 0 from 8 rows on.
 //
 // In global memory a thread's chunks are addressed from that of its second pass, if there is one: the machine
-// instruction has offsets of -2,048 to 2,047 there, which reach the first pass of 128 threads, but not the third.
+// instruction has offsets of -2,048 to 2,047, which reach the first pass of 128 threads, but not the third.
 template <int ROWS, int COLS, int NUM_THREADS>
 struct TileCopy {
     static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
@@ -20,9 +20,9 @@ struct TileCopy {
     static_assert((ROW_STEP & (ROW_STEP - 1)) == 0, "passes begin at multiples of a power of two");
     static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
 
-    // Where in the tile this thread's chunk of the first pass is; in global memory, where the addressed one is.
+    // This thread's chunk of the first pass in the tile; in global memory, its addressed chunk.
     int row;
-    int global_chunk;   // counted from the tile's first
+    int global_chunk;   // relative to the tile's first
     int global_offset;  // the same in elements
     unsigned smem_offset;
 
@@ -32,15 +32,15 @@ struct TileCopy {
           global_offset(global_chunk * CHUNK_ELEMENTS),
           smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
 
-    // global_offset in bytes from the beginning of a tensor, whose chunks 32 bits number, if the tile begins at
-    // tensor_row.
+    // global_offset in bytes from the beginning of a tensor, for a tile that begins at tensor_row. 32 bits number the
+    // tensor's chunks.
     __device__ __forceinline__ unsigned long long bytes_from(unsigned tensor_row) const {
         return static_cast<unsigned long long>(tensor_row * CHUNKS + global_chunk) * CHUNK_BYTES;
     }
 
-    // dst_smem, src: of those chunks; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from
-    // `row` on; those past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of
-    // 0, and 0 * NaN is not 0. Begins with pass PASS.
+    // dst_smem, src: those chunks; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from `row`
+    // on; rows past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of 0, and
+    // 0 * NaN is NaN. Begins with pass PASS.
     template <int PASS = 0>
     static __device__ __forceinline__ void start(unsigned dst_smem, const void* src, int rows_left) {
         constexpr int pass_row = PASS * ROW_STEP;

@@ -1,4 +1,4 @@
-// The element type of Q, K, V and O, chosen by the macro DTYPE_BF16, and what depends on it.
+// The element type of Q, K, V and O, chosen by the macro DTYPE_BF16, and the code that depends on it.
 //
 // Element is opaque on purpose: arithmetic is in FP32 or on tensor cores, so cuda_fp16.h and cuda_bf16.h would only
 // cost compile time. A kernel that needs __half (nvcuda::wmma) casts the pointer.
@@ -31,7 +31,7 @@ __device__ __forceinline__ Element to_element(float x) {
 #endif
 }
 
-// Two elements in one register, the first in the low half: how fragments and vector accesses hold them.
+// Two elements in one register, the first in the low half: the form of fragments and vector accesses.
 __device__ __forceinline__ unsigned pack_pair(float low, float high) {
 #if DTYPE_BF16
     return ptx::cvt_rn_bf16x2_f32(low, high);

@@ -1,14 +1,14 @@
-// Rows of 16-bit elements to e4m3, with a float32 scale for a block of rows or for a head: kernels that run before the
-// attention that computes with the numbers. They are a translation unit of their own, with the macros HEAD_DIM and
-// DTYPE_BF16 alone (kernels/quantisation.py is the host side).
+// Quantisation of rows of 16-bit elements to e4m3, with a float32 scale per block of rows or per head, in kernels that
+// run before the attention. They are a translation unit of their own, with the macros HEAD_DIM and DTYPE_BF16 only
+// (kernels/quantisation.py is the host side).
 //
 // A block of rows x becomes the numbers nearest to x / s, ties to even, with s = max|x| / 448, or 1 where that is 0;
-// both quotients are rounded to float32 first. The result is the declared one bit for bit, without a division of each x
-// (Quotient).
+// both quotients are rounded to float32 first. The result equals the declared one bit for bit, without a division of
+// each x (Quotient).
 //
-// A thread has a patch of 4 rows x 8 columns, and a warp 32 rows x 32 columns: every access of a warp, 16 bytes from a
-// row of the source, 8 to a row of the result or 4 to a column of it, fills whole sectors. So V is transposed in
-// registers: what is packed in one word is four rows of a column, in place of four columns of a row.
+// A thread has a patch of 4 rows x 8 columns, and a warp 32 rows x 32 columns: every access of a warp (16 bytes of a
+// row of the source, 8 of a row of the result or 4 of a column of it) covers whole sectors. V is transposed in
+// registers: a packed word holds four rows of a column instead of four columns of a row.
 #pragma once
 
 #include "tile/ceil_div.cuh"
@@ -21,12 +21,12 @@ constexpr int PATCH_COLUMNS = 8;
 template <int ROWS>
 constexpr int QUANTISE_THREADS = ROWS / PATCH_ROWS * (HEAD_DIM / PATCH_COLUMNS);
 
-// The order of rows within a block: which stands where along a column of the transposed result.
+// Order of rows within a block, along a column of the transposed result.
 enum class RowOrder {
     natural,
-    // Of every 16, so that weights need not move between the products. A lane's accumulators of two neighbouring
-    // m16n8 (or wgmma) scores are those of keys 2c, 2c + 1, 8 + 2c and 8 + 2c + 1, where c = lane % 4. Packed as they
-    // are, they are the left operand of the next product at k = 4c .. 4c + 3; so the right one has these keys there.
+    // Per 16 rows, such that weights stay in place between the products. A lane's accumulators of two neighbouring
+    // m16n8 (or wgmma) scores belong to keys 2c, 2c + 1, 8 + 2c and 8 + 2c + 1, where c = lane % 4. Packed in place,
+    // they are the left operand of the next product at k = 4c .. 4c + 3; the right operand has the same keys there.
     mma,
 };
 
@@ -45,10 +45,10 @@ __device__ __forceinline__ float quantisation_scale(float block_max) {
 
 // x / scale in two instructions. A division takes more than twenty.
 //
-// The reciprocal has two terms, whose sum is off by less than 2^-44, and so is the quotient before it is rounded to
-// float32. The rounding to e4m3 then gives what it gives for a division. They could differ only where the two lie on
-// different sides of where float32 begins to round to a tie of e4m3; but x / scale is at least 2^-35 from there, for
-// all x and scales that come of numbers of 16 bits (enumerated in the tests). One term, off by 2^-23, would not do.
+// The reciprocal has two terms, whose sum has an error below 2^-44, and so does the quotient before it is rounded to
+// float32. Rounding to e4m3 then gives the same result as for a division. The results could differ only if the two lay
+// on different sides of a boundary where float32 rounds to a tie of e4m3; but x / scale is at least 2^-35 from any, for
+// all x and scales that 16-bit numbers produce (enumerated in the tests). One term, with an error of 2^-23, is too few.
 class Quotient {
 public:
     __device__ __forceinline__ explicit Quotient(float scale)
@@ -56,7 +56,7 @@ public:
 
     __device__ __forceinline__ float of(float x) const { return fmaf(x, high, x * low); }
 
-    // Whether neither term is too small for a float, or too large. Scales of float16 all are in range.
+    // Whether both terms are normal floats. All scales of float16 are in range.
     static __device__ __forceinline__ bool in_range(float scale) {
         return !DTYPE_BF16 || (scale >= LEAST_SCALE && scale <= 1.0f / LEAST_SCALE);
     }
@@ -68,8 +68,8 @@ private:
     float low;
 };
 
-// The largest x >= 0 of a block of THREADS threads, in all of them. Numbers that are not negative are ordered as their
-// bits are.
+// The largest x >= 0 over a block of THREADS threads, in all of them. Bit patterns of non-negative numbers have the
+// same order as the numbers.
 template <int THREADS>
 __device__ __forceinline__ float block_max(float x) {
     __shared__ unsigned warp_max_smem[THREADS / 32];
@@ -89,7 +89,7 @@ __device__ __forceinline__ float block_max(float x) {
 // One thread's patch of a block of rows [rows_left or more, HEAD_DIM]. Rows past the end are zeros.
 template <RowOrder ORDER>
 struct QuantisePatch {
-    int place;   // of the first of its rows
+    int place;   // of its first row
     int column;  // the first
     float x[PATCH_ROWS][PATCH_COLUMNS];
 
@@ -129,7 +129,7 @@ struct QuantisePatch {
         return result;
     }
 
-    // What turns x into x / scale. Where a reciprocal would not do, x is divided here.
+    // Divisor that turns x into x / scale. Where a reciprocal is not exact enough, x is divided here.
     __device__ __forceinline__ Quotient quotient(float scale) {
         if (Quotient::in_range(scale)) {
             return Quotient(scale);
@@ -144,7 +144,7 @@ struct QuantisePatch {
         return Quotient(1.0f);
     }
 
-    // To rows [rows_left or more, HEAD_DIM] of bytes; those past the end are not written.
+    // Stores rows [rows_left or more, HEAD_DIM] of bytes; rows past the end are not written.
     __device__ __forceinline__ void store_rows(unsigned char* rows, int rows_left, const Quotient& by_scale) const {
 #pragma unroll
         for (int i = 0; i < PATCH_ROWS; ++i) {
@@ -158,7 +158,7 @@ struct QuantisePatch {
         }
     }
 
-    // To columns [HEAD_DIM, rows of the block] of bytes, `pitch` apart, in ORDER; rows past the end are zeros.
+    // Stores columns [HEAD_DIM, rows of the block] of bytes, `pitch` apart, in ORDER; rows past the end are zeros.
     __device__ __forceinline__ void store_columns(unsigned char* columns, int pitch, const Quotient& by_scale) const {
 #pragma unroll
         for (int j = 0; j < PATCH_COLUMNS; ++j) {
@@ -168,17 +168,17 @@ struct QuantisePatch {
     }
 };
 
-// What one block of a grid over the rows of Q, K and V works on:
+// Work of one block of a grid over the rows of Q, K and V:
 // grid = (blocks of ROWS rows in the longer sequence, heads + 2 * kv_heads, batch).
 enum class Tensor { q, k, v };
 
 template <int ROWS>
 struct RowBlock {
     Tensor tensor;
-    long long head;   // of the batch
+    long long head;   // among all batches
     int seq;          // rows of the tensor's heads
-    int row;          // the block's first of the head
-    int blocks;       // of a head
+    int row;          // first of the block, in the head
+    int blocks;       // a head
 
     __device__ __forceinline__ RowBlock(int seq_q, int seq_kv, int heads) {
         const int kv_heads = (static_cast<int>(gridDim.y) - heads) / 2;
@@ -196,18 +196,18 @@ struct RowBlock {
         return tensor == Tensor::q ? q : tensor == Tensor::k ? k : v;
     }
 
-    __device__ __forceinline__ int rows_left() const { return seq - row; }             // 0 or less: past the end
+    __device__ __forceinline__ int rows_left() const { return seq - row; }             // <= 0 past the end
     __device__ __forceinline__ long long number() const { return head * blocks + blockIdx.x; }  // in the tensor
     __device__ __forceinline__ long long offset() const { return (head * seq + row) * HEAD_DIM; }
 };
 
-// Q and K as rows, V as columns, each block of ROWS rows with its scale. QUANTISE_THREADS<ROWS> threads.
+// Writes Q and K as rows, V as columns, each block of ROWS rows with its scale. QUANTISE_THREADS<ROWS> threads.
 //
-// At least 1 block an SM: without that word the compiler may spill a few registers to fit one block more.
+// At least 1 block an SM: without this bound the compiler may spill a few registers to fit one block more.
 //
-// In memory, a head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column
-// to the next and v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other,
-// and (all blocks * ROWS, ROWS) is V^T with its rows padded by zeros.
+// A head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to the next
+// and v_block_stride from a block to the next. (ROWS, ROWS * HEAD_DIM) gives consecutive blocks, and
+// (all blocks * ROWS, ROWS) gives V^T with its rows padded by zeros.
 template <int ROWS>
 __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     quantise_blocks(const Element* __restrict__ q,        // [batch, heads, seq_q, HEAD_DIM]
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
                     unsigned char* __restrict__ k_bytes,  // as k
                     unsigned char* __restrict__ v_bytes,  // [batch, kv_heads], blocks
                     float* __restrict__ q_scales,         // [batch, heads, blocks of seq_q]
-                    float2* __restrict__ kv_scales,       // [batch, kv_heads, blocks of seq_kv]: of K, of V
+                    float2* __restrict__ kv_scales,       // [batch, kv_heads, blocks of seq_kv]: scales of K and V
                     int seq_q, int seq_kv, int heads, int v_pitch, int v_block_stride) {
     constexpr int THREADS = QUANTISE_THREADS<ROWS>;
     static_assert(ROWS % 32 == 0 && THREADS <= 1024, "a warp has 32 rows, and a block at most 32 warps");
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     }
 }
 
-// max|x| of each block of rows.
+// Computes max|x| of each block of rows.
 template <int ROWS>
 __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     head_maxima(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     }
 }
 
-// Each head's rows with the scale of its largest maximum.
+// Quantises each head's rows with the scale of its largest maximum.
 template <int ROWS>
 __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     quantise_heads(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,

@@ -1,9 +1,9 @@
-// A tile of 16-bit elements in shared memory, [rows, COLS], as cp.async writes it and ldmatrix reads it.
+// A tile of 16-bit elements in shared memory, [rows, COLS], written by cp.async and read by ldmatrix.
 //
 // Swizzle: shared memory serves 128 bytes, eight 16-byte chunks, in one wavefront. ldmatrix reads one chunk of eight
-// consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number does that without
-// padding. The pattern repeats every 8 rows and stays within a row, so an address moves by 8 rows with an immediate
-// offset, and to another chunk with one XOR.
+// consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number achieves that
+// without padding. The pattern repeats every 8 rows and stays within a row: an address moves by 8 rows with an
+// immediate offset, and to another chunk with one XOR.
 #pragma once
 
 #include "tile/dtype.cuh"
@@ -11,7 +11,7 @@
 constexpr int CHUNK_BYTES = 16;
 constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / static_cast<int>(sizeof(Element));
 
-// What the numbers of a row's chunks are XORed with.
+// Value that is XORed with the chunk numbers of a row.
 template <int COLS>
 __device__ constexpr int swizzle_phase(int row) {
     constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
@@ -29,7 +29,7 @@ __device__ __forceinline__ unsigned swizzled_offset(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES;
 }
 
-// Where this lane points ldmatrix.x4 for the 16x16 block at row 0, column 0. Matrices in the order (rows 0-7, columns
+// This lane's address for ldmatrix.x4 of the 16x16 block at row 0, column 0. Matrices in the order (rows 0-7, columns
 // 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): the A operand; transposed, two B operands whose k runs along the rows
 // (V).
 template <int COLS>

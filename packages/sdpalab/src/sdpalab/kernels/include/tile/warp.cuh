@@ -1,9 +1,9 @@
 // A tile of attention by one warp: 16 rows of Q, with both products on mma.sync and the weights between them in
 // registers, where the accumulator layout of S = Q K^T is the operand layout of O += P V.
 //
-// A lane holds parts of rows lane / 4 and lane / 4 + 8, each of which has a SoftmaxRow; element i of an accumulator
-// frag[n] is column 8n + 2 (lane % 4) + i % 2 of row lane / 4 + 8 (i / 2). Tiles in shared memory are as
-// tile/swizzle.cuh has them, and an address is that at which the lane points ldmatrix. KEYS is the number of keys of a
+// A lane holds parts of rows lane / 4 and lane / 4 + 8, each of which has a SoftmaxRow; element i of an
+// accumulator frag[n] is column 8n + 2 (lane % 4) + i % 2 of row lane / 4 + 8 (i / 2). Tiles in shared memory have
+// the layout of tile/swizzle.cuh, and an address is the lane's ldmatrix address. KEYS is the number of keys of a
 // tile.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 constexpr int WARP_M = 16;
 
-// From a block of 16 rows to the next: an address moves by it with an immediate offset.
+// From a block of 16 rows to the next: an immediate offset of the address.
 constexpr int ROW_BLOCK_BYTES = 16 * HEAD_DIM * static_cast<int>(sizeof(Element));
 
 // q_smem: row_block_offset in the warp's rows of Q.
@@ -34,7 +34,7 @@ __device__ __forceinline__ void apply_sign(unsigned (&q_frag)[HEAD_DIM / 16][4],
     }
 }
 
-// S[16, KEYS] += Q K^T of 16 columns, for the keys from 16 N on. q_frag: of these columns. k_smem: there, in row 0.
+// S[16, KEYS] += Q K^T of 16 columns, for the keys from 16 N on. q_frag: these columns of Q. k_smem: same, row 0.
 template <int KEYS, int N = 0>
 __device__ __forceinline__ void multiply_columns(float (&s_frag)[KEYS / 8][4], const unsigned (&q_frag)[4],
                                                  unsigned k_smem) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void multiply_scores(float (&s_frag)[KEYS / 8][4],
     }
 }
 
-// keys_left: that either row sees, from this lane's first column on.
+// keys_left: visible keys of either row, from this lane's first column on.
 template <int KEYS>
 __device__ __forceinline__ void mask_scores(float (&s_frag)[KEYS / 8][4], const int (&keys_left)[2]) {
 #pragma unroll
@@ -92,7 +92,7 @@ __device__ __forceinline__ void row_maxima(float (&tile_max)[2], const float (&s
     tile_max[1] = quad_max(tile_max[1]);
 }
 
-// Takes the tile's maximum into the softmax, and rescales what was accumulated.
+// Updates the softmax with the tile's maximum, and rescales the accumulators.
 template <int KEYS>
 __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
                                                 const float (&s_frag)[KEYS / 8][4], float scale_log2) {
@@ -109,9 +109,9 @@ __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float 
     }
 }
 
-// O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time; of the four pairs of them that a lane has, the
-// last ON_FMA by PowerOnFma. v_smem: row_block_offset in the tile of V. exponents: FusedExponents or ExactExponents.
-// From key 16 N on.
+// O[16, HEAD_DIM] += P V, 16 keys at a time, including the weights and their sums. PowerOnFma computes the last ON_FMA
+// of a lane's four pairs of weights. v_smem: row_block_offset in the tile of V. exponents: FusedExponents or
+// ExactExponents. Starts at key 16 N.
 template <int KEYS, int ON_FMA = 0, class Exponents, int N = 0>
 __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                            const float (&s_frag)[KEYS / 8][4], unsigned v_smem,
@@ -139,8 +139,8 @@ __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], Sof
     }
 }
 
-// Normalises the rows and packs them for store_warp_tile(). Their log-sum-exp goes to lse, from the warp's first_row
-// there on, if that is not null; rows_left: of these rows.
+// Normalises the rows and packs them for store_warp_tile(). Stores their log-sum-exp at lse, from the warp's first_row
+// on, unless it is null; rows_left: from that row on.
 __device__ __forceinline__ void finish_rows(unsigned (&o_pairs)[HEAD_DIM / 8][2],
                                             const float (&o_frag)[HEAD_DIM / 8][4], const SoftmaxRow (&softmax)[2],
                                             float* lse, unsigned long long first_row, int rows_left, float scale_log2,

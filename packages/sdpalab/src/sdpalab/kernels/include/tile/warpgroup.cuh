@@ -1,13 +1,13 @@
 // A tile of attention by one warpgroup: 64 rows of Q, with both products on wgmma and the weights between them in
 // registers.
 //
-// A thread holds parts of rows lane / 4 and lane / 4 + 8 of its warp's 16. Fragments are as ptx/wgmma.cuh numbers them,
-// so element i of an accumulator is in the row of softmax[i / 2 % 2], and packed in pairs it is the left operand of the
-// next product.
+// A thread holds parts of rows lane / 4 and lane / 4 + 8 of its warp's 16. Fragments are numbered as in ptx/wgmma.cuh:
+// element i of an accumulator belongs to the row of softmax[i / 2 % 2], and packed in pairs it is the left operand of
+// the next product.
 //
-// Products16 is what mainloop/warpgroups.cuh takes for 16-bit elements, and ProductsE4m3 (tile/warpgroup_fp8.cuh) for
-// e4m3: where the operands are in global and in shared memory, how a tile's products are issued, how its scores become
-// weights, and how its product with V joins the output.
+// mainloop/warpgroups.cuh uses Products16 for 16-bit elements, and ProductsE4m3 (tile/warpgroup_fp8.cuh) for e4m3. They
+// define the operands' layout in global and in shared memory, the products of a tile, the weights of its scores, and
+// the accumulation of its product with V.
 #pragma once
 
 #include "ptx/sm90.cuh"
@@ -17,8 +17,8 @@
 
 constexpr int WARPGROUP_M = 64;
 
-// Gives a tile's scores the sign of the scale, caps and masks them, in place. columns: of a policy Seen, at this tile
-// (mainloop/warpgroups.cuh). ONE_BRANCH: around sign and mask, which most turns skip; it takes registers.
+// Applies the sign of the scale, the cap and the mask to a tile's scores, in place. columns: policy Seen at this tile
+// (mainloop/warpgroups.cuh). ONE_BRANCH: one branch around sign and mask, which most steps skip; it takes registers.
 template <bool ONE_BRANCH, int SCORES, class Columns>
 __device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const ScoreScale& scale, bool masked,
                                             const Columns& columns) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], const Score
     }
 }
 
-// The maximum of each of the quad's rows.
+// Maximum of each of the quad's rows.
 template <int SCORES>
 __device__ __forceinline__ void row_maxima(float (&tile_max)[2], const float (&s_frag)[SCORES]) {
     tile_max[0] = tile_max[1] = NEGATIVE_INFINITY;
@@ -52,12 +52,12 @@ __device__ __forceinline__ void row_maxima(float (&tile_max)[2], const float (&s
     tile_max[1] = quad_max(tile_max[1]);
 }
 
-// The maximum of each of the quad's rows, or 0 where all its scores are negative: no less than the maximum, in half of
-// the instructions. As signed integers, the bits of floats from 0 up have their order and those of negative floats are
-// negative; and sm_90 has a maximum of three integers.
+// Maximum of each of the quad's rows, or 0 if all its scores are negative: at least the maximum, in half of the
+// instructions. As signed integers, the bits of non-negative floats have the same order and those of negative floats
+// are negative; sm_90 has an integer maximum of three operands.
 template <int SCORES>
 __device__ __forceinline__ void row_bounds(float (&bound)[2], const float (&s_frag)[SCORES]) {
-    constexpr int CHAINS = 4;  // two a row: half as long
+    constexpr int CHAINS = 4;  // two a row: half the length
     int largest[CHAINS] = {};
 #pragma unroll
     for (int i = 0; i < SCORES; i += 2) {
@@ -70,20 +70,20 @@ __device__ __forceinline__ void row_bounds(float (&bound)[2], const float (&s_fr
     }
 }
 
-// Of a lane's two rows, the sums over their own columns made those of whole rows.
+// Reduces the sums of a lane's two rows from its own columns to whole rows.
 __device__ __forceinline__ void sum_over_quads(SoftmaxRow (&rows)[2]) {
     rows[0].sum = quad_sum(rows[0].sum);
     rows[1].sum = quad_sum(rows[1].sum);
 }
 
-// How a tile's maximum has changed the units of what was accumulated before.
+// Change of the accumulators' units by a tile's maximum.
 struct Rescale {
-    bool needed = false;  // the same in the whole warp
+    bool needed = false;  // uniform in the warp
     float factor[2];      // of either row, if needed
 };
 
-// Takes the maxima of a tile's scores, masked, into the softmax of a lane's two rows. Returns the exponents of the
-// weights; rescale: nothing so far.
+// Includes the maxima of a tile's masked scores in the softmax of a lane's two rows. Returns the exponents of the
+// weights; rescale: output only.
 template <int SCORES>
 __device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2], Rescale& rescale,
                                                        float (&s_frag)[SCORES], float scale_log2) {
@@ -102,12 +102,12 @@ __device__ __forceinline__ FusedExponents advance_rows(SoftmaxRow (&softmax)[2],
     return exponents;
 }
 
-// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of 64 weights ON_FMA are
-// computed by PowerOnFma.
+// Both products in 16 bits. The tensor cores add P V to O, which the softmax rescales. PowerOnFma computes ON_FMA of 64
+// weights.
 //
-// The softmax is lazy: the maximum that weights are taken from stays until a row outgrows it (LAG_LOG2). Where a thread
-// has FREE_REGISTERS for the scores beside the weights, it finds that out from the weights' sums, once it has computed
-// them, and then computes them again; elsewhere from bounds of the scores, before.
+// The softmax is lazy: the reference maximum of the weights stays until a row outgrows it (LAG_LOG2). Threads with
+// FREE_REGISTERS for the scores beside the weights detect that in the weights' sums, and then recompute the weights;
+// other threads detect it beforehand in bounds of the scores.
 template <int TILE_KEYS, int ON_FMA, int FREE_REGISTERS, int HEADS = 1>
 class Products16 {
 public:
@@ -117,7 +117,7 @@ public:
     static constexpr bool OVERLAPS = true;
     static constexpr bool CHECKS_SUMS = REGISTERS + KEYS / 2 <= FREE_REGISTERS;
     static constexpr bool AHEAD = CHECKS_SUMS && HEAD_DIM == 64;  // registers for the scores of a second tile
-    static constexpr float WEIGHT_UNIT = 1.0f;                            // of the sums
+    static constexpr float WEIGHT_UNIT = 1.0f;                            // unit of the sums
 
     // Maps of q [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and of k, v [K/V heads, panels, seq_kv, 64]
     // with boxes [1, panels, KEYS, 64]; panels of 64 columns, heads of all batches. Coordinates are column, row, panel,
@@ -162,7 +162,7 @@ public:
     // Issues S[64, KEYS] = Q K^T as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM] and [KEYS, HEAD_DIM].
     __device__ __forceinline__ void issue_scores(unsigned long long q, unsigned long long k) { issue(s_frag, q, k); }
 
-    // The same of the next tile, beside those of this one. take_next_scores(): once they have been waited for.
+    // The same for the next tile, concurrent with this one. take_next_scores(): after the wait for them.
     __device__ __forceinline__ void issue_next_scores(unsigned long long q, unsigned long long k) {
         issue(next_s_frag, q, k);
     }
@@ -189,18 +189,18 @@ public:
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
     __device__ __forceinline__ void hold_unpacked() { hold(w_frag); }
 
-    // False. Code that looks has to wait for all weights, if not for their sums in weigh().
+    // Always false. The branch on it makes ptxas schedule the exponentials before the next wait.
     __device__ __forceinline__ bool never() const {
         return !CHECKS_SUMS && softmax[0].sum + softmax[1].sum < 0.0f;
     }
 
-    // Computes weights of the scores, and takes them into the softmax. columns: as for mask_scores.
+    // Computes weights of the scores, and adds them to the softmax. columns: as for mask_scores.
     template <class Columns>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
         return weigh<false>(masked, columns, [] {});
     }
 
-    // The same, of the FIRST tile or another; before_exponentials() is called where that says.
+    // The same for the FIRST tile or another; before_exponentials() runs just before the exponentials.
     template <bool FIRST, class Columns, class Call>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call& before_exponentials) {
         mask_scores<CHECKS_SUMS>(s_frag, scale, masked, columns);
@@ -237,7 +237,7 @@ public:
         return rescale;
     }
 
-    // The weights as left operands of the product with V.
+    // Weights as left operands of the product with V.
     __device__ __forceinline__ void pack_weights() {
 #pragma unroll
         for (int i = 0; i < KEYS / 4; ++i) {
@@ -245,7 +245,7 @@ public:
         }
     }
 
-    // Takes in the product of the tile before, in the units of the present maximum.
+    // Rescales O, with the previous tile's product, to the present maximum.
     __device__ __forceinline__ void join_output(const Rescale& rescale) {
         if (rescale.needed) {
 #pragma unroll
@@ -255,17 +255,17 @@ public:
         }
     }
 
-    // Takes in that of the last tile.
+    // Completes O with the last tile's product.
     __device__ __forceinline__ void join_last() {}
 
 private:
     const ScoreScale& scale;
-    FusedExponents exponents;  // from the maxima so far
+    FusedExponents exponents;  // relative to the maxima so far
     PowerOnFma powers[2];      // the same, of either row
     float s_frag[KEYS / 2];
     float next_s_frag[KEYS / 2];
     float w_frag[KEYS / 2];
-    float sum[2];  // of the tile's weights, in either row
+    float sum[2];  // sums of the tile's weights in either row
     unsigned p_frag[KEYS / 4];
 
     static __device__ __forceinline__ void issue(float (&scores)[KEYS / 2], unsigned long long q,
@@ -278,7 +278,7 @@ private:
         ptx::wgmma_commit_group();
     }
 
-    // powers: the exponents' own, of either row.
+    // powers: the same exponents, for either row.
     template <int MANY>
     __device__ __forceinline__ void exponentiate(const FusedExponents& exponents, const PowerOnFma (&powers)[2]) {
 #pragma unroll
@@ -288,7 +288,7 @@ private:
             for (int j = i; j < i + 2; ++j) {
                 w_frag[j] = j * MANY % 64 < 64 - MANY ? exponents.weight(s_frag[j], row) : powers[row].of(s_frag[j]);
             }
-            const float pair = w_frag[i] + w_frag[i + 1];  // half as long a chain of additions
+            const float pair = w_frag[i] + w_frag[i + 1];  // halves the chain of additions
             sum[row] = i < 4 ? pair : sum[row] + pair;
         }
     }

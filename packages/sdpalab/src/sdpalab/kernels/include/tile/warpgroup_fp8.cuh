@@ -1,19 +1,19 @@
 // A tile of attention by one warpgroup in e4m3: 64 rows of Q, both products on wgmma, the weights in registers.
 //
-// Beside tile/warpgroup.cuh, whose fragments these are. The weights of two neighbouring blocks of eight keys, packed as
-// they are, fill a left operand in the order RowOrder::mma of tile/quantise.cuh: so V^T has its keys, and no weight
-// moves.
+// The fragments are those of tile/warpgroup.cuh. The weights of two neighbouring blocks of eight keys, packed in place,
+// fill a left operand in the order RowOrder::mma of tile/quantise.cuh: V^T has its keys in that order, and weights stay
+// in place.
 #pragma once
 
 #include "ptx/wgmma_fp8.cuh"
 #include "softmax/fp8.cuh"
 #include "tile/warpgroup.cuh"
 
-// Both products in e4m3, of blocks of SCALE_ROWS rows that have a scale each. A tile's P V starts from 0 and joins O in
-// float32.
+// Both products in e4m3, over blocks of SCALE_ROWS rows with a scale each. A tile's P V starts from 0 and is added to O
+// in float32.
 //
 // Up to D = 128 a thread has registers for that product beside the scores of the next tile (OVERLAPS). Above, the
-// product is made in PARTS of some columns each, two of them at a time in the registers that the scores had.
+// product is split into PARTS of columns, two at a time in the registers of the scores.
 template <int TILE_KEYS, int SCALE_ROWS>
 class ProductsE4m3 {
 public:
@@ -32,14 +32,14 @@ public:
 
     // Maps of bytes: q [heads, panels, seq_q, PANEL] with boxes [1, panels, 64, PANEL], k [K/V heads, panels, seq_kv,
     // PANEL] with boxes [1, panels, KEYS, PANEL], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1,
-    // HEAD_DIM, KEYS]. Heads are those of all batches, and scales those of quantise_blocks<SCALE_ROWS>.
+    // HEAD_DIM, KEYS]. Heads are those of all batches; quantise_blocks<SCALE_ROWS> writes the scales.
     struct Tensors {
         const TensorMap& q;
         const TensorMap& k;
         const TensorMap& v;
         const float* __restrict__ q_scales;    // [heads, q_blocks]
         const float2* __restrict__ kv_scales;  // [K/V heads, kv_blocks]
-        int q_blocks;                          // of a head
+        int q_blocks;                          // a head
         int kv_blocks;
 
         __device__ __forceinline__ void load_q(unsigned q_smem, const Work& work, int row, unsigned full) const {
@@ -79,13 +79,13 @@ public:
           last_block(tensors.kv_blocks - 1),
           next_scale(scale_of(work.first_tile)) {}
 
-    // number: of the tile of keys, in the head; they come one behind the other. The product of the tile before is still
-    // due.
+    // number: of the tile of keys, in the head; tiles are consecutive. The product of the previous tile is still to be
+    // added.
     __device__ __forceinline__ void start_tile(int number) {
         due_unit[0] = unit[0];
         due_unit[1] = unit[1];
         lane_scale = next_scale;
-        next_scale = scale_of(number + 1);  // a turn ahead, so that no product waits for L2
+        next_scale = scale_of(number + 1);  // one step ahead, so no product waits for L2
     }
 
     // Issues S[64, KEYS] = Q K^T, raw, as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM] and
@@ -102,7 +102,7 @@ public:
 
     __device__ __forceinline__ void issue_next_scores(unsigned long long, unsigned long long) {}  // not AHEAD
 
-    // Issues a tile's own product[64, HEAD_DIM] = P V, raw, as a group of its own, where it has registers as a whole.
+    // Issues a tile's own product[64, HEAD_DIM] = P V, raw, as a group of its own, if registers hold it as a whole.
     // v: descriptor of V^T [HEAD_DIM, KEYS].
     __device__ __forceinline__ void issue_output(unsigned long long v) { issue_part(0, v); }
 
@@ -111,16 +111,16 @@ public:
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
     __device__ __forceinline__ void hold_unpacked() { hold(s_frag); }
 
-    // False. Code that looks has to wait for all weights.
+    // Always false, as in Products16: the branch on it delays the next wait until all weights are computed.
     __device__ __forceinline__ bool never() const { return softmax[0].sum + softmax[1].sum < 0.0f; }
 
-    // Turns the raw scores into weights, in place, and takes them into the softmax. columns: as for mask_scores.
+    // Turns the raw scores into weights, in place, and adds them to the softmax. columns: as for mask_scores.
     template <class Columns>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns) {
         return weigh<false>(masked, columns, [] {});
     }
 
-    // The same, of the first tile or another.
+    // The same for the first tile or another.
     template <bool, class Columns, class Call>
     __device__ __forceinline__ Rescale weigh(bool masked, const Columns& columns, const Call&) {
         const int lane = threadIdx.x % 32;
@@ -130,7 +130,7 @@ public:
         mask_scores<false>(s_frag, scale, masked, columns);
         float raw_max[2];
         row_bounds(raw_max, s_frag);
-        if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // perhaps no maxima but bounds
+        if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // possibly bounds, not maxima
             row_maxima(raw_max, s_frag);
             raw_max[0] = fmaxf(raw_max[0], LOWEST_FLOAT);
             raw_max[1] = fmaxf(raw_max[1], LOWEST_FLOAT);
@@ -166,7 +166,7 @@ public:
         return rescale;
     }
 
-    // The weights as left operands: of each 16 keys, the four of row lane / 4 and then those of row lane / 4 + 8.
+    // Weights as left operands: of each 16 keys, the four of row lane / 4 and then those of row lane / 4 + 8.
     __device__ __forceinline__ void pack_weights() {
 #pragma unroll
         for (int i = 0; i < KEYS / 8; ++i) {
@@ -175,24 +175,24 @@ public:
         }
     }
 
-    // Takes in the product of the tile before, and brings all to the units of the present reference.
+    // Adds the previous tile's product to O, and rescales O to the present reference.
     __device__ __forceinline__ void join_output(const Rescale& rescale) {
         join(due_unit);
         bring_to_reference(rescale);
     }
 
-    // Takes in that of the last tile.
+    // Adds the last tile's product to O.
     __device__ __forceinline__ void join_last() { join(unit); }
 
-    // The whole product of a tile, which joins O part by part: one part does while the next one is computed. No product is
-    // under way behind it. v: as above.
+    // Computes and adds a tile's whole product part by part: one part is added while the next one is computed. No
+    // product is in flight afterwards. v: as above.
     __device__ __forceinline__ void add_output(unsigned long long v, const Rescale& rescale) {
         bring_to_reference(rescale);
         ptx::wgmma_fence();
         issue_part(0, v);
 #pragma unroll
         for (int part = 1; part < PARTS; ++part) {
-            if (part >= PARTS_AT_ONCE) {  // its registers have been read since
+            if (part >= PARTS_AT_ONCE) {  // its registers have been read
                 ptx::wgmma_fence();
             }
             issue_part(part, v);
@@ -209,24 +209,24 @@ public:
 private:
     const ScoreScale& scale;
     const float q_scale;
-    // Even lanes load scales of K, and odd ones of V. What is the same in a whole warp ptxas moves to uniform registers as
-    // soon as it is loaded, and waits for it there.
-    const float* __restrict__ scales;  // for each block of the head
+    // Even lanes load scales of K, and odd ones of V. ptxas would move warp-uniform values to uniform registers
+    // directly after the load, and wait for the load there.
+    const float* __restrict__ scales;  // one pair per block of the head
     const int last_block;
     float lane_scale;                  // of the tile whose scores are computed
     float next_scale;
-    float unit[2];                     // of the tile's product, in either row: of V and of the weights
-    float due_unit[2];                 // of the tile before
+    float unit[2];                     // of the tile's product, in either row: scale of V times scale of the weights
+    float due_unit[2];                 // the same of the previous tile
     float s_frag[KEYS / 2];
     float product[PARTS_AT_ONCE][PART_COLUMNS / 2];
     unsigned p_frag[KEYS / 8];
 
-    // This lane's scale of a tile of keys; behind the head's end, of its last block.
+    // This lane's scale of a tile of keys; past the head's end, of its last block.
     __device__ __forceinline__ float scale_of(int number) const {
         return scales[2 * min(number / (SCALE_ROWS / KEYS), last_block)];
     }
 
-    // Issues PART_COLUMNS columns of a tile's product, from `part` times as many on.
+    // Issues part number `part` of a tile's product, PART_COLUMNS columns wide.
     __device__ __forceinline__ void issue_part(int part, unsigned long long v) {
         float(&columns)[PART_COLUMNS / 2] = product[part % PARTS_AT_ONCE];
         v += byte_row_step<KEYS>(part * PART_COLUMNS);
@@ -238,7 +238,7 @@ private:
         ptx::wgmma_commit_group();
     }
 
-    // O = O + unit * product: a part of a tile's product joins the others in float32, in units that all share.
+    // O = O + unit * product for a part of a tile's product: float32, in the common units.
     __device__ __forceinline__ void join(const float (&unit)[2], int part = 0) {
 #pragma unroll
         for (int i = 0; i < PART_COLUMNS / 2; ++i) {

@@ -1,13 +1,13 @@
 // A tile of attention by one warp through nvcuda::wmma: 16 query rows, and keys and values in shared memory.
 //
-// The layout of a wmma fragment is unspecified, so every product goes through shared memory to lanes that know what
-// they hold: two lanes share a row, and each has half of its columns.
+// The layout of a wmma fragment is unspecified, so every product goes through shared memory to lanes with a known
+// layout: two lanes share a row, and each has half of its columns.
 //   S = Q K^T            fragments -> scratch -> registers
 //   P = weights of S     registers -> p -> fragments
 //   O = rescale O + P V  fragments -> scratch -> added to O, which stays in the registers of the row's two lanes
 //
-// wmma requires fragments 32-byte aligned and their rows a multiple of 16 bytes apart. 16 bytes of padding a row keep
-// both, and put the 8 rows that are read at once into different banks.
+// wmma requires fragments 32-byte aligned and their rows a multiple of 16 bytes apart. 16 bytes of padding a row
+// satisfy both, and place the 8 rows that are read at once in different banks.
 #pragma once
 
 #include <mma.h>
@@ -33,14 +33,14 @@ constexpr int ELEMENT_PAD = 8;  // 16 bytes
 constexpr int FLOAT_PAD = 4;    // 16 bytes
 constexpr int QKV_PITCH = HEAD_DIM + ELEMENT_PAD;
 
-// The declared bars. Left alone, ptxas takes up to 200 to load further ahead; the caps are found by trial: with them it
-// spills nothing on any architecture.
+// The declared limits. Without them ptxas takes up to 200 registers to load further ahead; the caps come from trials:
+// ptxas spills nothing on any architecture.
 constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 144 : 120;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 
-// Shared memory of a block with ROWS query rows. Q and the stages, of KEYS keys each, are for all of it; of P and the
-// scratch, each warp has 16 rows for itself.
+// Shared memory of a block with ROWS query rows. All warps share Q and the stages of KEYS keys each; each warp has 16
+// rows of P and of the scratch for itself.
 template <int ROWS, int KEYS, int STAGES>
 struct WmmaShared {
     static constexpr int NUM_THREADS = ROWS / TILE * 32;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void load4(float* dst, const float* src_smem) {
     dst[0] = x.x, dst[1] = x.y, dst[2] = x.z, dst[3] = x.w;
 }
 
-// Rounds 8 values to elements and stores them at once, to either memory.
+// Rounds 8 values to elements and stores them at once, to shared or global memory.
 __device__ __forceinline__ void store8(void* dst, const float (&x)[8]) {
     *reinterpret_cast<uint4*>(dst) =
         make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]), pack_pair(x[6], x[7]));
@@ -84,7 +84,7 @@ __device__ __forceinline__ void warp_product(const WmmaElement* a_smem, int a_pi
     for (int n = 0; n < COLS / TILE; ++n) {
         wmma::fill_fragment(product[n], 0.0f);
     }
-#pragma unroll 1  // unrolled, the compiler would load every fragment of Q first and hold 30 to 60 more registers
+#pragma unroll 1  // unrolled, the compiler loads every fragment of Q first and holds 30 to 60 more registers
     for (int depth = 0; depth < DEPTH; depth += TILE) {
         AFragment a;
         wmma::load_matrix_sync(a, a_smem + depth, a_pitch);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void warp_product(const WmmaElement* a_smem, int a_pi
     }
 }
 
-// This lane's half of one row: its softmax, whose sum is over that half until the end, and its part of the output.
+// This lane's half of one row: its softmax, with a sum over that half until the end, and its part of the output.
 template <int KEYS>
 struct HalfRow {
     static constexpr int P_PITCH = KEYS + ELEMENT_PAD;
@@ -112,19 +112,19 @@ struct HalfRow {
     static_assert(KEYS >= TILE && KEYS % TILE == 0 && HEAD_DIM % OUT_COLS == 0,
                   "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it");
 
-    int row;        // of the head
-    int keys_left;  // that it sees, from the next tile on
+    int row;        // in the head
+    int keys_left;  // visible ones, from the next tile on
     SoftmaxRow softmax;
     float acc[HEAD_DIM / OUT_COLS][HALF_COLS] = {};
 
-    static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * TILE; }  // of the block
-    static __device__ __forceinline__ int lane_row() { return threadIdx.x % TILE; }       // of the warp
+    static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * TILE; }  // in the block
+    static __device__ __forceinline__ int lane_row() { return threadIdx.x % TILE; }       // in the warp
     static __device__ __forceinline__ int half() { return threadIdx.x % 32 / TILE; }      // 0: the left
 
     __device__ __forceinline__ HalfRow(int block_row, int seq_kv)
         : row(block_row + warp_row() + lane_row()), keys_left(visible_keys(row, seq_kv)) {}
 
-    // Folds in the next tile of keys, which is in that stage. All lanes of the warp at once.
+    // Adds the next tile of keys, which is in that stage, to the row. Called by all lanes of the warp together.
     template <int ROWS, int STAGES>
     __device__ __forceinline__ void attend(WmmaShared<ROWS, KEYS, STAGES>& smem, int stage,
                                            const ScoreScale& score_scale) {
@@ -160,7 +160,7 @@ struct HalfRow {
             }
             store8(&p_smem[lane_row() * P_PITCH + col0 + n], weight);
         }
-        __syncwarp();  // P is complete, and the scores have been read: the scratch is free
+        __syncwarp();  // P is complete and the scores have been read: the scratch is free
 
 #pragma unroll
         for (int part = 0; part < HEAD_DIM / OUT_COLS; ++part) {
@@ -181,7 +181,7 @@ struct HalfRow {
         keys_left -= KEYS;
     }
 
-    // o: of the block's head, [seq_q, HEAD_DIM]. lse: of all heads, or null. unit: what a 1 in V stands for.
+    // o: the block's head, [seq_q, HEAD_DIM]. lse: all heads, or null. unit: value of a 1 in V.
     __device__ __forceinline__ void store(Element* o, float* lse, int seq_q, const ScoreScale& score_scale,
                                           float unit = 1.0f) const {
         const float row_sum = softmax.sum + __shfl_xor_sync(0xffffffffu, softmax.sum, TILE);
