@@ -62,6 +62,16 @@ def ideas_table(record: Mapping[str, Any]) -> str:
     return table(("kernel", "idea"), [(_link(entry["kernel"]), entry["idea"]) for entry in record["kernels"]])
 
 
+def judge_figures(self_test: Mapping[str, Any], calibration: Mapping[str, Any]) -> str:
+    """A sentence on planted bugs that the judge rejects and correct implementations that it accepts."""
+    bugs, correct = self_test["totals"], calibration["totals"]
+    return (
+        f"The judge rejects {bugs['killed']} of {bugs['planted']} kernels with one planted bug each, and "
+        f"{correct['false_alarms'] or 'none'} of {correct['implementations']} correct implementations in "
+        f"{correct['runs']:,} runs."
+    )
+
+
 def compiled_table(record: Mapping[str, Any]) -> str:
     """One row for each kernel and architecture: the main launch, from its cubin."""
     heads = ("kernel", "for", "registers", "shared", "blocks an SM", "tensor share")

@@ -1,4 +1,4 @@
-"""Write the tables of README.md and of docs/kernels that are made of records, between their markers.
+"""Write the tables of both READMEs and of docs/kernels from the records, between their markers.
 
     python scripts/readme_tables.py --write
     python scripts/readme_tables.py --check
@@ -26,6 +26,7 @@ from ladder_tables import (
     counted_table,
     figures,
     ideas_table,
+    judge_figures,
     judged_table,
     ladder_table,
     measured_table,
@@ -42,6 +43,7 @@ FOLDER = ROOT / "evidence" / "ladder"
 CAMPAIGNS = ROOT / "evidence" / "campaigns"
 PAGES = (
     "README.md",
+    "packages/sdpalab/README.md",
     "packages/sdpalab/docs/kernels/index.md",
     *(f"packages/sdpalab/docs/kernels/{name}.md" for name in KERNELS),
 )
@@ -58,6 +60,14 @@ def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
     if not records:
         raise UserError("there is no record of the ladder in evidence/ladder: run python -m lab ladder")
     return max(records, key=lambda record: str(record[1]["when"]))
+
+
+def newest_campaign(name: str, folder: Path = CAMPAIGNS) -> dict[str, Any]:
+    """The newest record of a campaign; raises UserError if there is none."""
+    records: list[dict[str, Any]] = [json.loads(path.read_text()) for path in folder.glob(f"{name}-*.json")]
+    if not records:
+        raise UserError(f"there is no record of {name} in {folder}")
+    return max(records, key=lambda record: str(record["when"]))
 
 
 def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
@@ -95,6 +105,7 @@ def tables() -> dict[str, str]:
     return {
         "ladder": ladder_table(record, times),
         "ideas": ideas_table(record),
+        "judge": judge_figures(newest_campaign("self-test"), newest_campaign("calibration")),
         "measured": measured_table(times),
         "compiled": compiled_table(record) + source,
         "counted": counted_table(record) + source,

@@ -1,9 +1,9 @@
-"""``docs/walk.md``: from ``sdpalab judge`` to the wrong line, for planted bugs in ``examples/my_kernel.cu``.
+"""Write ``packages/sdpalab/docs/walk.md``: from the output of ``sdpalab judge`` to the line of two bugs.
 
-    python scripts/walk_page.py            # run everything and write the page: minutes
-    python scripts/walk_page.py barrier    # run one, and print it
+    python scripts/walk_page.py            # judge both, and write the page
+    python scripts/walk_page.py barrier    # judge one, and print its section
 
-What the page shows is the real output, 80 columns wide. ``tests/test_walk.py`` runs it again and compares.
+The page shows the real output, 80 columns wide. ``packages/sdpalab/tests/test_walk.py`` repeats the runs and compares.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SHAPE = ("--shape", "1,2,100,64")
 
 @dataclass(frozen=True)
 class Step:
-    """A planted bug, and what leads from the screen to its line.
+    """A planted bug, and the way from the output to its line.
 
     Attributes
     ----------
     name, title : str
     right, wrong : str
-        Text of the kernel, and what it is replaced by.
+        Text of the kernel, and its replacement.
     shows : tuple of str
-        What must be on the screen, and is enough to find the line.
+        Texts that the output must contain.
     reading : str
-        How it leads there.
+        Explanation below the output.
     causal : bool
-        Whether it is judged with a causal mask.
+        Judged with a causal mask.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Step:
 STEPS = (
     Step(
         "barrier",
-        "A barrier is missing between write and read",
+        "A missing barrier",
         "        __syncthreads();\n\n        for (int j",
         "        for (int j",
         (
@@ -72,62 +72,19 @@ STEPS = (
             "score = fmaf(q_row[d], k_smem[j][d], score);",
             "missing barrier",
         ),
-        "Two races, and each pair of carets is a write and a read of one tile: the write in the loop that fills it, "
-        "the read in the loop behind it. Nothing between the two loops makes the warps wait. The numbers are right in "
-        "this order of the warps; the hazard is what fails.",
-    ),
-    Step(
-        "slot",
-        "A barrier is missing before a tile is overwritten",
-        "        }\n        __syncthreads();\n    }\n",
-        "        }\n    }\n",
-        ("race at my_kernel.cu:", "k_smem[i / HEAD_DIM]", "overwrites what ld.shared", "missing barrier"),
-        "The same pair of lines, and the other way round: a warp overwrites the tile that another still reads. The way "
-        "from the read to the next write leads over the end of the outer loop, so the barrier belongs there.",
-    ),
-    Step(
-        "return",
-        "Threads return before a barrier",
-        "    float q_row[HEAD_DIM] = {};\n",
-        "    if (row >= seq_q) return;\n    float q_row[HEAD_DIM] = {};\n",
-        ("barrier at my_kernel.cu:", "threads have exited and never come to barrier 0", "behind a return"),
-        "The caret is under a `__syncthreads()`, and 28 of 64 threads have exited before it: rows past the end, so the "
-        "kernel has a `return` for them. What is read uninitialised follows from it: those threads filled no tile.",
-    ),
-    Step(
-        "bounds",
-        "The last tile is filled past the end of K and V",
-        "min(TILE, seq_kv - key0);",
-        "TILE;",
-        ("out-of-bounds at my_kernel.cu:", "one row past the end of k [1, 2, 100, 64]", "missing bound"),
-        "The index says which row: number 100 of 100, so the tile of 32 keys is not cut at the last one. The bound of "
-        "that loop is `keys`, two lines above the caret.",
+        "The report shows two races. The carets of each mark a write to a tile in shared memory and a read of the same "
+        "tile in the loop below it. No barrier between the two loops makes the warps wait. The outputs are within "
+        "their limits in this order of the warps, so the status is HAZARD and not INCORRECT.",
     ),
     Step(
         "mask",
-        "The causal mask is off by one",
+        "A causal mask that is off by one",
         "min(row + 1, seq_kv)",
         "min(row + 2, seq_kv)",
         ("likely: the mask is wrong (query i sees key i + 1",),
-        "Query i sees key i + 1, says the last line but two. The number of keys that a row sees is `visible`.",
+        "The line `likely:` names the cause: query i attends to key i + 1. The variable `visible` holds the number of "
+        "keys of a row. The map shows errors in every row but the last, which has no key i + 1.",
         causal=True,
-    ),
-    Step(
-        "tail",
-        "The last keys are left out",
-        "for (int key0 = 0; key0 < last; key0",
-        "for (int key0 = 0; key0 + TILE <= last; key0",
-        ("likely: keys are left out", "after the last multiple of 32 are left out"),
-        "32 is `TILE`, and the keys after its last multiple are what a loop over whole tiles leaves out: the condition "
-        "of the loop over `key0`.",
-    ),
-    Step(
-        "scale",
-        "The scale is missing",
-        "q_row[d] = scale * __half2float",
-        "q_row[d] = __half2float",
-        ("likely: the scores have a wrong factor (8 times the right one: the scale is missing)",),
-        "8 is the square root of 64, the head dimension. The scale belongs where Q is loaded.",
     ),
 )
 
@@ -138,7 +95,7 @@ def broken(step: Step) -> str:
 
 
 def run(step: Step) -> str:
-    """The screen after ``sdpalab``, with long lines folded; without the seconds, which differ from run to run."""
+    """Output of ``sdpalab`` with long lines folded, without the seconds, which differ between runs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "my_kernel.py").write_bytes((ROOT / "examples" / "my_kernel.py").read_bytes())
@@ -174,11 +131,11 @@ def section(step: Step, output: str) -> str:
 def page(outputs: dict[str, str]) -> str:
     """The whole page."""
     head = (
-        "# A walk: from `judge` to the wrong line\n\n"
-        "Seven bugs, planted one at a time into [examples/my_kernel.cu](../examples/my_kernel.cu), and what the judge "
-        "prints for each in a terminal of 80 columns. The output is real, written by `scripts/walk_page.py`; only the "
-        "seconds are left out. Each section ends with how the screen leads to the line, and the fix. The terms are "
-        "those of [the judge](judge.md) and of [the simulator](simulator.md)."
+        "# A walk through two bugs\n\n"
+        "Two bugs are planted in [examples/my_kernel.cu](../../../examples/my_kernel.cu), one at a time. Each section "
+        "shows the output of `sdpalab judge` in a terminal of 80 columns, the way from it to the line, and the fix. "
+        "`scripts/walk_page.py` wrote the output; only the seconds are left out. [Read a failure](failures.md) "
+        "explains each part of the output."
     )
     return "\n\n".join([head, *(section(step, outputs[step.name]) for step in STEPS)]) + "\n"
 

@@ -1,12 +1,14 @@
-"""The documentation's site: ``sphinx-build -W docs out/site`` (extra ``docs``), read at ``out/site/index.html``.
+"""Site of sdpalab's pages: ``sphinx-build -W packages/sdpalab/docs out/site/sdpalab`` (extra ``docs``).
 
-The pages are Markdown (MyST), so that a forge shows them as well; the reference in ``api/`` comes from the docstrings.
-The site loads nothing from the network.
+The pages are Markdown (MyST), readable on a forge; the reference in ``api/`` comes from the docstrings. Links to pages
+of warpsan become links to its site beside this one, ``out/site/warpsan``. The site loads nothing from the network.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,29 @@ def short_signature(app: Any, what: str, name: str, obj: Any, *_: Any) -> tuple[
     return f"({', '.join(map(shown, parameters))})", ""
 
 
+WARPSAN = ROOT.parent / "warpsan"
+_LINK = re.compile(r"\[([^\[\]]+)\]\(((?:\.\./)+[\w./-]+\.md)(#[\w-]+)?\)")
+
+
+def links_to_warpsan(app: Any, docname: str, source: list[str]) -> None:
+    """Point links at pages of warpsan to its own site."""
+    folder = Path(app.srcdir, docname).parent
+
+    def linked(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(folder / match[2]))
+        if not target.is_relative_to(WARPSAN):
+            return match[0]
+        page = target.relative_to(WARPSAN / "docs").with_suffix(".html") if target.parent != WARPSAN else "index.html"
+        up = "../" * (docname.count("/") + 1)
+        return f'<a href="{up}warpsan/{page}{match[3] or ""}">{match[1]}</a>'
+
+    source[0] = _LINK.sub(linked, source[0])
+
+
 def setup(app: Any) -> None:
     """Register the extension of this file."""
     app.connect("autodoc-process-signature", short_signature)
+    app.connect("source-read", links_to_warpsan)
 
 
 html_theme = "furo"

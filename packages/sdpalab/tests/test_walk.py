@@ -1,4 +1,4 @@
-"""``docs/walk.md``: each planted bug is judged again, and the screen says what the page shows and leads to the line."""
+"""``docs/walk.md``: each planted bug is judged again, and the output is that of the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.first
 
-STEPS = ("barrier", "slot", "return", "bounds", "mask", "tail", "scale")
+STEPS = ("barrier", "mask")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import sdpalab
 
 def snippet(root: Path, heading: str) -> tuple[str, str]:
     """The Python of a section, and the output that the page shows after it."""
-    section = (root / "docs" / "integrations.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    page = root / "packages" / "sdpalab" / "docs" / "integrations.md"
+    section = page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     shown = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    ") and line not in code)
     return code, shown
