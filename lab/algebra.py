@@ -1,4 +1,4 @@
-"""What exact arithmetic finds: single-instruction mutants of every shipped kernel, and the bugs planted in sources.
+"""Exact arithmetic on single-instruction mutants of every shipped kernel, and on the bugs planted in sources.
 
 Each kernel runs in the ring of :mod:`warpsan.numerics.ring` as the judge's stage runs it, on one small causal problem.
 Then each floating-point instruction is replaced by a wrong one in turn (:mod:`.float_mutants`): the outputs must be
@@ -41,8 +41,8 @@ _SUBJECTS: Mapping[str, Sequence[tuple[Mapping[str, str], Changes]]] = {
     "fp8": (({}, {}), ({"P_DTYPE": "fp16"}, {})),
     "hopper": (({}, {}), ({"BLOCK_M": "64", "SPLIT": "2"}, {}), ({}, _WINDOW)),
 }
-"""Knobs and changes of the problem of kernels that have more than one data flow: a source of its own for windows,
-weights in another type, keys that the blocks of a cluster share. In none does a block wait for one that comes later."""
+"""Knobs and problem changes of kernels with several data flows: a separate source for windows, weights in another type,
+keys shared by the blocks of a cluster. No block in them waits for a later block."""
 
 
 def subjects(kernel: Kernel) -> Iterator[RingSubject]:
@@ -62,7 +62,7 @@ def subject(kernel: Kernel, knobs: Mapping[str, str], changes: Changes) -> RingS
 
 
 def mutant_entry(of: RingSubject, number: int, site: FloatSite, right: AlgebraCase) -> dict[str, str]:
-    """Run one mutant: what became of it, and, where its outputs are equal, the reason."""
+    """Run one mutant: its outcome, and the reason if its outputs are equal."""
     ptx = of.builds[number].ptx.decode()
     entry = {"instruction": site.opcode, "line": str(site.line), "source": site.source}
     try:
@@ -78,7 +78,7 @@ def mutant_entry(of: RingSubject, number: int, site: FloatSite, right: AlgebraCa
 
 
 def reason_of(of: RingSubject, number: int, site: FloatSite, ptx: str, right: AlgebraCase) -> str:
-    """Why a mutant's outputs are equal; empty if nothing explains it."""
+    """Reason why a mutant's outputs are equal; empty if there is none."""
     opcode = site.opcode.split(".")
     if opcode[0] in ("max", "min"):
         return "a maximum cancels"
@@ -100,7 +100,7 @@ def reason_of(of: RingSubject, number: int, site: FloatSite, ptx: str, right: Al
 
 
 def _either(of: RingSubject, number: int, site: FloatSite, ptx: str) -> bool:
-    """Whether a selection may take the first of its values everywhere, and the second one, too."""
+    """True if the outputs are equal with the first value of a selection everywhere, and with the second."""
     target = str(target_of(site.statement))
     values = re.findall(r"[^\s,;]+", site.statement.partition(target)[2])[:2]
     statements = [f"mov.b32 {target}, {value};" for value in values]
@@ -108,7 +108,7 @@ def _either(of: RingSubject, number: int, site: FloatSite, ptx: str) -> bool:
 
 
 def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
-    """Whether any other value gives the same outputs, such as a factor of a sum that is still 0."""
+    """Reason if other values give the same outputs, such as a factor of a sum that is still 0; otherwise empty."""
     target = target_of(site.statement)
     if target is None:
         return ""

@@ -1,7 +1,7 @@
-"""The bugs that are planted in sources, in exact arithmetic.
+"""Bugs planted in sources, in exact arithmetic.
 
-A bug runs on small problems, those of the judge's stage and its own. Where they do not show it, it runs on those of
-the judge's quick cases, with windows, lengths, groups of heads, other types and head dimensions, until one does.
+A bug runs on the small problems of the judge's stage and on its own problem. If none shows it, it runs on the problems
+of the judge's quick cases (windows, lengths, groups of heads, other types and head dimensions) until one does.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _NOT_DATA_FLOW = {
     "fp8_simulated: the scale of the first head for all": _ANOTHER_SCALE,
     "fp8_simulated: the scale of a head's first rows": _ANOTHER_SCALE,
 }
-"""Bugs of the catalogue that are not of the data flow, by words of their ids, and why."""
+"""Bugs that do not change the data flow: words of the id, and the reason."""
 _DATA_FLOW = frozenset({Status.INCORRECT, Status.NOT_FINITE})
 MOST_STEPS = 4_000_000
-"""Of a launch; a bug may make it wait without end."""
+"""Step limit of a launch: a bug may make it wait without end."""
 _MISSED = ("not run", "equal", "not algebraic")
 _OUTCOMES = (*_MISSED, "stopped", "log-sum-exp", "factor", "unequal")
-"""What a run may come to; of several runs the last of these counts."""
+"""Outcomes of a run; of several runs the outcome latest in this tuple counts."""
 SAME_CODE = "it changes no code of a problem that can be asked in a ring"
 _DEBUG = re.compile(r"^\s*(\.loc|\.file|//).*\n|\.section[^{]*\{[^}]*\}", re.MULTILINE)
 
 
 def excluded(bug: Bug) -> str:
-    """Why a planted bug is none of the data flow that a problem with a positive scale shows; empty if it is."""
+    """Reason why a bug does not change the data flow of a problem with a positive scale; empty if it does."""
     if bug.equivalent:
         return "the edit changes nothing"
     if not bug.statuses & _DATA_FLOW:
@@ -56,15 +56,15 @@ def excluded(bug: Bug) -> str:
 
 
 def quick_problems(bug: Bug) -> Iterator[Problem]:
-    """The problems of the judge's quick cases for a bug that can be asked in a ring, each once."""
+    """Problems of the judge's quick cases for a bug that can run in a ring, each once."""
     yield from dict.fromkeys(spec.problem.with_(scale=SCALE) for spec in bug.specs if has_codes(spec.problem))
 
 
 def bug_entry(bug: Bug) -> dict[str, str]:
-    """Run a planted bug: what became of it, and on which problem.
+    """Run a planted bug: its outcome and the problem.
 
-    It is ``left out`` with the reason where it is no bug of the data flow; or where on every problem that can be asked
-    its code is that of the right kernel, so that it shows only on others (a soft cap, masks, slopes, sinks).
+    The outcome is ``left out``, with a reason, if the bug does not change the data flow, or if its code is that of the
+    right kernel on every problem that can run in a ring (it shows only with a soft cap, masks, slopes or sinks).
     """
     kernel = bug.candidate
     assert isinstance(kernel, CudaKernel)
@@ -109,7 +109,7 @@ def _right(of: RingSubject, edit: SourceEdit) -> RingSubject:
 
 
 def _changed(of: RingSubject, edit: SourceEdit) -> bool:
-    """Whether the code of a subject is another than that of the kernel without the edit."""
+    """True if the edit changes the code of a subject."""
     return [_code(built.ptx) for built in of.builds] != [_code(built.ptx) for built in _right(of, edit).builds]
 
 

@@ -2,8 +2,8 @@
 
 Every implementation of ``tests/judge/implementations.py``, and every shipped kernel and the tests' Triton kernel on the
 simulator, computes problems of many shapes with every kind of inputs, in both dtypes, with and without the causal mask.
-No correct one may be rejected, and there must be at least 20 of them and 1,000 runs. The record says how near each came
-to each limit (error / limit, 1 at the limit), and how far the worse arithmetic exceeds it. Kernels that write the
+The judge may reject no correct one, of at least 20 in at least 1,000 runs. The record has error / limit of each
+implementation for each limit, and the ratio by which the worse arithmetic exceeds it. Kernels that write the
 log-sum-exp of their rows are judged on it, too.
 """
 
@@ -44,7 +44,7 @@ SHAPES = (
 EDGES = (Problem(1, 1, 1, 64), Problem(1, 2, 2, 32), Problem(1, 2, 17, 64, seq_kv=1), Problem(1, 1, 5, 64, seq_kv=640))
 LONG = (MISSION, MISSION.with_(heads=2, seq_q=500), Problem(1, 1, 1024, 64))
 SIMULATED = (Problem(1, 1, 64, 64), Problem(1, 1, 33, 64, causal=True))
-"""What the simulator runs in a second or two."""
+"""Problems that the simulator runs in 1 s to 2 s."""
 
 
 def correct_inputs() -> Iterator[tuple[Problem, str, int]]:
@@ -86,7 +86,7 @@ class Simulated:
 
     @property
     def numerics(self) -> Numerics:
-        """What the kernel declares for its default configuration, which is what is run."""
+        """Numerics that the kernel declares for its default configuration, which runs."""
         return self.kernel.numerics_of()
 
     def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
@@ -113,13 +113,13 @@ _Judgeable = Implementation | Simulated
 
 @dataclass
 class RunCount:
-    """The results of one implementation, or of one kind of inputs."""
+    """Results of one implementation, or of one kind of inputs."""
 
     runs: int = 0
     passed: int = 0
     exact: int = 0
     largest: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By rule, the run that came nearest to the limit or went furthest beyond it."""
+    """The run with the largest error / limit, by rule."""
     least: dict[str, Any] = field(default_factory=dict)
     """The run whose largest ratio is the smallest: the case in which worse arithmetic is hardest to detect."""
 
@@ -139,7 +139,7 @@ class RunCount:
 
 @dataclass
 class Calibration:
-    """All runs: by implementation and by kind of inputs, and what was rejected."""
+    """All runs, by implementation and by kind of inputs, and the false alarms."""
 
     correct: dict[str, RunCount] = field(default_factory=dict)
     kinds: dict[str, RunCount] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Calibration:
     alarms: list[dict[str, str]] = field(default_factory=list)
 
     def hold(self, implementations: Sequence[_Judgeable], cases: Iterator[tuple[Problem, str, int]]) -> None:
-        """Every correct implementation on every case."""
+        """Run every correct implementation on every case."""
         for problem, kind, seed in cases:
             where = f"{problem.label} {kind} seed {seed}"
             try:
@@ -164,7 +164,7 @@ class Calibration:
                     self.alarms.append({"implementation": implementation.name, "where": where, "reason": judged.reason})
 
     def hold_worse(self, worse: Sequence[Implementation], cases: Iterator[tuple[Problem, str, int]]) -> None:
-        """Every worse arithmetic on every case; what is no worse in a dtype is left out."""
+        """Run every worse arithmetic on every case, except in dtypes where it is not worse."""
         for problem, kind, seed in cases:
             inputs = make_inputs(problem, kind, seed)
             for implementation in worse:

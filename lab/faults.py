@@ -1,4 +1,4 @@
-"""Inject machine faults while the judge runs, and compare what the judge reports with what it should report.
+"""Inject machine faults while the judge runs, and compare the verdict with the expected one.
 
 - ``kills``: SIGKILL for one of the judge's processes (a guard, a candidate's process, an executor), drawn at random, at
   a random moment of a judgement. A case is then PASSED, with the same record as without a fault, or INFRA_ERROR; none
@@ -38,7 +38,7 @@ from sdpalab.problem import Problem
 __all__ = ["baseline", "kill_one", "no_compiler", "no_space", "repeat", "run"]
 
 SECONDS = 60.0
-"""Most seconds until a verdict under a fault."""
+"""Time limit of a verdict under a fault, in seconds."""
 
 SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
 _ROLES = {
@@ -50,7 +50,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """A candidate's verdict without faults, and how many seconds it takes."""
+    """A candidate's verdict without faults, and its duration in seconds."""
 
     candidate: str
     verdict: Verdict
@@ -111,13 +111,13 @@ def _role(pid: int) -> str:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
-    # A guard has the command of what it guards among its own arguments, so that the first match counts.
+    # The arguments of a guard include the command of the guarded process: the first match counts.
     names = [role for word in command for name, role in _ROLES.items() if word == name or word.endswith(f"/{name}")]
     return names[0] if names else ""
 
 
 def _left(before: set[int]) -> int:
-    """Processes of this one that were not there ``before``, and still are a few seconds after the judge is done."""
+    """Number of descendants, not in ``before``, that are alive 5 s after the judge ended."""
     end = time.monotonic() + 5.0
     while (count := len(set(descendants()) - before)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -125,7 +125,7 @@ def _left(before: set[int]) -> int:
 
 
 def no_space() -> dict[str, Any]:
-    """A judgement whose build cache has no room for a build: it is not needed for a verdict."""
+    """A judgement whose build cache has no space for a build; the verdict must be PASSED."""
     with tempfile.TemporaryDirectory() as folder:
         mount = 'mount -t tmpfs -o size=16k none "$WARPSAN_CACHE_DIR" && "$0" "$@"; code=$?'
         mount += '; echo builds in the cache: $(ls "$WARPSAN_CACHE_DIR" | grep -c sm_89) >&2; exit $code'
@@ -134,7 +134,7 @@ def no_space() -> dict[str, Any]:
 
 
 def no_compiler() -> dict[str, Any]:
-    """A judgement where there is no compiler."""
+    """A judgement without a compiler; the verdict must be INFRA_ERROR."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "cuda")
         package.mkdir()
@@ -144,7 +144,7 @@ def no_compiler() -> dict[str, Any]:
 
 
 def _judged(before: list[str], environment: Mapping[str, str], code: int, status: str) -> dict[str, Any]:
-    """Judge ``scalar`` as a user does; ``ok`` if the exit code and all statuses are as given."""
+    """Judge ``scalar`` by the command line; ``ok`` if the exit code and all statuses are as given."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "verdict.json")
         command = [sys.executable, "-m", "sdpalab", "judge", "scalar", "--shape", "1,1,8,32", "--json", str(report)]
@@ -164,7 +164,7 @@ def _judged(before: list[str], environment: Mapping[str, str], code: int, status
 
 
 def repeat(calm: Baseline, times: int) -> dict[str, Any]:
-    """Judge a candidate again and again: how many verdicts are the first one, byte for byte."""
+    """Judge a candidate ``times`` times: the number of verdicts equal to the first, byte for byte."""
     first = json.dumps(calm.verdict.to_dict())
     same = sum(json.dumps(judge_candidate(calm.candidate, SPECS, workers=1).to_dict()) == first for _ in range(times))
     return {"candidate": Path(calm.candidate).name, "times": times, "same": same, "ok": same == times}

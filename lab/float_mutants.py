@@ -1,4 +1,4 @@
-"""Mutants of PTX with one floating-point instruction replaced by a wrong one, and why one may be right after all."""
+"""Mutants of PTX with one floating-point instruction replaced by a wrong one, and reasons why one may be right."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["FloatSite", "float_sites", "probes", "reaches_only", "target_of"]
 
 _SIGN = re.compile(r"^(@!?%\w+\s+)?")
 _CONSTANT = "0f40400000"
-"""3.0, in the place of what is lost."""
+"""3.0, in place of a lost value."""
 
 
 @dataclass(frozen=True)
 class FloatSite:
-    """A floating-point instruction and what takes its place.
+    """A floating-point instruction and its mutant.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def _mutant(instruction: Instruction, statement: str) -> str | None:
 
 
 def _split(text: str) -> list[str]:
-    """Operands, at the commas that are in no braces."""
+    """Operands of a statement, split at commas outside braces."""
     parts, depth, begin = [], 0, 0
     for place, char in enumerate(text):
         depth += (char in "{[") - (char in "}]")
@@ -167,7 +167,7 @@ _MAKERS: dict[str, Maker] = {
 
 
 def probes(site: FloatSite) -> dict[str, str]:
-    """Statements that trap unless a reason holds for which a mutant is right: the reason to the statement."""
+    """Statement by reason: it traps unless the reason holds, for which a mutant is right."""
     guard = _SIGN.match(site.statement)
     prefix = (guard[1] if guard else "") or ""
     reasons = {"it is not executed on this problem": f"{prefix}trap;"}
@@ -216,7 +216,7 @@ def _with_target(statement: str, name: str) -> str:
 
 
 def reaches_only(code: Entry, site: FloatSite) -> str:
-    """Why a value cannot change an output but by what it decides: it reaches only maxima and comparisons; or empty."""
+    """Reason if a value reaches only maxima and comparisons, and so changes no output directly; otherwise empty."""
     (first,) = [each for each in code.instructions if each.line == site.line and each.text == site.opcode][:1]
     tainted, uses = set(registers_written(first)), set[str]()
     before = -1

@@ -1,7 +1,7 @@
 """Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute the right
 results.
 
-Each round is made from one seed, which is printed where a round fails, so that ``--seed`` runs it again. Random
+A seed determines each round; the seed of a failed round is printed, and ``--seed`` runs it again. Random
 programs are compared with the scalar evaluator of the tests, register by register and bit by bit. Exit 1 if any fails.
 """
 
@@ -33,7 +33,7 @@ _CORNERS = {
 
 
 def program_round(seed: int) -> str:
-    """One random program on 64 threads; an empty string, or what differs."""
+    """Run one random program on 64 threads: the difference, or an empty string."""
     draw = random.Random(f"inputs {seed}")
     names = [f"{kind}{k}" for kind, (_, many) in scalar_evaluator.REGISTERS.items() for k in range(many)]
     program = scalar_evaluator.random_program(seed, size=draw.choice([5, 20, 40, 60]))
@@ -66,7 +66,7 @@ def _value(draw: random.Random, name: str, bits: int) -> int:
 
 
 def texts() -> list[str]:
-    """PTX that a compiler made, small and of every kind."""
+    """Compiled PTX of the tests' small CUDA programs."""
     return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in PROGRAMS.values()]
 
 

@@ -1,8 +1,8 @@
-"""What every kernel of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
+"""Resources, counts and modelled time of every kernel of the ladder on the mission shape, on an L4 and an H200.
 
-Each kernel in its default configuration is built for an L4 and for an H200, where it runs there, and counted on the
-simulator; from the counts comes the modelled time (:mod:`sdpalab.model.modelled` says what it leaves out). Nothing is
-run on a GPU. ``scripts/readme_tables.py --write`` brings the figures into the README.
+Each kernel is built in its default configuration for each GPU that it runs on, and counted on the simulator; the
+modelled time comes from the counts (:mod:`sdpalab.model.modelled` lists its omissions). Nothing runs on a GPU.
+``scripts/readme_tables.py --write`` writes the figures into the README.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["GPUS", "PACKAGES", "run"]
 
 GPUS = ("L4", "H200")
 LONG = tuple(Problem(4, 16, 4096, head_dim, causal=causal) for head_dim in (64, 128) for causal in (False, True))
-"""Where a kernel takes other tiles than on the mission shape: of those for one architecture, the loops are recorded."""
+"""Problems with other tiles than the mission shape; the main loops of kernels for one architecture are recorded."""
 PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
 
 
 def kernel_entry(kernel: Kernel) -> dict[str, Any]:
-    """A kernel's entry: what it is, and what it is on each GPU that it runs on."""
+    """The entry of a kernel: its configuration, and its figures on each GPU that it runs on."""
     on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
     entry = {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
     loops = [_loop(kernel, problem, name) for name in on for problem in LONG if kernel.only_arch]
@@ -41,7 +41,7 @@ def kernel_entry(kernel: Kernel) -> dict[str, Any]:
 
 
 def _loop(kernel: Kernel, problem: Problem, name: str) -> dict[str, Any]:
-    """The main loop that a long problem has on a GPU: compiled, and not run."""
+    """The main loop of a long problem on a GPU, compiled only."""
     gpu = gpu_named(name)
     launch = kernel.launch_plan(problem, sms=gpu.sms).launches[-1]
     assert isinstance(launch.module, Module), "the kernels with a main loop to count are CUDA C++"
@@ -99,7 +99,7 @@ def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
 
 
 def _totals(counters: Counters) -> dict[str, Any]:
-    """The counts of a launch in a few numbers; what each instruction did is left to ``sim.launch``."""
+    """Totals of the counts of a launch, without the counts by instruction."""
     sums = ("lanes", "warps", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
     fields = (
         "tensor_flops",

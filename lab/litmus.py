@@ -1,7 +1,7 @@
 """Litmus tests with stale reads, against the axioms of PTX's memory model.
 
-Each test runs in ten thousand instances with choices of their own. No outcome may come that the axioms forbid, and all
-must come that they allow, but for those that need more than loads that are late (``LitmusRow.beyond``).
+Each test runs in 10,000 instances with independent random choices. No forbidden outcome may occur, and every allowed
+one must, except those that need more than late loads (``LitmusRow.beyond``).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class LitmusRow:
     name : str
     threads : tuple of tuple of str
     seen : dict of str to int
-        How often each outcome came: ``reads | places at the end``.
+        Count of each outcome: ``reads | places at the end``.
     forbidden : list of str
-        Outcomes that came and that the axioms forbid.
+        Outcomes that occurred although the axioms forbid them.
     missing : list of str
-        Outcomes that did not come, and that the simulator should give.
+        Outcomes that the simulator should produce and that did not occur.
     beyond : list of str
-        Outcomes that the axioms allow and the simulator does not give: loads that are late behind a release, an acquire
-        or an atomic operation.
+        Allowed outcomes that the simulator does not produce: late loads behind a release, an acquire or an atomic
+        operation.
     """
 
     name: str

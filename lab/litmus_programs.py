@@ -18,7 +18,7 @@ from warpsan import launch
 __all__ = ["INSTANCES", "LitmusProgram", "programs", "run_program"]
 
 Outcome = tuple[tuple[int, ...], tuple[int, ...]]
-"""What the reads return, in the order of the text, and what the places hold at the end."""
+"""Values of the reads in the order of the text, and final values of the places."""
 
 INSTANCES = 240
 """Instances of one launch."""
@@ -43,7 +43,7 @@ _SHAPES: dict[str, Sequence[Sequence[str]]] = {
     "CoWW": (("st x 1", "F", "ST x 2"), ("LD x",)),
     "counter": (("add x 1", "F", "ld x"), ("add x 1", "F", "ld x")),
 }
-"""``F`` is the place of a fence, and capitals are what releases or acquires where there is none."""
+"""``F`` is the place of a fence; accesses in capitals release or acquire where there is no fence."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class LitmusProgram:
     threads : tuple of tuple of str
         The operations of each thread.
     where : str
-        ``block``, ``cluster`` or ``grid``: what the threads have in common; or ``pairs``, where two and two share a
-        block.
+        What the threads share: ``block``, ``cluster``, ``grid``, or ``pairs`` for two blocks of two threads.
     space : str
         ``global`` or ``shared``.
     """
@@ -85,7 +84,7 @@ class LitmusProgram:
 
     @property
     def reads(self) -> int:
-        """How many values are read."""
+        """Number of values that are read."""
         return sum(op.startswith(_READS) for ops in self.threads for op in ops)
 
     def ptx(self) -> str:
@@ -219,9 +218,9 @@ def programs() -> Iterator[LitmusProgram]:
 
 
 def run_program(program: LitmusProgram, instances: int, seed: int) -> dict[Outcome, int]:
-    """Simulate instances of a program with stale reads, as many launches as that takes: how often each outcome came.
+    """Simulate instances of a program with stale reads, in as many launches as needed: the count of each outcome.
 
-    Every instance has choices of its own, and every launch a seed of its own, from ``seed`` on.
+    Every instance makes its own random choices; launches have consecutive seeds from ``seed`` on.
     """
     counts: dict[Outcome, int] = {}
     ptx, per_instance = program.ptx(), program.blocks[-1] + 1

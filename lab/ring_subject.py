@@ -28,7 +28,7 @@ class RingSubject:
     Parameters
     ----------
     kernel, config, problem
-        What is run.
+        The run.
     orders : sequence of bool, optional
         The orders of the codes in which it runs, one after the other, until the outputs are not equal: False for their
         number, True for the second order (:attr:`warpsan.numerics.ring.Ring.spacing`). Default: both for 8-bit types,
@@ -73,7 +73,7 @@ class RingSubject:
 
 
 def outcome_of(case: AlgebraCase) -> str:
-    """What a run in the ring says: ``equal``, ``unequal``, ``log-sum-exp``, ``factor`` or ``not algebraic``."""
+    """The outcome of a run in the ring: ``equal``, ``unequal``, ``log-sum-exp``, ``factor`` or ``not algebraic``."""
     if case.status is AlgebraStatus.UNEQUAL:
         return "unequal" if case.unequal else "log-sum-exp"
     if case.status is AlgebraStatus.EQUAL:

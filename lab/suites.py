@@ -4,7 +4,7 @@ Indigo (Liu et al., ISPASS 2022) in the form of HiRace's artifact (Jacobson et a
 590 kernels on graphs, each in a file whose name has its bugs; 6 graphs; 1024 blocks of 256 threads. ScoR (Kamath et
 al., ISCA 2020): 32 microbenchmarks of scoped synchronisation, whose names begin with ``race`` or ``norace``.
 
-Nothing of the suites is copied here: a code is compiled from the checkout, up to its host part, by NVRTC.
+NVRTC compiles the device part of each code from the checkout; the repository holds no code of the suites.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _draws(many: int) -> tuple[int, ...]:
 
 
 def _c_random() -> Iterator[int]:
-    """What rand() returns in a program of glibc that sets no seed (random_r.c, additive feedback)."""
+    """Values of rand() of glibc without a seed (random_r.c, additive feedback)."""
     state = [1]
     for _ in range(30):
         high, low = divmod(state[-1], 127773)
@@ -111,12 +111,12 @@ class IndigoCode:
 
     @property
     def races(self) -> bool:
-        """Whether its name has a bug that is a race."""
+        """True if the name has a bug that is a race."""
         return _RACE_LABEL.search(self.name) is not None
 
     @property
     def leaves_bounds(self) -> bool:
-        """Whether its name has an access out of bounds."""
+        """True if the name has an access out of bounds."""
         return "boundsBug" in self.name
 
     @staticmethod
@@ -131,7 +131,7 @@ class IndigoCode:
 
 @dataclass
 class IndigoRow:
-    """What the checks report on one graph; ``strict_races`` also counts lanes that run together, and equal values."""
+    """Counts of reports on one graph; ``strict_races`` includes lanes that run together, and equal values."""
 
     graph: str
     racy: int = 0
@@ -162,8 +162,8 @@ class IndigoRow:
 
 
 def indigo_rows(root: Path, every: int, say: Say) -> tuple[list[IndigoRow], int, int]:
-    """Run one code in ``every`` on all graphs: the rows, how many of all codes with a bound error were reported on some
-    graph, and how many codes that is of.
+    """Run one code in ``every`` on all graphs: the rows, the number of codes with a bound error that are reported on a
+    graph, and the number of codes with a bound error.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _indigo_kinds(ptx: str, graph: Graph, checks: Sequence[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class ScorRow:
-    """One microbenchmark: whether it is labelled as a race, and what is reported in each reading of ``volatile``."""
+    """One microbenchmark: its label, and the reports in each reading of ``volatile``."""
 
     name: str
     race: bool

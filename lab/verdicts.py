@@ -1,9 +1,9 @@
-"""Verdicts of kernels at level full, as ``sdpalab judge KERNEL --level full`` gives them, without what each case has.
+"""Verdicts of kernels at level full, as of ``sdpalab judge KERNEL --level full``, without the individual cases.
 
-Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
-status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, from which a
-test detects that the kernel has changed since. Of several records the newest that names a kernel counts.
-``scripts/readme_tables.py --write`` brings the figures into ``docs/kernels``.
+Each kernel runs in its default configuration on the simulator, which takes minutes. The record has a kernel's cases by
+status, the case nearest to each limit, and a digest of the code of the mission shape, from which a test detects a
+changed kernel. The newest record that names a kernel counts. ``scripts/readme_tables.py --write`` writes the figures
+into ``docs/kernels``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def full_cases() -> tuple[CaseSpec, ...]:
 
 
 def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str, Any]:
-    """A kernel's entry: its verdict on ``specs``, without what the cases have one by one."""
+    """A kernel's entry: its verdict on ``specs``, without the individual cases."""
     start = time.monotonic()
     verdict = judge_by_jobs(executor, name, specs, device="sim", level=LEVEL)
     errors = [case.errors for case in verdict.cases if case.errors]
@@ -61,8 +61,7 @@ def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str
 
 
 def code_of(kernel: Kernel) -> str:
-    """Digest of the instructions that the kernel runs on the mission shape: of the PTX, but without line numbers of the
-    source, which a comment changes."""
+    """Digest of the PTX instructions of the mission shape, without line numbers of the source."""
     digest = hashlib.sha256()
     for step in kernel.launch_plan(MISSION).launches:
         assert step.module is not None, "a launch plan names the module of every step"

@@ -60,13 +60,13 @@ def weaker(instruction: Instruction) -> list[str]:
 
 
 def _narrower(mods: list[str]) -> list[list[str]]:
-    """With the next narrower scope, if one is written."""
+    """The modifiers with the next narrower scope, if one is written."""
     places = [place for place, mod in enumerate(mods) if mod in _SCOPES]
     return [[*mods[:place], _SCOPES[mods[place]], *mods[place + 1 :]] for place in places]
 
 
 def _weaker_access(opcode: str, mods: list[str]) -> list[list[str]]:
-    """Atomic operations are never weak; a weak access has no scope."""
+    """Weaker modifiers of a memory access: atomic operations are never weak, and a weak access has no scope."""
     texts = _narrower(mods)
     for place, mod in enumerate(mods):
         for order in _ORDERS.get(mod, ()):
@@ -81,7 +81,7 @@ def _weaker_access(opcode: str, mods: list[str]) -> list[list[str]]:
 
 
 def _weaker_fence(mods: list[str]) -> list[list[str]]:
-    """A fence that acquires or releases alone has no weaker order."""
+    """Weaker modifiers of a fence; one that only acquires or only releases has no weaker order."""
     orders = {"sc": ("acq_rel",), "acq_rel": ("acquire", "release")}
     return _narrower(mods) + [
         [*mods[:place], order, *mods[place + 1 :]] for place, mod in enumerate(mods) for order in orders.get(mod, ())
@@ -89,7 +89,7 @@ def _weaker_fence(mods: list[str]) -> list[list[str]]:
 
 
 def _weaker_arrival(mods: list[str]) -> list[list[str]]:
-    """An order of an mbarrier's instruction comes with a scope, which is the CTA by default."""
+    """Weaker modifiers of an mbarrier instruction, whose order has a scope, by default the CTA."""
     texts = _narrower(mods)
     if "relaxed" not in mods:
         bare = [mod for mod in mods if mod not in ("release", "acquire", *_ALL_SCOPES)]

@@ -1,4 +1,4 @@
-"""Words of real tensor cores against the simulator's: what GPUs computed and others published, bit for bit.
+"""Published results of real tensor cores against the simulator's, bit for bit.
 
 The words are those of MATLAB-tensor-core (Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv
 2512.07004; BSD-2-Clause): the folder ``model_validation`` has for each GPU and format factors, C and the GPU's result,
@@ -35,7 +35,7 @@ TARGETS = {
     "H200": "sm_90a",
     "B200": "sm_100a",
 }
-"""The GPUs, as the folders are called, and what their code is compiled for."""
+"""Compilation target by GPU; the names are those of the folders."""
 _KINDS = {"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3", "E5M2": "e5m2"}
 _DTYPES = {
     "f16": np.dtype(np.float16),

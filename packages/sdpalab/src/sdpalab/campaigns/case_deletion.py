@@ -111,7 +111,7 @@ def case_deletions(path: Path, modes: Modes, reasons: Sequence[Mapping[str, Any]
 
 
 def _verdict(case: PtxCase, modes: Modes) -> tuple[str, str] | None:
-    """(what killed a mutant, the run that did), or None."""
+    """The kind of the kill and the run, or None."""
     for options in _runs(modes, "async" in case.ptx):
         kind = _killed_by(case, options)
         if kind:

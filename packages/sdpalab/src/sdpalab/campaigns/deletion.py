@@ -106,8 +106,8 @@ class Target:
 def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
     """The named kernels, once for each code that they launch.
 
-    A configuration may launch one code or another, depending on the problem, and several may launch the same: that runs
-    on the problems of all of them.
+    The code of a configuration may depend on the problem, and several configurations may launch the same code, which
+    then runs on the problems of all of them.
     """
     for name in names:
         kernel = load_kernel(name)
@@ -132,7 +132,7 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
 
 
 def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
-    """Whether the kernel replaces values of the configuration by values that depend on the problem."""
+    """True if the kernel replaces values of the configuration by values that depend on the problem."""
     if not isinstance(kernel, CudaKernel):
         return False
     macros = kernel.macros(problem, kernel.resolved(problem, config, default_sms(kernel.default_arch)))
@@ -190,7 +190,7 @@ def source_text(source: str, folders: Sequence[Path]) -> str:
 
 
 class Runner:
-    """Runs a target with the PTX of one of its modules replaced, and compares with what the original does."""
+    """Runs a target with the PTX of one of its modules replaced, and compares with the original's results."""
 
     def __init__(self, of: Target) -> None:
         self.target = of
@@ -206,7 +206,7 @@ class Runner:
             raise UserError(f"{of.name} does not run the same PTX on all of its problems")
 
     def verdict(self, builds: Sequence[Build], modes: Modes) -> tuple[str, str] | None:
-        """(what killed the mutant, the run that did), or None; ``builds`` are the steps', the mutant among them."""
+        """The kind of the kill and the run, or None; ``builds`` are those of the steps, with the mutant among them."""
         lockstep = replace(modes, schedules=("lockstep",), async_modes=("late",))
         for wave in (lockstep, modes):
             for options in wave.options(asynchronous=True):

@@ -103,7 +103,7 @@ def bug_job(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def run(words: str, say: Say, executor: Executor) -> CampaignResult:
-    """Judge the bugs whose id has ``words`` in it, and print the kill rate by family and what survived.
+    """Judge the bugs whose id has ``words`` in it, and print the kill rate by family and the survivors.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def run(words: str, say: Say, executor: Executor) -> CampaignResult:
 
 
 def judged(bug: Bug) -> BugResult:
-    """Judge one bug on its problem, and where it cannot show."""
+    """Judge one bug on its problem, and on the problem that cannot show it, if there is one."""
     verdict = judge_candidate(bug.candidate, bug.specs, workers=1, until_failure=True)
     harmless = None
     if bug.harmless is not None:
         specs = [CaseSpec("harmless", bug.harmless, seed=None)]
-        # Without exact arithmetic, whose own problems show it.
+        # Without exact arithmetic: its problems would show the bug.
         harmless = judge_candidate(bug.candidate, specs, workers=1, algebra=False).status
     failed = next((case for case in verdict.cases if not case.passed), None)
     status, case, reason = (failed.status, failed.name, failed.reason) if failed else (Status.PASSED, "", "")
