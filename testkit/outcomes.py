@@ -81,9 +81,9 @@ def counted(counters: Counters) -> dict[str, Any]:
 def checking(check: Callable[[Any], None], execute: Callable[..., Any], *, wholly: bool) -> Callable[..., Any]:
     """``warpsan.launch.execute`` that passes each outcome to ``check``."""
 
-    def checked(text: str, entry: str, grid: Any, block: Any, args: Any, arena: Arena, **options: Any) -> Any:
+    def checked(text: str, entry: str, grid: Any, block: Any, args: Any, arena: Arena, *rest: Any, **more: Any) -> Any:
         try:
-            done = execute(text, entry, grid, block, args, arena, **options)
+            done = execute(text, entry, grid, block, args, arena, *rest, **more)
         except SimError as error:
             value: dict[str, Any] = {"error": f"{type(error).__name__}: {error}".split("; before that")[0]}
             check(value | ({"hazards": (placed if wholly else alike)(error.hazards)} if error.hazards else {}))

@@ -1,5 +1,5 @@
-// Idioms of CUDA C++ that pass data between threads, each right with STEP 0, and with other steps wrong in one way.
-// All arrays are zero at first. The table of what is reported is in test_idioms.py.
+// CUDA C++ idioms that pass data between threads: correct with STEP 0, with one error in each other step.
+// All arrays are initially zero. test_idioms.py has the table of expected reports.
 #include <cooperative_groups.h>
 #include <cuda/atomic>
 #include <cuda/barrier>
@@ -105,7 +105,7 @@ IDIOM(flag_of_blocks) {  // 1, 2: without a barrier in one of them, 3, 4: relaxe
     }
 }
 
-// Warp 0 tells warp 1 through shared memory.
+// Warp 0 signals warp 1 through shared memory.
 IDIOM(volatile_flag) {  // 1, 2: a fence is missing, 3: no volatile
     __shared__ Word slot, ready;
     if (threadIdx.x == 0) ready = 0;
@@ -123,8 +123,8 @@ IDIOM(volatile_flag) {  // 1, 2: a fence is missing, 3: no volatile
     }
 }
 
-// The first warp that gets the lock makes the value; the others look at the flag before the lock.
-IDIOM(double_checked) {  // 1: the first look is relaxed, 2: it is a plain load, 3: a relaxed store of the flag
+// The first warp with the lock computes the value; the others read the flag before the lock.
+IDIOM(double_checked) {  // 1: the first read is relaxed, 2: it is a plain load, 3: a relaxed store of the flag
     if (threadIdx.x % 32 != 0) return;
     Device lock(flags[0]), made(flags[1]);
     const Word first = STEP == 2 ? flags[1] : made.load(STEP == 1 ? relaxed : acquire);
@@ -181,7 +181,7 @@ IDIOM(latch) {  // 1: no wait
     out[threadIdx.x] = slot[threadIdx.x ^ 32];
 }
 
-IDIOM(give_up) {  // a wait that trusts a clock: who gives up does not read; 1: it does, soon
+IDIOM(give_up) {  // a wait with a time limit, after which nothing is read; 1: an early read
     Device flag(*flags);
     if (threadIdx.x != 0) return;
     if (blockIdx.x == 0) {
@@ -239,7 +239,7 @@ IDIOM(ring) {  // 1, 2: a relaxed store of one of the counters, 3: the writer do
 
 // ---- many blocks ----------------------------------------------------------------------------------------------------
 
-// Each block adds what the one before it has published to its own, behind a counter that gives the blocks numbers.
+// Each block adds the published sum of its predecessor to its own; a counter numbers the blocks.
 IDIOM(look_back) {  // 1: no fence before the state, 2: none behind it, 3: the state is read plainly
     __shared__ Word number, before;
     if (threadIdx.x == 0) number = atomicAdd(flags, 1);
@@ -283,7 +283,7 @@ IDIOM(look_back_in_one_word) {  // 1: plain words
     out[number] = sum;
 }
 
-// The block that comes last adds up what all have written.
+// The last block to arrive sums the values of all blocks.
 IDIOM(last_block) {  // 1: no fence before the count, 2: none behind it, 3: fences of the block, 4: a count of the block
     __shared__ bool last;
     data[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
@@ -330,7 +330,7 @@ IDIOM(last_block_of_libcu) {  // 1: relaxed count, 2: release alone, 3: acquire 
     out[threadIdx.x] = sum;
 }
 
-// Blocks push items to a queue, and each takes one that any has pushed.
+// Blocks push items to a queue, and each pops one item of any block.
 IDIOM(queue) {  // 1: the slot's state is relaxed, 2: the reader waits for the tail, and not for the slot
     if (threadIdx.x != 0) return;
     Device tail(flags[0]), head(flags[1]);
@@ -456,7 +456,7 @@ IDIOM(prefetch) {  // cp.async, one tile ahead; 1: a wait for too few, 2, 3: a b
 
 // ---- a warp ---------------------------------------------------------------------------------------------------------
 
-IDIOM(aggregated) {  // one atomic operation for the lanes that are there; 1: a plain addition of the leader
+IDIOM(aggregated) {  // one atomic operation for the active lanes; 1: a plain addition of the leader
     if (data[threadIdx.x] != 0 || threadIdx.x % 3 == 0) return;
     const auto group = cg::coalesced_threads();
     Word first = 0;
@@ -479,13 +479,13 @@ IDIOM(tiles) {  // groups of eight lanes; 1: without their sync, 2: a sync of fo
     out[threadIdx.x] = slot[threadIdx.x ^ 4];
 }
 
-IDIOM(vote) {  // in a branch of half a warp; 1: with the mask of a whole one
+IDIOM(vote) {  // in a branch of half a warp; 1: with the mask of a whole warp
     const unsigned mask = STEP == 1 ? 0xffffffffu : __ballot_sync(0xffffffffu, threadIdx.x % 32 < 16);
     if (threadIdx.x % 32 < 16) out[threadIdx.x] = __ballot_sync(mask, threadIdx.x % 2 == 0);
     __syncthreads();
 }
 
-IDIOM(shuffle) {  // of half a warp; 1: from one that is not there
+IDIOM(shuffle) {  // of half a warp; 1: from an inactive lane
     if (threadIdx.x % 32 >= 16) {
         out[threadIdx.x] = data[threadIdx.x];
     } else {

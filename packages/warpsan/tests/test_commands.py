@@ -140,7 +140,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == f"warpsan {__version__}"
 
 
-TEST = '''
+TEST = """
 import warpsan as library
 
 def test_reverse(warpsan):
@@ -150,7 +150,7 @@ def test_reverse(warpsan):
     a, b = numpy.arange(256, dtype="f4"), numpy.zeros(256, "f4")
     warpsan.launch(ptx, "reverse", grid=1, block=256, args=[a, b])
     assert (b == a[::-1]).all()
-'''
+"""
 
 
 @pytest.mark.parametrize("clean", [True, False])

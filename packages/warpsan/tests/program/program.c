@@ -1,4 +1,4 @@
-/* A CUDA program by gcc alone: what nvcc would write for its kernels is written out, and the fat binary is a file. */
+/* A CUDA program for gcc: it contains the code that nvcc would generate for its kernels, and reads the fat binary. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ const char *cudaGetErrorString(int), *cudaGetErrorName(int);
 
 static char binary[1 << 20] __attribute__((aligned(8)));
 static struct { int magic, version; const void *data; void *others; } wrapper = {0x466243b1, 1, binary, NULL};
-static char scale, reverse, hello, fail, turn; /* stand for the kernels' host functions */
+static char scale, reverse, hello, fail, turn; /* host functions of the kernels */
 static float factor = 1;
 static void **module;
 
@@ -185,13 +185,13 @@ int main(int count, char **words) {
         CHECK(cudaFree(d));
         CHECK(launch(&scale, d, N, NULL));
     }
-    MODE("unwritten") { /* relies on zeros that nobody has written */
+    MODE("unwritten") { /* relies on zeros in unwritten memory */
         CHECK(cudaMalloc((void **)&d, sizeof h));
         CHECK(cudaMemcpy(h, d, sizeof h, DEVICE_TO_HOST));
         return h[3] == 0 ? 0 : 3;
     }
     MODE("no memset") {
-        CHECK(cudaMalloc((void **)&d, sizeof h)); /* nobody clears it */
+        CHECK(cudaMalloc((void **)&d, sizeof h)); /* not cleared */
         CHECK(launch(&scale, d, N, NULL));
     }
     MODE("copy of nothing") {

@@ -121,7 +121,7 @@ def test_memory_is_named_by_the_call_that_allocated_it(run: Runner) -> None:
     (group,) = run("beyond").hazards
     assert f"at byte 4000 of the memory from cudaMalloc at {line_of('the array of the program')}" in group.message
     (group,) = run("no memset").hazards
-    assert f"at byte 0 of the memory from cudaMalloc at {line_of('nobody clears it')} are read before" in group.message
+    assert f"at byte 0 of the memory from cudaMalloc at {line_of('not cleared')} are read before" in group.message
     assert run("memset").clean
 
 

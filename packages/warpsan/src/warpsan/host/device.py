@@ -21,6 +21,7 @@ from warpsan.host.arguments import Struct, filled_struct
 from warpsan.host.device_array import DeviceArray
 from warpsan.host.launch import Accesses, Report, execute, ptx_text
 from warpsan.host.memory import GLOBAL_BASE, POISON
+from warpsan.host.options import Options
 from warpsan.host.streams import Runs, Stream, StreamOperation, Streams, launch_operation
 from warpsan.host.variables import fill_in_addresses, place_global_variables
 from warpsan.ptx.linking import allocates
@@ -439,22 +440,22 @@ class DeviceFunction:
         SimError
             As :func:`~warpsan.launch.launch`. Device memory then holds all writes up to the error.
         """
+        chosen = Options(**options)
         device = self.module.device
         arena, streams = device._arena, device._streams
         stream = stream or streams.default
         streams.begin(stream)
-        device.overlaps |= bool(options.get("programmatic"))
+        device.overlaps |= chosen.programmatic
         accesses: Accesses = "places" if device.overlaps or streams.needs_accesses else "none"
         prerequisites = np.empty((0, 3), np.int64) if stream.last is None else stream.last
         mark = arena.end
 
         try:
             done = execute(
-                *(self.module.text, self.entry, grid, block, args, arena),
+                *(self.module.text, self.entry, grid, block, args, arena, chosen),
                 placed=self.module.placed,
                 accesses=accesses,
                 prerequisites=prerequisites,
-                **options,
             )
         finally:
             arena.release(mark)

@@ -24,12 +24,12 @@ from warpsan.host.collector import without_collector
 from warpsan.host.geometry import Geometry
 from warpsan.host.limits import shared_limit
 from warpsan.host.memory import Extent, Space
-from warpsan.host.options import CHECKS, all_checks, check_options
+from warpsan.host.options import CHECKS, Options
 from warpsan.host.setup import Setup
 from warpsan.host.shape import clusters_in_order, shape_of
 from warpsan.host.unwritten import Unwritten
 from warpsan.host.variables import place_variables, takes_parameter_addresses
-from warpsan.numerics.choices import DEFAULT_NUMERICS, is_ring, valid_numerics
+from warpsan.numerics.choices import DEFAULT_NUMERICS
 from warpsan.profile.counters import Counters, counted
 from warpsan.profile.recording import AccessRecorder
 from warpsan.ptx.ir import Entry, PtxModule
@@ -203,9 +203,7 @@ def launch(
     SimError
         If a worker process dies, or the engine lacks an instruction of the kernel with ``ring``.
     """
-    text = ptx_text(ptx)
-    return execute(
-        *(text, resolve(entry, parse(text).entries, "entry"), grid, block, args, Arena()),
+    options = Options(
         dynamic_smem=dynamic_smem,
         cluster=cluster,
         cooperative=cooperative,
@@ -223,7 +221,9 @@ def launch(
         reads=reads,
         watchers=watchers,
         unwritten=unwritten,
-    ).report
+    )
+    text = ptx_text(ptx)
+    return execute(text, resolve(entry, parse(text).entries, "entry"), grid, block, args, Arena(), options).report
 
 
 def ptx_text(ptx: str | bytes) -> str:
@@ -254,27 +254,11 @@ def execute(
     block: int | Sequence[int],
     args: Sequence[Any],
     arena: Arena,
+    options: Options,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
     accesses: Accesses = "none",
     prerequisites: Indices | None = None,
-    dynamic_smem: int = 0,
-    cluster: Sequence[int] = (1, 1, 1),
-    cooperative: bool = False,
-    programmatic: bool = False,
-    checks: Sequence[str] = CHECKS,
-    counters: bool = False,
-    schedule: str = "lockstep",
-    async_mode: str = "late",
-    numerics: str = DEFAULT_NUMERICS,
-    seed: int = 0,
-    max_steps: int | None = None,
-    workers: int | None = None,
-    names: Sequence[str] = (),
-    volatile: str = "sync",
-    reads: str = "latest",
-    watchers: Sequence[AccessRecorder] = (),
-    unwritten: Sequence[Unwritten] = (),
 ) -> Executed:
     """Run a launch in an arena, and copy results back to the caller's arrays; :func:`launch` with its memory as an
     argument.
@@ -282,25 +266,23 @@ def execute(
     ``entry`` is the name in the PTX; ``placed`` has the addresses of variables that are in the arena already;
     ``accesses`` selects whether to record the places of accesses to global memory.
     """
-    check_options(checks, schedule, async_mode, seed, workers, volatile, reads)
-    valid_numerics(numerics)
-    checks = () if is_ring(numerics) else all_checks(checks)
+    checks, cooperative = options.watched, options.cooperative
     module = parse(text)
-    code, program = _linked(text, entry, reads)
-    geometry = shape_of(code, module.target, grid, block, cluster, dynamic_smem)
+    code, program = _linked(text, entry, options.reads)
+    geometry = shape_of(code, module.target, grid, block, options.cluster, options.dynamic_smem)
     taken = takes_parameter_addresses(code)
     if taken:  # before all allocations: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
     known = len(arena.extents)
-    params = parameter_block(code, args, arena, names)
-    if programmatic and prerequisites is None:
+    params = parameter_block(code, args, arena, options.names)
+    if options.programmatic and prerequisites is None:
         prerequisites = np.array([(each.begin, each.end, 1) for each in arena.extents[known:]], np.int64).reshape(-1, 3)
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
     heap = arena.need_heap() if _uses_heap(code) else None
-    looks = arena.follow(unwritten, looks="memory" in checks)
-    symbols = place_variables(module, code, dynamic_smem, arena.parameters if taken else None, arena, placed)
+    looks = arena.follow(options.unwritten, looks="memory" in checks)
+    symbols = place_variables(module, code, options.dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
         raise LaunchError(
@@ -311,23 +293,26 @@ def execute(
     clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
     alive = clusters_at_once * lanes, clusters_at_once * geometry.cluster_size
     _check_memory(arena.end, code, program, symbols, *alive, checks)
-    ctas = clusters_in_order(geometry, schedule, seed)
+    ctas = clusters_in_order(geometry, options.schedule, options.seed)
     setup = Setup(
-        *(module, code, program, geometry, symbols, params, workspace, heap),
-        [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
-        *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
-        volatile=volatile,
-        reads=reads,
-        watchers=watchers,
-        numerics=numerics,
-        prerequisites=prerequisites if programmatic else None,
+        **(vars(options) | {"checks": checks, "max_steps": options.max_steps or _MAX_STEPS}),
+        module=module,
+        entry=code,
+        program=program,
+        geometry=geometry,
+        symbols=symbols,
+        params=params,
+        workspace=workspace,
+        heap=heap,
+        chunks=[part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
+        prerequisites=prerequisites if options.programmatic else None,
         looks=looks,
     )
     from warpsan.engine.running import run_launch  # imports LLVM
 
     before, extents = arena.snapshot(), () if arena.memory is None else arena.space().extents
     try:
-        run = run_launch(setup, arena, before, 1 if watchers else workers, places=accesses == "places")
+        run = run_launch(setup, arena, before, 1 if options.watchers else options.workers, places=accesses == "places")
     except SimError:  # the extent of its writes is unknown
         arena.define_all()
         raise
@@ -337,7 +322,7 @@ def execute(
         int(np.dot([block.size for block in program.blocks], run.tally.lanes)),
         int(run.tally.steps[0]),
         symbols.shared_bytes,
-        counted(module, code, program, run.tally) if counters else None,
+        counted(module, code, program, run.tally) if options.counters else None,
         tuple(run.printed),
         unwaited_copies(module, code, run.tally.unwaited) if "async" in checks else (),
     )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from warpsan.checks.orders import VOLATILE_MODES
 from warpsan.errors import LaunchError
+from warpsan.numerics.choices import DEFAULT_NUMERICS, is_ring, valid_numerics
 
-__all__ = ["CHECKS", "READS", "SCHEDULES", "all_checks", "check_options", "thorough_checks"]
+if TYPE_CHECKING:
+    from warpsan.host.unwritten import Unwritten
+    from warpsan.profile.recording import AccessRecorder
+
+__all__ = ["CHECKS", "READS", "SCHEDULES", "Options", "thorough_checks"]
 
 CHECKS = ("race", "memory", "async")
 """Checks that are enabled by default."""
@@ -43,28 +50,53 @@ def all_checks(checks: Sequence[str]) -> tuple[str, ...]:
     return tuple(checks)
 
 
-def check_options(
-    checks: Sequence[str],
-    schedule: str,
-    async_mode: str,
-    seed: int,
-    workers: int | None,
-    volatile: str,
-    reads: str,
-) -> None:
-    """Raise LaunchError for an unknown option; the message lists the valid ones."""
-    for check in checks:
-        if check not in (*CHECKS, *MORE_CHECKS):
-            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
-    if schedule not in SCHEDULES:
-        raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    if async_mode not in ("late", "early"):
-        raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
-    if volatile not in VOLATILE_MODES:
-        raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
-    if reads not in READS:
-        raise LaunchError(f"reads is one of {', '.join(READS)}, not {reads!r}")
-    if seed < 0:
-        raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
-    if workers is not None and workers < 1:
-        raise LaunchError(f"workers is a number of threads from 1 on, not {workers!r}")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a launch, as :func:`~warpsan.launch` describes them.
+
+    Raises
+    ------
+    LaunchError
+        If a value is invalid; the message lists the valid ones.
+    """
+
+    dynamic_smem: int = 0
+    cluster: Sequence[int] = (1, 1, 1)
+    cooperative: bool = False
+    programmatic: bool = False
+    checks: Sequence[str] = CHECKS
+    counters: bool = False
+    schedule: str = "lockstep"
+    async_mode: str = "late"
+    numerics: str = DEFAULT_NUMERICS
+    seed: int = 0
+    max_steps: int | None = None
+    workers: int | None = None
+    names: Sequence[str] = ()
+    volatile: str = "sync"
+    reads: str = "latest"
+    watchers: Sequence[AccessRecorder] = ()
+    unwritten: Sequence[Unwritten] = ()
+
+    def __post_init__(self) -> None:
+        for check in self.checks:
+            if check not in (*CHECKS, *MORE_CHECKS):
+                raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
+        if self.schedule not in SCHEDULES:
+            raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        if self.async_mode not in ("late", "early"):
+            raise LaunchError(f"async_mode is 'late' or 'early', not {self.async_mode!r}")
+        if self.volatile not in VOLATILE_MODES:
+            raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {self.volatile!r}")
+        if self.reads not in READS:
+            raise LaunchError(f"reads is one of {', '.join(READS)}, not {self.reads!r}")
+        if self.seed < 0:
+            raise LaunchError(f"seed is an integer from 0 on, not {self.seed!r}")
+        if self.workers is not None and self.workers < 1:
+            raise LaunchError(f"workers is a number of threads from 1 on, not {self.workers!r}")
+        valid_numerics(self.numerics)
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The checks that observe the launch: :attr:`checks` with all that contain them; none in a ring."""
+        return () if is_ring(self.numerics) else all_checks(self.checks)

@@ -17,8 +17,7 @@ from warpsan.engine.observer import Observer
 from warpsan.engine.selection import Indices
 from warpsan.host.geometry import Geometry
 from warpsan.host.heap import Heap
-from warpsan.numerics.choices import DEFAULT_NUMERICS
-from warpsan.profile.recording import AccessRecorder
+from warpsan.host.options import Options
 from warpsan.profile.tally import Tally
 from warpsan.ptx.ir import Entry, PtxModule
 from warpsan.report.hazard_log import HazardLog
@@ -26,15 +25,17 @@ from warpsan.report.hazard_log import HazardLog
 __all__ = ["Setup", "race_observers"]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """A prepared launch: code, addresses, execution options and checks.
+@dataclass(frozen=True, kw_only=True)
+class Setup(Options):
+    """A prepared launch: its options, code and addresses.
 
+    ``checks`` has the checks that observe the launch (:attr:`Options.watched`), and ``max_steps`` is a number.
     ``workspace`` is the address of the grid's workspace in a cooperative launch, 0 otherwise. ``chunks`` has the linear
     CTA indices of each chunk. The other attributes are as in :func:`~warpsan.launch` and
     :class:`~warpsan.engine.machine.Machine`.
     """
 
+    max_steps: int
     module: PtxModule
     entry: Entry
     program: Program
@@ -44,20 +45,10 @@ class Setup:
     workspace: int
     heap: Heap | None
     chunks: Sequence[Indices]
-    checks: Sequence[str]
-    counters: bool
-    schedule: str
-    async_mode: str
-    seed: int
-    max_steps: int
     tracking: bool = False
     """Whether to track undefined bytes of memory up to their use."""
     looks: bool = False
     """Whether global memory has unwritten bytes and their reads are tracked."""
-    volatile: str = "sync"
-    watchers: Sequence[AccessRecorder] = ()
-    numerics: str = DEFAULT_NUMERICS
-    reads: str = "latest"
     resident: bool = False
     """Whether all blocks of a chunk are resident at once, so that one block may wait for another."""
     prerequisites: Indices | None = None
