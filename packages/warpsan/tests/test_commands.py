@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from warpsan.cli import COMMANDS, main
-from warpsan.report import KINDS
+from warpsan.report.hazards import KINDS
 from warpsan.version import __version__
+
+pytest_plugins = ("pytester",)
 
 REVERSE = """\
 extern "C" __global__ void reverse(const float *in, float *out) {
@@ -20,13 +22,14 @@ extern "C" __global__ void reverse(const float *in, float *out) {
 }
 """
 LAUNCH = {
+    "buffers": {
+        "in": {"dtype": "float32", "shape": 256, "init": "arange"},
+        "out": {"dtype": "float32", "shape": 256, "init": "poison"},
+    },
     "entry": "reverse",
     "grid": 1,
     "block": 256,
-    "args": [
-        {"dtype": "float32", "shape": 256, "init": "arange"},
-        {"dtype": "float32", "shape": 256, "init": "poison", "name": "out"},
-    ],
+    "args": ["in", "out"],
 }
 
 
@@ -114,7 +117,7 @@ def test_the_pre_flight_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
         (["counters", "reverse.cu", "--line", "x"], "--line takes a line's number or FILE:LINE, not 'x'"),
         (["launch", "reverse.cu", "--schedule", "fair"], "--schedule takes lockstep"),
         (["explain", "rase"], "there is no kind of hazard 'rase'; the kinds are: "),
-        (["run"], "warpsan run"),
+        (["run"], "Missing argument 'PROGRAM'"),
         (["sanitise", "reverse.cu"], "sanitise"),
     ],
 )
@@ -141,7 +144,6 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 TEST = """
-import warpsan as library
 
 def test_reverse(warpsan):
     import json, numpy
@@ -159,7 +161,7 @@ def test_the_fixture_fails_a_test_with_its_hazards(
 ) -> None:
     source: Path = request.getfixturevalue("right" if clean else "racy")
     pytester.makepyfile(TEST.format(source=source))
-    result = pytester.runpytest_subprocess("-p", "warpsan.pytest_plugin", "-p", "no:xdist")
+    result = pytester.runpytest_subprocess("-p", "no:xdist")
     result.assert_outcomes(passed=int(clean), failed=int(not clean))
     if not clean:
         assert "race" in result.stdout.str()

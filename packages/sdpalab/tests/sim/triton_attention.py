@@ -1,6 +1,6 @@
 """FlashAttention-2 in Triton, as its users write it: code for the simulator from another compiler.
 
-It is also a user's file: ``sdpalab judge tests/sim/triton_attention.py``.
+It is also a user's file: ``sdpalab judge packages/sdpalab/tests/sim/triton_attention.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``pytest tests/sim --replay-on-gpu FOLDER`` on the stand-in: a sample of it, whose launches all agree."""
+"""``pytest packages/warpsan/tests --replay-on-gpu FOLDER`` on the stand-in: a sample of it, whose launches all agree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from standin_gpu import StandIn
 
 SAMPLE = (
-    "tests/sim/test_launch.py::test_pointers_into_one_array_share_it_and_reach_all_of_it",
-    "tests/sim/test_tensor_copy.py::test_a_tensor_may_begin_inside_its_array",
-    "tests/sim/test_cluster.py",
-    "tests/sim/test_video.py::test_lanes[.add-s32.u32.s32-2-vabsdiff]",
-    "tests/sim/test_tensor_copy.py::test_boxes_of_one_to_five_axes_at_odd_places",
+    "packages/warpsan/tests/test_launch.py::test_pointers_into_one_array_share_it_and_reach_all_of_it",
+    "packages/warpsan/tests/test_tensor_copy.py::test_a_tensor_may_begin_inside_its_array",
+    "packages/warpsan/tests/test_cluster.py",
+    "packages/warpsan/tests/test_video.py::test_lanes[.add-s32.u32.s32-2-vabsdiff]",
+    "packages/warpsan/tests/test_tensor_copy.py::test_boxes_of_one_to_five_axes_at_odd_places",
 )
 
 
@@ -44,7 +44,7 @@ def test_a_sample_of_the_simulators_launches_agrees(standin: StandIn, tmp_path: 
 
 @pytest.mark.slow
 def test_an_error_fails_the_run_and_is_tried_again_by_the_next(standin: StandIn, tmp_path: Path) -> None:
-    test = "tests/sim/test_video.py"
+    test = "packages/warpsan/tests/test_video.py"
     standin.fail({"function": "cuLaunchKernelEx", "nth": 2, "result": 999})
     done = replay(standin, tmp_path, test)
     assert done.returncode == 1, done.stdout[-3000:]

@@ -17,7 +17,7 @@ from sdpalab.problem import Problem
 __all__ = ["HAZARD", "WRONG", "Bug", "Family", "Implementation"]
 
 Implementation = Callable[..., Any]
-"""``attention(q, k, v, *, scale, causal) -> out`` on torch tensors, as the judge calls it."""
+"""``attention(q, k, v, *, scale, causal) -> out`` on torch tensors, with the judge's arguments."""
 
 WRONG = frozenset({Status.INCORRECT, Status.NOT_FINITE})
 HAZARD = frozenset({Status.HAZARD})

@@ -267,7 +267,7 @@ class _TinyEpsilon(TiledAttention):
         return out / (total + 1e-7)
 
 
-# ---- what this project started from ---------------------------------------------------------------------------------
+# ---- bugs of the preceding project --------------------------------------------------------------------------------
 
 
 @_historical("exponents clamped to -10..10", cause=Cause.EXPONENTIAL)

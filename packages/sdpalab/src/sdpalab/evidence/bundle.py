@@ -54,7 +54,7 @@ class WrittenBundle:
 
 
 class BundleWriter:
-    """Collects evidence in a hidden folder under ``out`` and turns it into a bundle, all or nothing.
+    """Collects evidence in a hidden folder under ``out``, and turns it into a bundle atomically.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ __all__ = ["Campaign"]
 
 
 class Campaign:
-    """A campaign that begins now, on the source as it is now.
+    """A campaign that begins now, on the current source.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def platform_of(gpu: str) -> GpuPlatform:
     Raises
     ------
     UserError
-        If the lab has no data of a GPU of that name (:func:`warpsan.gpus.gpu_named`).
+        If no GPU of that name is known (:func:`warpsan.gpus.gpu_named`).
     """
     row = gpu_named(gpu)
     device = device_name(row)

@@ -30,7 +30,7 @@ EVIDENCE = evidence_folder()
 
 
 def proofs_folder() -> Path:
-    """Where ``sdpalab prove`` keeps its records."""
+    """Folder of the user's records of ``sdpalab prove``."""
     return data_folder() / "proofs"
 
 

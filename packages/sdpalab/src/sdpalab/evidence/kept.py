@@ -1,8 +1,8 @@
-"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with the machine that it holds for and a digest.
+"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with its machine and a digest.
 
-A file is written beside its place, synced and renamed (:func:`~sdpalab.evidence.store.write_atomically`), under a name
-of its own. So processes that prove at the same time need no lock, and nothing that was kept is ever changed. A file
-counts only if it is a valid record with the right digest; any other is skipped with a warning.
+Each file is written atomically (:func:`~sdpalab.evidence.store.write_atomically`) under a unique name. Concurrent
+processes therefore need no lock, and existing records are never changed. A file counts only if it is a valid record
+with the right digest; other files are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -39,25 +39,24 @@ __all__ = [
 
 
 class RecordWarning(UserWarning):
-    """A file among the records is not a record, or was changed; it is ignored."""
+    """A file among the records is not a record, or was modified; it is ignored."""
 
 
 class SampledRecord(Record):
-    """A large problem that was launched once, its output held against float64 in some rows of each head.
+    """A large problem that was launched once, with its output compared with float64 in some rows of each head.
 
     Attributes
     ----------
     problem : Problem
-        What was launched.
+        The launched problem.
     small : Problem
-        A problem that compiles to the same code and was judged in full.
+        A fully judged problem that compiles to the same code.
     rows : int
-        Query rows of each head that were compared (:mod:`sdpalab.measure.outputs`); of the others only that they are
-        finite.
+        Compared query rows of each head (:mod:`sdpalab.measure.outputs`); other rows are only checked to be finite.
     seed : int
-        Of the inputs and of the sample.
+        Seed of the inputs and of the sample.
     wrong : str
-        What is wrong; empty if nothing.
+        The error; empty if the output is right.
     """
 
     problem: ProblemField
@@ -68,7 +67,7 @@ class SampledRecord(Record):
 
 
 class KeptRecord(Record):
-    """What was judged (``attempt``) or timed (``bench``) on one machine.
+    """A judgement (``attempt``) or a timing (``bench``) on one machine.
 
     Attributes
     ----------
@@ -82,12 +81,12 @@ class KeptRecord(Record):
     attempt : AttemptRecord or None
     bench : BenchRecord or None
     sha256 : str
-        Digest of all the rest in its canonical form: detects damage, not deliberate changes.
+        Digest of all other fields in canonical form; detects damage, not deliberate changes.
 
     Raises
     ------
     ValueError
-        If there is not exactly one of ``attempt`` and ``bench``, it is from another GPU, or the digest is another.
+        If not exactly one of ``attempt`` and ``bench`` is given, it is from another GPU, or the digest differs.
     """
 
     record: Literal["kept"] = "kept"
@@ -120,16 +119,16 @@ class KeptRecord(Record):
 
 
 AnyRecord = KeptRecord | AttemptRecord | BenchRecord
-"""What lies in a folder of records; the two others are what ``repro`` and ``bench --json`` write."""
+"""Contents of a folder of records; the other two are the outputs of ``repro`` and ``bench --json``."""
 
 
 def sealed(**fields: Any) -> KeptRecord:
-    """A record made now, by this version of the lab, with its digest; ``fields`` as :class:`KeptRecord` has them."""
+    """A record made now by this version of the lab, with its digest; ``fields`` are those of :class:`KeptRecord`."""
     from sdpalab.version import __version__
 
     about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
     unsealed = KeptRecord.model_construct(**{**about, **fields, "sha256": ""})
-    # The digest is of the record as it is read back.
+    # The digest is of the record as read back.
     data: dict[str, Any] = json.loads(unsealed.model_dump_json())
     return KeptRecord.model_validate({**data, "sha256": _digest(data)})
 
@@ -139,12 +138,12 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def check_writable(folder: Path | None = None) -> Path:
-    """The folder of records, made if it is not there; so that a long job fails at its start.
+    """The folder of records, created if missing. Called first, so that a long job fails early.
 
     Raises
     ------
     MachineError
-        If nothing can be written there.
+        If the folder is not writable.
     """
     folder = folder or proofs_folder()
     try:
@@ -158,20 +157,20 @@ def check_writable(folder: Path | None = None) -> Path:
 
 
 def keep(record: KeptRecord, name: str, folder: Path | None = None) -> Path:
-    """Write the record to ``<folder>/<gpu>/<name>-<time>-<random>.json`` and return where it is.
+    """Write the record to ``<folder>/<gpu>/<name>-<time>-<random>.json`` and return its path.
 
     Parameters
     ----------
     record : KeptRecord
     name : str
-        What it is about, such as the kernel's name.
+        Subject of the record, such as the kernel's name.
     folder : Path, optional
         Default: the user's, :func:`~sdpalab.evidence.folders.proofs_folder`.
 
     Raises
     ------
     MachineError
-        If it cannot be written: no space, no permission.
+        If it cannot be written, for lack of space or permission.
     """
     folder = (folder or proofs_folder()) / folder_of(record.gpu)
     path = folder / f"{name}-{record.when:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.json"
@@ -190,14 +189,14 @@ def _unwritable(folder: Path, error: OSError) -> MachineError:
 
 
 def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, AnyRecord]]:
-    """Every record among the JSON files of one GPU's folder, in the order of their names.
+    """All records among the JSON files of one GPU's folder, sorted by file name.
 
     Parameters
     ----------
     folder : Path
         Such as ``evidence/h200``; it need not exist.
     own : bool
-        The folder is the user's: only records with a digest count there, and any other file is foreign.
+        Whether the folder is the user's: only records with a digest count there, and other files are foreign.
 
     Warns
     -----
@@ -221,7 +220,7 @@ def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, Any
 
 
 def _read(path: Path, own: bool) -> AnyRecord | None:
-    """The record of a file; None if it is something else that may lie beside records."""
+    """The record of a file; None for another known kind of file."""
     data = json.loads(path.read_bytes())
     if isinstance(data, dict) and data.get("record") == "kept":
         return KeptRecord.model_validate(data)

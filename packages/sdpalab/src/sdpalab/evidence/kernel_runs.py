@@ -1,4 +1,4 @@
-"""Several kernels built and judged at a time, each in a thread; their events come in the kernels' order."""
+"""Building and judging of several kernels concurrently, one thread per kernel, with their events in kernel order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CaseStarted:
 
 
 Event: TypeAlias = PreparedKernel | CaseStarted | Case
-"""What happens to a kernel: it is built, and then its cases begin and end."""
+"""Event of a kernel: it is built, then its cases begin and end."""
 
 
 Put: TypeAlias = Callable[[Event], None]
@@ -47,24 +47,24 @@ Put: TypeAlias = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class KernelOutcome:
-    """What became of one kernel.
+    """Outcome of one kernel.
 
     Attributes
     ----------
     kernel : str
-        Its name.
+        Name of the kernel.
     steps : tuple of BuiltStep
-        What was built and gated before it was judged.
+        Builds and gates before the judgement.
     verdict : Verdict or None
-        None if there is no case: ``failure`` says why, or judging was interrupted.
+        None without any case: judging was interrupted, or ``failure`` is the reason.
     builds : tuple of BuiltModule
-        All that its cases ran.
+        All builds that its cases ran.
     failure : str
-        Why it could not be built or judged.
+        Reason why it could not be built or judged.
     seconds : float
-        To build and judge it, beside other kernels.
+        Seconds to build and judge it, concurrently with other kernels.
     interrupted : bool
-        Whether judging was ended early; a verdict then has the cases that were finished.
+        Whether judging was ended early; a verdict then has the finished cases.
     """
 
     kernel: str
@@ -82,12 +82,12 @@ class KernelOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether gate and judge are passed."""
+        """Whether gate and judge passed."""
         return self.gate_ok and self.verdict is not None and self.verdict.passed
 
     @property
     def machine_failed(self) -> bool:
-        """Whether the machine, and not the kernel, is the reason that there is no verdict."""
+        """Whether the missing verdict is due to the machine, and not to the kernel."""
         return self.verdict is not None and self.verdict.status is Status.INFRA_ERROR
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,22 +104,22 @@ class KernelOutcome:
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """What all kernels are judged with.
+    """Settings of the judgement of all kernels.
 
     Attributes
     ----------
     device : str
-        As :func:`sdpalab.judge.judge` takes it.
+        As for :func:`sdpalab.judge.judge`.
     gpu : GpuExecutor or None
         The GPU of device ``gpu``.
     large : sequence of Problem
-        As :func:`sdpalab.evidence.preparing.prepare` takes them.
+        As for :func:`sdpalab.evidence.preparing.prepare`.
     store : Store
-        Gets the arrays of all cases, from several threads.
+        Receives the arrays of all cases, from several threads.
     case_seconds : float or None
         Most seconds of one case.
     numerics : str
-        Rule of the simulator's tensor-core sums.
+        Numerics of the simulator's tensor-core sums.
     include_dirs : sequence of Path
         Further folders for ``#include``, of users' kernels.
     """
@@ -134,7 +134,7 @@ class JudgeRequest:
 
 
 class KernelRun:
-    """One kernel while it is judged: iterating gives its events as they come, and then there is its outcome."""
+    """One kernel while it is judged; iteration yields its events as they occur, and then the outcome is available."""
 
     def __init__(
         self, subject: JudgedKernel, work: Callable[[JudgedKernel, Put], KernelOutcome], pool: Executor
@@ -161,17 +161,17 @@ class KernelRun:
             yield event
 
     def outcome(self) -> KernelOutcome:
-        """The outcome, when it is there; raises what building or judging raised."""
+        """The outcome, once available; raises the exception of the build or the judgement."""
         wait_for(self._outcome)
         return self._outcome.result()
 
 
 @contextmanager
 def judged_side_by_side(subjects: Sequence[JudgedKernel], request: JudgeRequest) -> Iterator[list[KernelRun]]:
-    """Build and judge kernels, in their order: on the simulator as many at a time as there are cores; on a GPU one,
-    while the next is built.
+    """Build and judge kernels in order: on the simulator one per core concurrently; on a GPU one at a time, while the
+    next is built.
 
-    Ctrl-C in this block ends all of them early, and so does an exception.
+    Ctrl-C or an exception in this block ends all of them early.
     """
     from warpsan.host import usable_cpus
 
@@ -202,10 +202,10 @@ def _judged(
     workers: int | None,
     seeds: dict[str, int],
 ) -> KernelOutcome:
-    """Build and judge one kernel, good or bad.
+    """Build and judge one kernel.
 
-    The lab's own kernels share the hidden ``seeds`` of a run, by the names of their cases, and so inputs and
-    references. A user's kernel has its own, drawn when it is loaded: what a kernel before it saw says nothing of them.
+    The lab's own kernels share the hidden ``seeds`` of a run by case name, and so inputs and references. A user's
+    kernel has its own seeds, drawn when it is loaded: the inputs of earlier kernels do not reveal them.
     """
     from sdpalab.evidence import built_module
     from sdpalab.evidence.executed import ExecutedPlans

@@ -1,8 +1,6 @@
 """Source text in a report: listings whose lines carry notes, and excerpts with a caret under each access of a hazard.
 
-A listing is the place for whatever belongs to a line. ``notes`` maps a line's number to short texts that the report
-shows beside it: hazards fill it today, and the figures of a profile (share of the instructions, bank conflicts) fit
-beside them.
+``notes`` maps a line number to short texts that the report shows beside the line, such as hazards.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from warpsan.report import HazardGroup, Party, split_place
 __all__ = ["Excerpt", "SourceListing", "excerpts", "listings"]
 
 CONTEXT = 2
-"""Lines that an excerpt shows above and below its own."""
+"""Lines that an excerpt shows above and below its line."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +24,16 @@ class SourceListing:
     Attributes
     ----------
     path : str
-        In the bundle.
+        Path in the bundle.
     name : str
-        As the line information of the PTX gives it: without folders.
+        File name in the line information of the PTX, without folders.
     anchor : str
-        Of the listing; line 12 is at ``ANCHOR-L12``.
+        Anchor of the listing; line 12 is at ``ANCHOR-L12``.
     sha256 : str
-        Digest of the file as the bundle has it.
+        Digest of the file in the bundle.
     text : str
     notes : mapping of int to tuple of str
-        What is shown beside a line, by its number from 1.
+        Texts beside a line, by its number from 1.
     """
 
     path: str
@@ -60,12 +58,12 @@ class Excerpt:
     place : str
         ``file:line``.
     href : str
-        Anchor of the line in a listing; empty if the report has none of that file.
+        Anchor of the line in a listing; empty if the report has no listing of that file.
     before, after : sequence of (int, str)
         The lines around it, with their numbers.
     number : int
     line : str
-        Tabs replaced, so that the caret stands under its column.
+        The line with tabs replaced, so that the caret is under its column.
     caret : int
         Spaces before the caret.
     who : str
@@ -85,7 +83,7 @@ class Excerpt:
 def listings(
     attempt: AttemptRecord, sources: Mapping[str, str], hazards: Sequence[HazardGroup], anchor: str
 ) -> tuple[SourceListing, ...]:
-    """The sources of an attempt that a report prints: the files of a user's kernel, and every file with a hazard.
+    """Sources of an attempt in a report: the files of a user's kernel, and every file with a hazard.
 
     Parameters
     ----------
@@ -94,7 +92,7 @@ def listings(
         Texts by their paths in the bundle.
     hazards : sequence of HazardGroup
     anchor : str
-        Begins the anchors.
+        Prefix of the anchors.
     """
     notes = _hazard_notes(hazards)
     digests = {path: digest for path, digest in sorted(attempt.sources.items()) if path in sources}
@@ -114,7 +112,7 @@ def listings(
 
 
 def _hazard_notes(hazards: Sequence[HazardGroup]) -> dict[str, dict[int, tuple[str, ...]]]:
-    """By file and line: the kinds of the hazards there, each with the conflicting line."""
+    """Kinds of the hazards by file and line, each with the conflicting line."""
     notes: dict[str, dict[int, tuple[str, ...]]] = {}
     for group in hazards:
         for place in dict.fromkeys(group.places):
@@ -126,7 +124,7 @@ def _hazard_notes(hazards: Sequence[HazardGroup]) -> dict[str, dict[int, tuple[s
 
 
 def excerpts(group: HazardGroup, shown: Sequence[SourceListing]) -> tuple[Excerpt, ...]:
-    """One for each access of a hazard."""
+    """One excerpt per access of a hazard."""
     return tuple(_excerpt(party, shown) for party in (group.here, group.other) if party is not None)
 
 
@@ -135,7 +133,7 @@ def _excerpt(party: Party, shown: Sequence[SourceListing]) -> Excerpt:
     listing = next((each for each in shown if each.name == name), None)
     around = listing.text.splitlines() if listing else []
     if not (0 < number <= len(around) and around[number - 1] == party.line):
-        listing, around = None, []  # another version of the file, or none: the line of the record stands alone
+        listing, around = None, []  # file missing or of another version: show only the record's line
     line = party.line.replace("\t", " ")
     indent = len(line) - len(line.lstrip())
     caret = party.column - 1 if indent < party.column <= len(line) else indent

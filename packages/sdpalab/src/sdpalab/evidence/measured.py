@@ -1,7 +1,7 @@
-"""What was timed on GPUs: the records that ``sdpalab bench --json`` writes, and the times that they hold.
+"""Times measured on GPUs: the records of ``sdpalab bench --json``.
 
-``evidence/<gpu>/*.json`` keeps them. A time is derived from its raw samples again whenever it is read: the other
-figures of the record must agree with them, or the record is rejected.
+They are stored in ``evidence/<gpu>/*.json``. A time is derived from its raw samples at every read; a record whose other
+figures disagree with them is rejected.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ __all__ = ["BenchRecord", "MeasuredTime", "WorstTime", "bench_record", "read_tim
 
 
 FORMAT = 3
-"""Of the records that are written. Up to 2, which are read as well, all times are on normal inputs, and nothing is
-``worst``. 1 has neither ``format`` nor ``sms`` nor ``complete``, and its comparisons do not say how many rounds they
-rest on."""
+"""Format of new records. In formats up to 2, which can still be read, all times are on normal inputs, without
+``worst``. Format 1 lacks ``format``, ``sms`` and ``complete``, and its comparisons lack the number of rounds."""
 
 
 class WorstTime(Record):
-    """A subject's medians by kind of inputs, microseconds: None where it has no time on those inputs.
+    """A subject's medians by kind of inputs, in microseconds; None for a kind without a time.
 
-    ``inputs`` are those on which it is slowest; ``worst_us`` and ``ratio``, to the time on normal inputs, are None
-    where a kind of inputs has no time: then its worst is not known.
+    ``inputs`` is the slowest kind; ``worst_us`` and ``ratio``, to the time on normal inputs, are None if a kind has no
+    time, because the worst time is then unknown.
     """
 
     problem: ProblemField
@@ -57,7 +56,7 @@ def worst_times(results: Sequence[Mapping[str, Any]]) -> tuple[WorstTime, ...]:
     Raises
     ------
     ValueError, KeyError, TypeError
-        If these are no sessions.
+        If ``results`` are not sessions.
     """
     medians: dict[tuple[Problem, str, str], dict[str, float | None]] = {}
     for result in results:
@@ -85,11 +84,11 @@ def worst_times(results: Sequence[Mapping[str, Any]]) -> tuple[WorstTime, ...]:
 
 
 class BenchRecord(Record):
-    """One call of ``sdpalab bench``: the GPU, what judged its kernels, and each session with all samples.
+    """One call of ``sdpalab bench``: the GPU, the verdicts of its kernels, and each session with all samples.
 
-    ``sms`` are the multiprocessors that the plans are for, None where no kernel of the lab could be launched;
-    ``complete`` is False while sessions are still to come, and stays so if the call was interrupted. ``worst`` has the
-    medians of each subject by kind of inputs (:func:`worst_times`).
+    ``sms`` is the number of multiprocessors of the plans, None if no kernel of the lab could be launched; ``complete``
+    is False until all sessions are done, and stays False after an interrupt. ``worst`` has the medians of each subject
+    by kind of inputs (:func:`worst_times`).
     """
 
     record: Literal["bench"] = "bench"
@@ -107,7 +106,7 @@ class BenchRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _out_of_its_envelope(cls, data: Any) -> Any:
-        """The record of a document as ``bench --json`` writes it."""
+        """The record in a document of ``bench --json``."""
         if isinstance(data, Mapping) and str(data.get("schema")).startswith("sdpalab/bench/"):
             return {name: value for name, value in data.items() if name not in ENVELOPE}
         return data
@@ -125,11 +124,11 @@ class MeasuredTime:
     gpu : str
     when : datetime
     clock, l2 : str
-        What it is a time of (:class:`sdpalab.measure.samples.ClockKind`), and where the inputs were.
+        Clock of the time (:class:`sdpalab.measure.samples.ClockKind`), and the L2 state of the inputs.
     summary : Summary
-        Microseconds a call.
+        Microseconds per call.
     record : str
-        Where it is from, as ``<gpu>/<file>``.
+        Its record, as ``<gpu>/<file>``.
     inputs : str
         Kind of the inputs (:data:`sdpalab.inputs.TIMED_KINDS`).
     """
@@ -154,8 +153,7 @@ def bench_record(
     complete: bool = True,
     environment: Environment | None = None,
 ) -> BenchRecord:
-    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is the current one if not
-    given."""
+    """Record of a timing by this source on ``gpu``; ``environment`` defaults to the current one."""
     return BenchRecord(
         format=FORMAT,
         gpu=gpu,
@@ -177,10 +175,10 @@ def session_result(
     Parameters
     ----------
     problem, clock, inputs
-        What was timed: ``inputs`` is a kind (:func:`sdpalab.inputs.make_inputs`).
+        The timed problem, clock and inputs; ``inputs`` is a kind (:func:`sdpalab.inputs.make_inputs`).
     session : MeasuredSession
     code : mapping of str to Any
-        As :func:`sdpalab.evidence.timings.codes_of` gives it.
+        Result of :func:`sdpalab.evidence.timings.codes_of`.
     """
     _, against = beside_fastest_peer(session)
     return {
@@ -194,12 +192,12 @@ def session_result(
 
 
 def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
-    """Every time in the records in the folders of ``folder``, in order; other files there are skipped.
+    """All times of the records in the subfolders of ``folder``, in order; other files are skipped.
 
     Raises
     ------
     MachineError
-        If a record of times is not a legal one, or says of a subject what its samples do not.
+        If a record of times is invalid, or its figures disagree with its samples.
     """
     times: list[MeasuredTime] = []
     for path in sorted(folder.glob("*/*.json")):

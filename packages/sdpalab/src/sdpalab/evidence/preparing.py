@@ -1,4 +1,4 @@
-"""Steps before a kernel is judged: find it, choose its cases, and build it."""
+"""Steps before a judgement: find the kernel, choose its cases, and build it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["JudgedKernel", "PreparedKernel", "judged_kernel", "prepare"]
 
 @dataclass(frozen=True)
 class JudgedKernel:
-    """What is judged: how the command line calls it, its name and idea, and the kernel; None for a callable."""
+    """A judged kernel: its name on the command line, its name and idea, and the kernel; None for a callable."""
 
     spec: str
     name: str
@@ -32,7 +32,7 @@ class JudgedKernel:
 
 @dataclass(frozen=True)
 class PreparedKernel:
-    """What a kernel is judged on, why not on more, and what was built for it; of a callable, the cases alone."""
+    """Cases of a kernel, the reasons for missing cases, and its builds; a callable has cases only."""
 
     arch: str | None
     specs: tuple[CaseSpec, ...]
@@ -43,7 +43,7 @@ class PreparedKernel:
 def judged_kernel(
     spec: str, processes: ExitStack, gpu: GpuExecutor | None, include_dirs: Sequence[Path]
 ) -> JudgedKernel:
-    """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
+    """A kernel by its name or its file; the process of a user's kernel runs until ``processes`` ends it."""
     from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
 
     try:
@@ -59,12 +59,12 @@ def judged_kernel(
 def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Problem]) -> PreparedKernel:
     """Choose the cases of one kernel, and build it.
 
-    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
+    The cases are those of level quick, and small problems that execute its code for the ``large`` ones.
 
     Raises
     ------
     UserError
-        If it does not build.
+        If the kernel does not build.
     """
     from sdpalab.compile.building import build_kernel
     from sdpalab.judge.cases import cases_for
@@ -77,7 +77,7 @@ def prepare(subject: JudgedKernel, gpu: GpuExecutor | None, large: Sequence[Prob
     sms = gpu.sms if gpu else default_sms(arch)
     covering = covering_cases(kernel, None, large, sms=sms)
     specs = (*specs, *covering.specs)
-    # What it claims beyond them is judged, and neither shown nor held against the static gate.
+    # Further claims are judged, but neither shown nor checked by the static gate.
     asked = {spec.problem for spec in specs if not spec.claim}
     problems = sorted(asked, key=lambda problem: -problem.scores)
     taken = [problem for problem in problems if kernel.reject_reason(problem) is None]

@@ -20,7 +20,7 @@ MOST_HOT = 15
 
 @dataclass(frozen=True)
 class _ListedLine:
-    """One line of an annotated source; ``figures`` is None where nothing of it is in the code."""
+    """One line of an annotated source; ``figures`` is None for a line without instructions."""
 
     number: int
     text: str
@@ -40,19 +40,19 @@ def render_profile_page(
     pictures: Mapping[str, Sequence[AccessPicture]],
     kinds: Mapping[str, str],
 ) -> str:
-    """The page: no script, no reference to anything outside it, the same bytes for the same profile.
+    """The page without scripts or external references; the same profile gives the same bytes.
 
     Parameters
     ----------
     kernel : str
-        With its configuration.
+        Name of the kernel with its configuration.
     problem : str
-        Its label.
+        Label of the problem.
     profile : SimulatedProfile
     pictures : mapping of str to sequence of AccessPicture
-        By the ``file:line`` that was chosen.
+        Pictures by the chosen ``file:line``.
     kinds : mapping of str to str
-        What each kind of figure is.
+        Meaning of each kind of figure.
     """
     return (
         page_templates()
@@ -80,7 +80,7 @@ def render_profile_page(
 
 
 def _files(launch: LaunchFigures, sources: Sources) -> tuple[_ListedFile, ...]:
-    """The source files that instructions come from, its own first."""
+    """Source files of the instructions, with the kernel's own first."""
     listed = []
     for name in launch.files:
         text = sources.text(name)

@@ -36,7 +36,7 @@ __all__ = ["ProofAttempt", "ProofObserver", "ProofResult", "prove"]
 
 @dataclass
 class ProofAttempt:
-    """One kernel: the problems that it takes, its verdict, large problems that were sampled, and its record."""
+    """Result of one kernel: its supported problems, its verdict, the sampled large problems, and its record."""
 
     kernel: Kernel
     problems: tuple[Problem, ...]
@@ -47,12 +47,12 @@ class ProofAttempt:
 
     @property
     def passed(self) -> bool:
-        """Judged PASSED, and nothing wrong in a large problem."""
+        """True if judged PASSED without an error in a large problem."""
         return bool(self.verdict and self.verdict.passed) and not any(each.wrong for each in self.sampled)
 
     @property
     def machine_failed(self) -> bool:
-        """Whether the machine, and not the kernel, is the reason that there is no verdict."""
+        """Whether the missing verdict is due to the machine, and not to the kernel."""
         return self.verdict is not None and self.verdict.status is Status.INFRA_ERROR
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,16 +74,16 @@ class ProofResult:
     ----------
     machine : GpuPlatform
     folder : Path
-        Where records are kept.
+        Folder of the records.
     attempts : tuple of ProofAttempt
     times : tuple of Path
         Records of times, one for each problem that a kernel passed.
     timed : bool
-        Whether every kernel that was to be timed has times on all kinds of inputs, or was left out as too slow.
+        Whether every kernel with requested times has times on all kinds of inputs, or was left out as too slow.
     skipped : tuple of str
-        Why kernels were skipped.
+        Reasons why kernels were skipped.
     choices : mapping of Problem to Choice
-        What the op runs for each problem now.
+        The op's current choice for each problem.
     """
 
     machine: GpuPlatform
@@ -96,7 +96,7 @@ class ProofResult:
 
     @property
     def passed(self) -> bool:
-        """Whether all kernels passed, and all that was to be timed was timed."""
+        """Whether all kernels passed, and all requested times were measured."""
         return self.timed and all(attempt.passed for attempt in self.attempts)
 
     @property
@@ -132,11 +132,11 @@ class ProofObserver:
 
     @contextmanager
     def judging(self, kernel: str) -> Iterator[tuple[Callable[[str, int], None] | None, Callable[[Case], None] | None]]:
-        """While a kernel is judged: the judge's ``on_start`` and ``progress``."""
+        """Context during which a kernel is judged: the judge's ``on_start`` and ``progress``."""
         yield None, None
 
     def judged(self, attempt: ProofAttempt) -> None:
-        """A kernel has a verdict, or a failure that says why it has none."""
+        """A kernel has a verdict, or a failure with the reason."""
 
     def sampled(self, attempt: ProofAttempt, record: SampledRecord) -> None:
         """A large problem was launched, and its output was checked."""
@@ -149,14 +149,14 @@ class ProofObserver:
 
     @contextmanager
     def timing(self, problem: Problem, inputs: str) -> Iterator[None]:
-        """While a problem is timed on a kind of inputs."""
+        """Context during which a problem is timed on a kind of inputs."""
         yield
 
     def timed(self, device: str, problem: Problem, inputs: str, session: MeasuredSession) -> None:
         """A session has ended."""
 
     def not_timed(self, problem: Problem) -> None:
-        """No kernel passed that takes the problem."""
+        """No passed kernel supports the problem."""
 
 
 def prove(
@@ -169,16 +169,16 @@ def prove(
     seed: int = 0,
     observer: ProofObserver | None = None,
 ) -> ProofResult:
-    """Judge kernels on this machine's GPU and keep the verdicts; the op runs a kernel where they and times allow it.
+    """Judge and time kernels on this machine's GPU, and keep the records; the op runs a kernel if its records allow it.
 
     Parameters
     ----------
     kernels : sequence of str
-        Shipped kernels. Default: all that this GPU runs and that are as exact as torch.
+        Shipped kernels. Default: all kernels for this GPU that are as exact as torch.
     problems : sequence of Problem
-        What to prove them for.
+        Problems to judge and time.
     time : bool
-        Time what passes beside torch, on normal inputs and on those that are slowest for some kernels
+        Whether passed kernels are timed beside torch, on normal inputs and on kinds that are slowest for some kernels
         (:data:`sdpalab.inputs.TIMED_KINDS`); without a time the op runs no kernel.
     seconds : float
         Most seconds of timing for one problem and kind of inputs.
@@ -186,7 +186,7 @@ def prove(
     seed : int
         Public seed of the judge's inputs, not negative.
     observer : ProofObserver, optional
-        Sees each step.
+        Called at each step.
 
     Returns
     -------
@@ -195,8 +195,8 @@ def prove(
     Raises
     ------
     UserError
-        If there is no GPU or no such kernel or level, a named kernel does not take a problem or is less exact than
-        torch, or no kernel takes any problem.
+        If there is no GPU, a kernel or the level is unknown, a named kernel does not support a problem or is less exact
+        than torch, or no kernel supports any problem.
     MachineError
         If records cannot be kept, or the driver fails.
     """
@@ -220,7 +220,7 @@ def prove(
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:
-    """The named kernels; raises UserError for one that the op would never run."""
+    """The named kernels; raises UserError for a kernel that the op would never run."""
     kernels = []
     for name in dict.fromkeys(names):
         if is_user_file(name):
@@ -236,7 +236,7 @@ def _named(names: Sequence[str]) -> list[Kernel]:
 
 
 def _open() -> tuple[GpuExecutor, GpuPlatform]:
-    """This machine's GPU; raises UserError where there is none, or torch does not find it."""
+    """Open this machine's GPU; raises UserError if there is none, or torch does not find it."""
     import torch
 
     from sdpalab.run import GpuExecutor, gpu_problem, torch_gpu
@@ -257,12 +257,12 @@ def _open() -> tuple[GpuExecutor, GpuPlatform]:
 def _attempts(
     named: Sequence[Kernel], problems: Sequence[Problem], executor: GpuExecutor
 ) -> tuple[list[ProofAttempt], list[str]]:
-    """Each kernel with the problems that it takes, and why others are skipped.
+    """Each kernel with its supported problems, and the reasons why others are skipped.
 
     Raises
     ------
     UserError
-        If a kernel that was named does not take a problem or the GPU, or no kernel takes any problem.
+        If a named kernel does not support a problem or the GPU, or no kernel supports any problem.
     """
     skipped = []
     chosen = list(named)
@@ -296,7 +296,7 @@ def _judge(
     level: str,
     seed: int,
 ) -> None:
-    """Judge a kernel on all its problems, and keep the result, good or bad."""
+    """Judge a kernel on all its problems, and keep the result, passed or failed."""
     from sdpalab.judge import judge_candidate
 
     kernel = attempt.kernel
@@ -338,7 +338,8 @@ def _judge(
 
 
 def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
-    """What each problem is judged on: itself, or if it is large a small one with the same code, if there is one."""
+    """The judged problem for each problem: itself, or for a large one a small problem with the same code, if there is
+    one."""
     judged_on = {}
     for problem in problems:
         large = problem.flops > equivalent.MOST_FLOPS
@@ -374,12 +375,12 @@ def sample(kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecut
 
 
 def _record(attempt: ProofAttempt, verdict: Verdict, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
-    """The verdict as it is kept, with a record of every build that it ran.
+    """The verdict as a record, with the records of all builds that it ran.
 
     Raises
     ------
     MachineError
-        If a build of this process is not the one that ran: nothing was kept of the latter.
+        If a build of this process differs from the executed build, which was not kept.
     """
     from sdpalab.compile import build
     from sdpalab.evidence.built import built_module
@@ -423,9 +424,9 @@ def _time(
     machine: GpuPlatform,
     seconds: float,
 ) -> tuple[list[Path], bool]:
-    """Time what passed beside torch by the eager clock, on each kind of inputs; a record for each problem.
+    """Time the passed kernels beside torch by the eager clock, on each kind of inputs; one record per problem.
 
-    Returns where they are, and whether every kernel has its times or was left out as too slow.
+    Returns the paths, and whether every kernel has its times or was left out as too slow.
     """
     from sdpalab.evidence.measured import bench_record, session_result
     from sdpalab.evidence.timings import TORCH, codes_of
@@ -473,7 +474,7 @@ def _name(attempt: ProofAttempt) -> str:
 
 
 def _judged(attempt: ProofAttempt) -> dict[str, Any]:
-    """A kernel's verdict in a record of times, as ``bench`` has it where a record proves it."""
+    """A kernel's verdict in a record of times, in the form of ``bench`` for a proven kernel."""
     return {
         "kernel": attempt.kernel.name,
         "config": str(attempt.kernel.default_config),

@@ -1,9 +1,9 @@
-"""What is proven on which GPU, read from records of verdicts; the code has no list of it.
+"""Proofs of kernels on GPUs, read from records of verdicts; the code contains no list of them.
 
-The records are those that are shipped (``evidence/<gpu>/*.json``) and those that ``sdpalab prove`` keeps
-(:mod:`sdpalab.evidence.kept`). One proves its kernel where its verdict is PASSED and names a GPU as what ran it: what
-was simulated, or computed by a callable, proves nothing about a GPU. It proves the code that was judged, by its digest,
-and not a later version of the kernel.
+The records are the shipped ones (``evidence/<gpu>/*.json``) and those of ``sdpalab prove``
+(:mod:`sdpalab.evidence.kept`). A record proves its kernel if its verdict is PASSED and was run on a GPU: simulated runs
+and callables prove nothing about a GPU. It proves the judged code, by its digest, and not a later version of the
+kernel.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sdpalab.problem import EXTRAS, Problem
 __all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs", "recorded_verdicts"]
 
 _LARGEST_TILE = 128
-"""Rows or keys that a block takes at most: a length that is not a multiple of it may end in a part of a tile."""
+"""Most rows or keys of a block's tile; a length that is not a multiple of it may end in a partial tile."""
 
 _UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
-"""Statuses without information on the code: it did not run."""
+"""Statuses without information on the code, which did not run."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,28 @@ class Proof:
     Attributes
     ----------
     kernel, config : str
-        As in the record.
+        Kernel and configuration of the record.
     gpu : str
-        The GPU's name, as its driver gives it.
+        Name of the GPU in its driver.
     arch : str
-        What the kernel was built for.
+        Target architecture of the build.
     ptx_sha256 : frozenset of str
-        Of what was run.
+        Digests of the executed PTX.
     problems : frozenset of Problem
-        What it was judged on, or checked by sampled rows.
+        Problems that were judged, or checked by sampled rows.
     record : str
-        The record, as ``<gpu>/<file>``, or its path if it is the user's.
+        The record, as ``<gpu>/<file>``, or the path of a user's record.
     code : frozenset of str
-        :attr:`~sdpalab.compile.Build.code_sha256` of what was run; empty in a record that has only ``ptx_sha256``.
+        :attr:`~sdpalab.compile.Build.code_sha256` of the executed builds; empty in a record that has only
+        ``ptx_sha256``.
     keys : frozenset of str
-        :attr:`~sdpalab.compile.Build.key` of what was run.
+        :attr:`~sdpalab.compile.Build.key` of the executed builds.
     driver : str or None
-        Version of the driver; None where the record does not name it.
+        Version of the driver; None if the record lacks it.
     lab : str or None
-        The version of the lab that judged; None for a record that is shipped with this one.
+        Version of the lab that judged; None for a record shipped with this version.
     failure : str
-        Why the kernel did not pass; empty if it did.
+        Reason why the kernel did not pass; empty if it passed.
     coverage : tuple of str
         :attr:`sdpalab.judge.verdict.Verdict.covers`.
     verdict : Verdict or None
@@ -82,7 +83,7 @@ class Proof:
     verdict: Verdict | None = field(default=None, compare=False)
 
     def covers(self, problem: Problem) -> bool:
-        """Whether problems with the same traits were judged, and some that were as large in each dimension."""
+        """Whether problems with the same traits were judged, including some that are as large in each dimension."""
         alike = [judged for judged in self.problems if _traits(judged) == _traits(problem)]
         return bool(alike) and all(
             getattr(problem, size) <= max(getattr(judged, size) for judged in alike)
@@ -90,13 +91,13 @@ class Proof:
         )
 
     def is_of(self, build: Build) -> bool:
-        """Whether the code of ``build`` is among what was judged."""
+        """Whether the code of ``build`` was judged."""
         return build.ptx_sha256 in self.ptx_sha256 or build.code_sha256 in self.code
 
 
 @dataclass(frozen=True)
 class ProvenKernel:
-    """A proven kernel, planned and built for one problem: its code is what was judged."""
+    """A proven kernel, planned and built for one problem; its code is the judged code."""
 
     proof: Proof
     plan: LaunchPlan
@@ -104,7 +105,7 @@ class ProvenKernel:
 
 
 def _traits(problem: Problem) -> tuple[object, ...]:
-    """What makes a kernel take another path, or another kernel be compiled."""
+    """Traits of a problem that select another code path or another compiled kernel."""
     return (
         problem.dtype,
         problem.head_dim,
@@ -119,21 +120,21 @@ def _traits(problem: Problem) -> tuple[object, ...]:
 
 @cache
 def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
-    """Every proof among the records in the folders of ``folder``, those that PASSED.
+    """All PASSED proofs among the records in the subfolders of ``folder``.
 
     Warns
     -----
     RecordWarning
-        For each record that is damaged; it proves nothing.
+        For each damaged record, which is ignored.
     """
     folders = sorted(path for path in folder.glob("*") if path.is_dir())
     return tuple(proof for each in folders for proof in _proofs(each) if not proof.failure)
 
 
 def recorded_verdicts(more: Path | None = None) -> dict[str, Verdict]:
-    """PASSED verdicts from GPUs by their records: those that are shipped, and those in the folders of ``more``.
+    """PASSED verdicts from GPUs by their records: shipped ones, and those in the subfolders of ``more``.
 
-    :func:`sdpalab.measure.timing_gate.judge_for_timing` takes them.
+    They are an argument of :func:`sdpalab.measure.timing_gate.judge_for_timing`.
     """
     proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
     return {proof.record: proof.verdict for proof in proofs if proof.verdict is not None}
@@ -147,15 +148,15 @@ def _proofs(folder: Path) -> Iterator[Proof]:
 
 
 def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
-    """The proof or failure that a record holds for a kernel on a GPU; None if it holds none.
+    """The proof or failure of a kernel on a GPU in a record; None if there is none.
 
     Parameters
     ----------
     record : KeptRecord, AttemptRecord or BenchRecord
     name : str
-        What :attr:`Proof.record` is to be.
+        Value of :attr:`Proof.record`.
     own : bool
-        It is the user's, not shipped with the lab: then it holds for the lab's version that made it.
+        Whether it is the user's, not shipped with the lab; it is then valid for the version of the lab that made it.
     """
     stored = record if isinstance(record, KeptRecord) else None
     attempt = stored.attempt if stored else record
@@ -188,10 +189,10 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
 
 
 def exactness_reason(kernel: str, config: str) -> str | None:
-    """Why a kernel cannot stand in for torch's own function, whatever is proven; None if it can.
+    """Reason why a kernel cannot replace torch's own function, independent of proofs; None if it can.
 
-    One that quantises its inputs, or accumulates in less than float32, stands in for none that does not. So does one
-    that there is no longer, or not here, or not with these knobs.
+    Kernels that quantise their inputs, or accumulate in less than float32, cannot replace it. Kernels that no longer
+    exist, are not available here, or lack these knobs cannot either.
     """
     if kernel not in KERNELS:
         return f"there is no kernel {kernel} any more"
@@ -210,10 +211,10 @@ def exactness_reason(kernel: str, config: str) -> str | None:
 
 
 def config_of(kernel: str, config: str) -> Config:
-    """The configuration that was judged; raises UnsupportedProblem if the kernel has such knobs no longer."""
+    """The judged configuration; raises UnsupportedProblem if the kernel no longer has these knobs."""
     return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
 
 
 def failures(builds: Sequence[Build], proofs: Sequence[Proof]) -> Iterator[Proof]:
-    """The verdicts that did not pass on any of this very code."""
+    """Verdicts that did not pass on any of this code."""
     return (proof for proof in proofs if proof.failure and any(proof.is_of(build) for build in builds))

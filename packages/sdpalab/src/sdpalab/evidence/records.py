@@ -1,10 +1,10 @@
 """Records: the content of a bundle, typed, frozen, and validated.
 
-Every figure carries its kind. What a simulator ran has no time; what was not judged PASSED has no speed; what was
-measured names the GPU. A record that breaks one of these cannot be built, and so cannot be read from a bundle either.
+Every figure has a kind. Simulated figures have no time; only PASSED attempts have a speed; measured figures name the
+GPU. A record that breaks one of these rules cannot be constructed, and so cannot be read from a bundle.
 
-Classes of other packages are reused: an attempt holds the judge's :class:`~sdpalab.judge.verdict.Verdict`, a
-build its :class:`~sdpalab.compile.resources.Resources` and :class:`~sdpalab.compile.gate.GateResult`, as they are.
+Classes of other packages are reused: an attempt holds the judge's :class:`~sdpalab.judge.verdict.Verdict`, a build its
+:class:`~sdpalab.compile.resources.Resources` and :class:`~sdpalab.compile.gate.GateResult`, unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 Sha256 = str
 SPEED_UNITS = ("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "x")
-"""Units that say how fast something is; ``x`` is a ratio of two times."""
+"""Units of speed; ``x`` is a ratio of two times."""
 
 
 class Record(BaseModel):
@@ -52,16 +52,16 @@ class Record(BaseModel):
 
 
 class FigureKind(str, Enum):
-    """Where a number comes from."""
+    """Origin of a number."""
 
     MEASURED = "measured"
-    """On a GPU, which is named."""
+    """Measured on a GPU, which is named."""
     SIMULATED = "simulated"
-    """By the PTX simulator: counts and values, never a time."""
+    """Result of the PTX simulator: counts and values, never a time."""
     MODELLED = "modelled"
-    """By arithmetic from stated rates."""
+    """Computed from stated rates."""
     PUBLISHED = "published"
-    """By others; the source is named."""
+    """Published by others; the source is named."""
 
 
 class Figure(Record):
@@ -98,7 +98,7 @@ class Figure(Record):
 
 
 class Harness(Record):
-    """Which source of the lab made the bundle: commit (None if unknown), dirty or not, digest of its files."""
+    """Source of the lab that made the bundle: commit (None if unknown), dirty or not, digest of its files."""
 
     commit: str | None
     dirty: bool
@@ -107,7 +107,7 @@ class Harness(Record):
 
 
 class Environment(Record):
-    """What the job ran on, without the name of the host, of a user, or any path.
+    """Environment of the job, without host names, user names or paths.
 
     ``gpu`` is None where there is none; ``packages`` maps the name of a package to its version.
     """
@@ -123,13 +123,13 @@ class Environment(Record):
 
 
 SOURCES = "source"
-"""The folder of a bundle that has the files of users' kernels, a folder for each attempt."""
+"""Folder of a bundle with the files of users' kernels, one subfolder per attempt."""
 PTX, CUBIN, LOG = "kernel.ptx", "kernel.cubin", "log.txt"
-"""Names of what the compiler made, in the directory of a build."""
+"""Names of the compiler's outputs, in the directory of a build."""
 
 
 def leaves_folder(name: str) -> bool:
-    """Whether a path that is joined to a folder may lead out of it."""
+    """Whether a path joined to a folder may lead out of it."""
     path = PurePosixPath(name)
     return path.is_absolute() or ".." in path.parts
 
@@ -137,10 +137,10 @@ def leaves_folder(name: str) -> bool:
 class BuildRecord(Record):
     """One compiled module.
 
-    ``sources`` are the digests of all that the compiler could see, CUDA's own headers too; ``files`` those of what is
-    kept in the bundle under ``directory``: the source, its headers under ``include/`` (not CUDA's), PTX, cubin and log.
-    A header has the same name in both: the path by which it is included, or, where that leads out of a folder, its
-    digest and last part.
+    ``sources`` are the digests of all files that the compiler could read, including CUDA's own headers; ``files`` are
+    the digests of the files in the bundle under ``directory``: the source, its headers under ``include/`` (not CUDA's),
+    PTX, cubin and log. A header has the same name in both: the path by which it is included, or, where that leads out
+    of a folder, its digest and last part.
     """
 
     directory: str
@@ -177,8 +177,8 @@ class BuildRecord(Record):
 class AttemptRecord(Record):
     """One configuration of one kernel that was tried: its builds, and the results of the gate and the judge.
 
-    ``failure`` says why there is no verdict. ``figures`` hold speeds only if the verdict is PASSED. ``sources`` are the
-    files of a user's kernel, by their paths in the bundle; a shipped kernel has none, and its record no such field.
+    ``failure`` is the reason for a missing verdict. ``figures`` hold speeds only if the verdict is PASSED. ``sources``
+    are the files of a user's kernel, by their paths in the bundle; the record of a shipped kernel lacks this field.
     """
 
     kernel: str

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, made from the records and arrays of a bundle."""
+"""The report: one self-contained HTML file, rendered from the records and arrays of a bundle."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["page_templates", "render_report"]
 
 _MOST_HAZARDS = 4
-"""Hazards of a kernel that are shown at once; the others unfold."""
+"""Hazards of a kernel that are shown at first; the others unfold."""
 
 
 def render_report(data: ReportData) -> str:
-    """The report as one HTML page: no script, no reference to anything outside it, the same bytes for the same data."""
+    """The report as one HTML page without scripts or external references; the same data gives the same bytes."""
     from markupsafe import Markup
 
     from sdpalab.evidence import figures
@@ -96,5 +96,5 @@ def _short(value: float) -> str:
 
 
 def _fraction(value: float) -> str:
-    """An error as a fraction of its limit: two decimals, and for what is far over it a factor."""
+    """An error as a fraction of its limit: two decimals, or a factor for errors far above it."""
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}x"

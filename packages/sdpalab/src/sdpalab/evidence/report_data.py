@@ -1,4 +1,4 @@
-"""What a report is made from: the records and raw arrays of a bundle, and nothing else."""
+"""Data of a report: the records and raw arrays of a bundle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = {
     "worst_row_rel_l2": "worst row",
     "lse": "log-sum-exp",
 }
-"""The limited errors, as the report names them."""
+"""Names of the limited errors in the report."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class CaseArrays:
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report is made from.
+    """Data of a report.
 
     Attributes
     ----------
     name : str
-        Of the bundle.
+        Name of the bundle.
     environment : Environment
     attempts : tuple of AttemptRecord
     floors : tuple of FloorRecord
@@ -55,7 +55,7 @@ class ReportData:
     command : tuple of str
         The command line that made the bundle.
     sources : mapping of str to str
-        Text of the files of users' kernels and of what was built, its headers too, by their paths in the bundle.
+        Text of the files of users' kernels and of built sources with their headers, by their paths in the bundle.
     """
 
     name: str
@@ -68,12 +68,12 @@ class ReportData:
 
     @classmethod
     def from_members(cls, name: str, members: Mapping[str, bytes], command: Sequence[str] = ()) -> ReportData:
-        """From the files of a bundle, by their paths in it, and the ``command`` of its manifest.
+        """Build from the files of a bundle, by their paths in it, and the ``command`` of its manifest.
 
         Raises
         ------
         ValueError
-            If a record is missing or illegal.
+            If a record is missing or invalid.
         """
         records = sorted(path for path in members if path.startswith("records/"))
         return cls(
@@ -88,12 +88,12 @@ class ReportData:
 
     @classmethod
     def read(cls, path: Path | str) -> ReportData:
-        """From a bundle, packed or unpacked; the bundle is not verified.
+        """Read a bundle, packed or unpacked, without verification.
 
         Raises
         ------
         ValueError
-            If it is no bundle, or a record in it is missing or illegal.
+            If it is not a bundle, or a record in it is missing or invalid.
         """
         members, findings = read(Path(path))
         if findings:
@@ -127,7 +127,8 @@ class ReportData:
     def pictured(self, attempt: AttemptRecord) -> CaseArrays | None:
         """The arrays of the case that a picture of an attempt shows; None if it has none.
 
-        The first that failed on its numbers, or else the mission shape with the least seed, or else the largest case.
+        The case is the first with a numerical failure, else the mission shape with the smallest seed, else the largest
+        case.
         """
         cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._has_arrays(case)]
         wrong = [case for case in cases if case.status in (Status.INCORRECT, Status.NOT_FINITE)]
@@ -148,7 +149,7 @@ class ReportData:
 
     @cached_property
     def _references(self) -> dict[str, Any]:
-        """float64 references by problem and inputs: kernels share them."""
+        """float64 references by problem and inputs, shared by kernels."""
         return {}
 
     def _has_arrays(self, case: Case) -> bool:
@@ -158,11 +159,12 @@ class ReportData:
 
 
 def _is_source(path: str) -> bool:
-    """Whether a file of a bundle is source text: of a user's kernel, or what a build has beside PTX, cubin and log."""
+    """Whether a file of a bundle is source text: a file of a user's kernel, or a file of a build other than PTX, cubin
+    and log."""
     folder, _, name = path.rpartition("/")
     return path.startswith(f"{SOURCES}/") or (folder.startswith("build/") and name not in (PTX, CUBIN, LOG))
 
 
 def _fitness(case: Case) -> tuple[bool, bool, int, int]:
-    """Which of the passed cases a picture shows: the largest."""
+    """Sort key of the passed cases for the picture: the mission shape with normal inputs, else the largest problem."""
     return case.problem == MISSION, case.inputs == "normal", case.problem.scores, -case.seed

@@ -1,6 +1,6 @@
-"""What a report shows of each kernel, in the order in which a reader asks: the verdict, why it failed, where, on what.
+"""View of each kernel in a report: the verdict, the reason of a failure, its place, and its inputs.
 
-Everything here follows from the records and arrays of a bundle.
+All values are derived from the records and arrays of a bundle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["KernelView", "WorstShare", "kernel_views"]
 
 @dataclass(frozen=True)
 class WorstShare:
-    """The error of an attempt that uses most of its limit, as a share of it."""
+    """The error of an attempt with the largest share of its limit."""
 
     share: float
     rule: str
@@ -40,12 +40,12 @@ class KernelView:
     Attributes
     ----------
     number : int
-        Its position in the bundle; anchors and filters are made of it.
+        Position in the bundle; part of anchors and filters.
     title : str
-        The kernel's name; with the knobs in which they differ where the bundle has several attempts of that name.
+        The kernel's name; with the differing knobs if the bundle has several attempts of that name.
     attempt : AttemptRecord
     summary : FailureSummary
-        Of a failed verdict; else empty.
+        Summary of a failed verdict; otherwise empty.
     builds : tuple of BuildLabel
     picture : CaseArrays, optional
     sources : tuple of SourceListing
@@ -66,7 +66,7 @@ class KernelView:
 
     @property
     def passed_cases(self) -> int:
-        """How many of them passed."""
+        """Number of passed cases."""
         return sum(case.passed for case in self.cases)
 
     @property
@@ -76,18 +76,18 @@ class KernelView:
 
     @property
     def status(self) -> str:
-        """That of the verdict, or that there is none."""
+        """Status of the verdict, or a text for a missing verdict."""
         return self.attempt.verdict.status.value if self.attempt.verdict else "NOT JUDGED"
 
     @property
     def failed(self) -> list[Case]:
-        """The failed cases, those of the verdict's status first."""
+        """The failed cases, with those of the verdict's status first."""
         failed = [case for case in self.cases if not case.passed]
         return sorted(failed, key=lambda case: case.status.value != self.status)
 
     @property
     def gate_failures(self) -> list[str]:
-        """A sentence for each limit of the static gate that a build does not keep."""
+        """One sentence for each static-gate limit that a build exceeds."""
         return [
             f"{each.variant}: {sentence}" if each.variant else sentence
             for each in self.builds
@@ -97,14 +97,14 @@ class KernelView:
 
     @cached_property
     def worst(self) -> WorstShare | None:
-        """The largest share of a limit over all cases; None if nothing was compared."""
+        """The largest share of a limit over all cases; None without a comparison."""
         shares = [
             WorstShare(share, RULES[rule], case.name) for case in self.cases for rule, share in case.shares.items()
         ]
         return max(shares, key=lambda each: each.share, default=None)
 
     def case(self, name: str) -> Case | None:
-        """The case of that name, if it was judged on it."""
+        """The case of that name, if it was judged."""
         return next((case for case in self.cases if case.name == name), None)
 
     @property
@@ -123,7 +123,7 @@ def _view(data: ReportData, number: int, title: str, attempt: AttemptRecord) -> 
     summary = FailureSummary()
     if attempt.verdict is not None:
         candidate, options = _candidate(data.command, attempt), _options(data.command)
-        with contextlib.suppress(KeyError):  # where arrays are missing there is no diagnosis
+        with contextlib.suppress(KeyError):  # without the arrays there is no diagnosis
             summary = summarise(attempt.verdict, data.failed_arrays, candidate, options)
     sources = listings(attempt, data.sources, summary.hazards, f"source-{number}")
     picture = data.pictured(attempt)
@@ -131,7 +131,8 @@ def _view(data: ReportData, number: int, title: str, attempt: AttemptRecord) -> 
 
 
 def _titles(attempts: Sequence[AttemptRecord]) -> list[str]:
-    """Names that tell the attempts apart: by kernel, then by the knobs in which those of one kernel differ."""
+    """Titles that distinguish the attempts: kernel names, with the differing knobs of several attempts of one
+    kernel."""
     names = Counter(attempt.kernel for attempt in attempts)
     titles = []
     for attempt in attempts:
@@ -144,7 +145,7 @@ def _titles(attempts: Sequence[AttemptRecord]) -> list[str]:
 
 
 def _candidate(command: Sequence[str], attempt: AttemptRecord) -> str | None:
-    """What the command line calls the kernel: its name, or ``FILE.py:NAME`` as it was when it was judged."""
+    """The kernel on a command line: its name, or the judged ``FILE.py:NAME``."""
     if not attempt.sources:
         return attempt.kernel
     files = {path.rpartition("/")[2] for path in attempt.sources}
@@ -154,6 +155,6 @@ def _candidate(command: Sequence[str], attempt: AttemptRecord) -> str | None:
 
 
 def _options(command: Sequence[str]) -> list[str]:
-    """The options of the command line that a next step needs, too: the architecture and the knobs."""
+    """Further command-line options of a next step: the architecture and the knobs."""
     pairs = itertools.pairwise(command)
     return [part for option, value in pairs if option in ("--arch", "--set") for part in (option, value)]

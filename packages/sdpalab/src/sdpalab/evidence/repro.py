@@ -1,4 +1,4 @@
-"""``sdpalab.repro``: build, gate and judge kernels, and leave a bundle and a report."""
+"""``sdpalab.repro``: build, gate and judge kernels, and write a bundle and a report."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class ReproResult:
     Attributes
     ----------
     attempts : tuple of KernelOutcome
-        Every kernel that was judged, or could not be, in order.
+        Outcome of every kernel that was tried, in order.
     skipped : mapping of str to str
-        Kernels that were not tried, with the reasons.
+        Kernels that were not tried, with reasons.
     unjudged : tuple of str
-        Kernels that an interrupt left.
+        Kernels that were not judged because of an interrupt.
     interrupted : bool
     bundle : WrittenBundle
-        It was verified.
+        The verified bundle.
     seconds : float
-        Wall clock.
+        Wall-clock seconds.
     gpu : str
-        The GPU that judged; empty for the simulator.
+        Name of the GPU; empty for the simulator.
     """
 
     attempts: tuple[KernelOutcome, ...]
@@ -88,13 +88,13 @@ class ReproObserver:
     """Progress of :func:`repro`; a subclass overrides the steps that it shows."""
 
     def preflight(self) -> None:
-        """The machine is examined, while the first kernels are built."""
+        """The machine is examined while the first kernels are built."""
 
     def examined(self, checks: Sequence[Check]) -> None:
         """The machine was examined."""
 
     def kernel(self, run: KernelRun) -> None:
-        """A kernel is built and judged: iterating ``run`` gives its events."""
+        """A kernel is built and judged; iterating ``run`` yields its events."""
 
     def bundling(self) -> None:
         """The bundle is written and verified next."""
@@ -113,45 +113,44 @@ def repro(
     command: Sequence[str] = ("sdpalab.repro",),
     observer: ReproObserver | None = None,
 ) -> ReproResult:
-    """Build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report.
+    """Build, gate and judge kernels on the twelve cases and the probes, and write a bundle and a report.
 
     Parameters
     ----------
     kernels : sequence of str
         Registry names, or ``FILE.py[:NAME]``. Default: all shipped kernels.
     device : {"auto", "sim", "gpu"}
-        As :func:`sdpalab.judge.judge` takes it.
+        As for :func:`sdpalab.judge.judge`.
     also_for : sequence of Problem, optional
-        Problems whose code is judged, too, on small problems. Default: none, and on a GPU the large shapes that are
-        timed.
+        Further problems whose code is judged on small problems. Default: none; on a GPU the large timed shapes.
     out : Path or str
         Folder of the bundle and the report.
     case_seconds : float, optional
         Most seconds of one case, above 0. Default: 120; on a GPU 10.
     numerics : str
-        Rule of the simulator's tensor-core sums (:func:`warpsan.launch`).
+        Numerics of the simulator's tensor-core sums (:func:`warpsan.launch`).
     include_dirs : sequence of Path
         Folders for ``#include``, of users' kernels.
     sign : Path, optional
         An ed25519 private key, PEM or OpenSSH, with which the bundle is signed.
     command : sequence of str
-        What the bundle names as the command that made it.
+        Command line for the bundle's manifest.
     observer : ReproObserver, optional
-        Sees each step.
+        Called at each step.
 
     Returns
     -------
     ReproResult
-        Also where an interrupt ended it, if a kernel was judged by then.
+        Also after an interrupt, if a kernel was judged by then.
 
     Raises
     ------
     UserError
-        If there is no such kernel, device or GPU, or ``out`` cannot be written to.
+        If the kernel, device or GPU does not exist, or ``out`` is not writable.
     MachineError
-        If this machine lacks what the job needs, or the bundle cannot be written.
+        If this machine lacks a requirement of the job, or the bundle cannot be written.
     KeyboardInterrupt
-        If it was interrupted before anything was judged.
+        If interrupted before any kernel was judged.
     """
     start, watch = time.monotonic(), observer or ReproObserver()
     if device not in ("auto", "sim", "gpu"):
@@ -163,7 +162,7 @@ def repro(
     gpu = _open_gpu() if device == "gpu" else None
     large = also_for if also_for is not None else LARGE_PROBLEMS if gpu else ()
     if gpu is None:
-        prepare_simulator()  # if it must be compiled first: in a process beside this one
+        prepare_simulator()  # compiled first, if needed, in another process
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
         if len(asked) != 1:
@@ -198,7 +197,7 @@ def repro(
 
 
 def _open_gpu() -> GpuExecutor:
-    """The GPU that kernels are built for and judged on; raises UserError where there is none."""
+    """Open the GPU of the builds and the judgement; raises UserError if there is none."""
     from sdpalab.run import GpuExecutor, gpu_problem
 
     if problem := gpu_problem():
@@ -209,12 +208,13 @@ def _open_gpu() -> GpuExecutor:
 def _judge(
     watch: ReproObserver, subjects: Sequence[JudgedKernel], request: JudgeRequest, bundle: BundleWriter
 ) -> tuple[list[KernelOutcome], list[str], bool]:
-    """Outcomes, which are in the bundle; the names of kernels without one; and whether an interrupt ended judging."""
+    """Outcomes of judged kernels, which are in the bundle; names of the other kernels; and whether an interrupt ended
+    judging."""
     attempts: list[KernelOutcome] = []
     left: list[str] = []
     interrupted = False
     with judged_side_by_side(subjects, request) as runs:
-        watch.preflight()  # which takes seconds: the first kernels are built meanwhile
+        watch.preflight()  # takes seconds, while the first kernels are built
         checks = examine()
         watch.examined(checks)
         missing = [check.name for check in checks if check.health is Health.FAIL]
@@ -234,7 +234,7 @@ def _judge(
 
 
 def _add(bundle: BundleWriter, subject: JudgedKernel, outcome: KernelOutcome) -> None:
-    """Add the outcome of a kernel to the bundle, good or bad."""
+    """Add the outcome of a kernel to the bundle."""
     kernel, verdict = subject.kernel, outcome.verdict
     bundle.add(
         subject.name,

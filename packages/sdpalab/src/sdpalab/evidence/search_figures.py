@@ -15,7 +15,7 @@ __all__ = ["convergence", "knobs", "pareto"]
 
 _COLUMNS = 3
 _MARKS = {Standing.PASSED: ("o", SERIES[0]), Standing.SCREENED: ("|", RULE), Standing.DUPLICATE: ("|", RULE)}
-"""How a configuration is drawn; what a gate rejected is a cross."""
+"""Marks of configurations; a cross for a configuration that a gate rejected."""
 
 
 def convergence(head: Head, trials: Sequence[Trial]) -> str:
@@ -46,7 +46,7 @@ def convergence(head: Head, trials: Sequence[Trial]) -> str:
 
 
 def knobs(head: Head, effects: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
-    """For each knob with several values: the median cost of the configurations that passed, by value."""
+    """Median cost of the passed configurations by value, for each knob with several values."""
     shown = {name: values for name, values in effects.items() if len(values) > 1}
     if not shown:
         return ""

@@ -1,4 +1,4 @@
-"""The report of a search: convergence, what each knob does, the Pareto front and the finalists, from its log alone."""
+"""The report of a search, from its log alone: convergence, effect of each knob, Pareto front and finalists."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["knob_effects", "render_search_report", "search_report"]
 
 
 def search_report(path: Path) -> str:
-    """The report of a log as one HTML page: no script, no reference to anything outside it.
+    """The report of a log as one HTML page without scripts or external references.
 
     Warns
     -----
     LogWarning
-        If the log is damaged; what is whole is reported.
+        If the log is damaged; its valid part is reported.
 
     Raises
     ------
     UserError
-        If it is no log of a search.
+        If the file is not the log of a search.
     """
     head, records = read_log(path)
     numbered = {record.number: record for record in records if isinstance(record, Trial)}
@@ -78,9 +78,9 @@ _REJECTED = (
 
 
 def knob_effects(head: Head, passed: Sequence[Trial]) -> dict[str, dict[str, tuple[float, int]]]:
-    """For each knob and value: the median of the costs on the first GPU, microseconds, and how many it is of.
+    """Median cost on the first GPU, in microseconds, and number of configurations, for each knob and value.
 
-    Over the configurations that passed: those that the strategy chose, so the medians describe and do not prove.
+    Only passed configurations count. The strategy chose them, so the medians are descriptive.
     """
     gpu = head.gpus[0]
     effects: dict[str, dict[str, tuple[float, int]]] = {}

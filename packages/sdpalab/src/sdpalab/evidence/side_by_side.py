@@ -1,7 +1,7 @@
-"""Two bundles side by side: kernels, cases, builds, figures and environments, and what passed before and fails now.
+"""Two bundles side by side: kernels, cases, builds, figures, environments and regressions.
 
 Kernels are matched by name and configuration, then by name alone; cases by name; builds by module and the largest
-problem that ran them, since their macros differ where the configurations do.
+problem that ran them, because different configurations have different macros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sdpalab.judge.verdict import Case
 __all__ = ["BuildChange", "BundleComparison", "CaseChange", "FigureChange", "KernelChange", "compare_bundles"]
 
 USED = ("registers", "shared_bytes", "spill_bytes", "stack_bytes", "blocks_per_sm", "warps_per_sm")
-"""The resources of a build that are compared."""
+"""Compared resources of a build."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CaseChange:
 
     @property
     def same_output(self) -> bool | None:
-        """Whether the outputs are the same bit for bit; None if the inputs differ, or one is not there."""
+        """Whether the outputs are bit-identical; None if the inputs differ, or an output is missing."""
         if self.before is None or self.after is None:
             return None
         first, second = self.before.digests, self.after.digests
@@ -141,7 +141,7 @@ class KernelChange:
 
     @property
     def counts(self) -> tuple[str, str]:
-        """How many cases passed of how many, before and after."""
+        """Numbers of passed cases and of all cases, before and after."""
         cases = [each.verdict.cases if each and each.verdict else () for each in (self.before, self.after)]
         first, second = (f"{sum(case.passed for case in each)}/{len(each)}" if each else "-" for each in cases)
         return first, second
@@ -157,13 +157,13 @@ class KernelChange:
 
     @property
     def outputs(self) -> str:
-        """How many outputs are the same bit for bit, of the cases with the same inputs."""
+        """Number of bit-identical outputs among the cases with the same inputs."""
         compared = [case.same_output for case in self.cases if case.same_output is not None]
         return f"{sum(compared)} of {len(compared)} the same" if compared else "-"
 
     @property
     def regressed(self) -> bool:
-        """True if it passed before, and was tried again and did not."""
+        """True if it passed before, and was tried again and failed."""
         return self.before is not None and self.before.passed and self.after is not None and not self.after.passed
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class KernelChange:
 
 @dataclass(frozen=True)
 class BundleComparison:
-    """Two bundles: the one ``before``, which is the measure, and the one ``after``."""
+    """Two bundles: ``before``, the reference, and ``after``."""
 
     before: ReportData
     after: ReportData
@@ -183,7 +183,7 @@ class BundleComparison:
 
     @property
     def regressions(self) -> tuple[str, ...]:
-        """What passed before and fails now, a sentence for each case, or for a kernel without one."""
+        """Regressions: one sentence for each case, or for a kernel without a case, that passed before and fails now."""
         sentences = []
         for kernel in self.kernels:
             cases = [case for case in kernel.cases if case.regressed]
@@ -194,14 +194,14 @@ class BundleComparison:
 
     @property
     def environment(self) -> tuple[tuple[str, str, str], ...]:
-        """What differs in the environments: name, before, after."""
+        """Differences of the environments: name, before, after."""
         first, second = _facts(self.before.environment), _facts(self.after.environment)
         names = sorted(first.keys() | second.keys())
         return tuple((n, first.get(n, "none"), second.get(n, "none")) for n in names if first.get(n) != second.get(n))
 
 
 def compare_bundles(before: ReportData, after: ReportData) -> BundleComparison:
-    """Match the kernels, cases and builds of two bundles; every one of either is in the result."""
+    """Match the kernels, cases and builds of two bundles; the result contains every one of either bundle."""
     matched = _matched(before.attempts, after.attempts)
     return BundleComparison(before, after, tuple(_kernel(first, second) for first, second in matched))
 
@@ -240,7 +240,7 @@ def _kernel(before: AttemptRecord | None, after: AttemptRecord | None) -> Kernel
 
 
 def _names(first: dict[Any, Any], second: dict[Any, Any]) -> list[Any]:
-    """The keys of both, in order, each once."""
+    """Unique keys of both, in order."""
     return list({**first, **second})
 
 

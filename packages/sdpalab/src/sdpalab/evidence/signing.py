@@ -1,8 +1,8 @@
 """Signatures of bundles: an in-toto statement in a DSSE envelope, signed with an ed25519 key.
 
-The envelope lies beside the bundle as ``NAME.tar.gz.dsse.json``. Its subjects are the archive and the manifest, which
-has the digest of every file, so that it also holds for an unpacked bundle. The predicate is a test result: which
-attempts passed, and which did not.
+The envelope is ``NAME.tar.gz.dsse.json`` beside the bundle. Its subjects are the archive and the manifest, which has
+the digest of every file, so the signature is also valid for an unpacked bundle. The predicate is a test result: the
+passed and the failed attempts.
 
 Formats: DSSE 1.0 (https://github.com/secure-systems-lab/dsse), in-toto Statement v1 and the predicate
 https://in-toto.io/attestation/test-result/v0.1.
@@ -39,7 +39,7 @@ def private_key(path: Path | str) -> Ed25519PrivateKey:
     Raises
     ------
     UserError
-        If the file cannot be read, or holds anything else.
+        If the file cannot be read, or has other content.
     MachineError
         If the package cryptography is not installed.
     """
@@ -78,7 +78,8 @@ def public_key(path: Path | str) -> Ed25519PublicKey:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """The key's name, as ``ssh-keygen -l`` prints it: ``SHA256:`` and the digest of its OpenSSH form in base64."""
+    """The key's fingerprint as printed by ``ssh-keygen -l``: ``SHA256:`` and the digest of its OpenSSH form in
+    base64."""
     _, loaders, _ = _library()
     line = key.public_bytes(loaders.Encoding.OpenSSH, loaders.PublicFormat.OpenSSH)
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
@@ -86,19 +87,19 @@ def fingerprint(key: Ed25519PublicKey) -> str:
 
 
 def envelope_path(bundle: Path) -> Path:
-    """Where the envelope of a bundle lies; that of a folder has the name of its archive."""
+    """Path of a bundle's envelope; a folder's envelope has the name of its archive."""
     return bundle.with_name(f"{bundle.name}.tar.gz.dsse.json" if bundle.is_dir() else f"{bundle.name}.dsse.json")
 
 
 def statement_of(members: Mapping[str, bytes], blob: bytes | None) -> dict[str, Any]:
-    """The in-toto statement about a bundle that was verified.
+    """The in-toto statement about a verified bundle.
 
     Parameters
     ----------
     members : mapping of str to bytes
-        Its files by name.
+        Files of the bundle by name.
     blob : bytes, optional
-        The archive. Without it the statement has the manifest as its one subject.
+        The archive. Without it the manifest is the only subject.
     """
     name = json.loads(members["manifest.yaml"])["name"]
     files = {f"{name}.tar.gz": blob, f"{name}/manifest.yaml": members["manifest.yaml"]}
@@ -130,7 +131,7 @@ def statement_of(members: Mapping[str, bytes], blob: bytes | None) -> dict[str, 
 
 
 def sign(bundle: Path, key: Ed25519PrivateKey) -> Path:
-    """Sign an archive that was verified; returns where the envelope is.
+    """Sign a verified archive; returns the path of the envelope.
 
     Raises
     ------
@@ -158,7 +159,7 @@ def sign(bundle: Path, key: Ed25519PrivateKey) -> Path:
 
 
 def signature_finding(bundle: Path, members: Mapping[str, bytes], key: Ed25519PublicKey) -> str:
-    """Why the signature beside a verified bundle is not that of ``key`` over it; empty if it is."""
+    """Reason why the signature beside a verified bundle is not a valid signature of ``key``; empty if it is."""
     from cryptography.exceptions import InvalidSignature
 
     path = envelope_path(bundle)
@@ -194,7 +195,7 @@ def signature_finding(bundle: Path, members: Mapping[str, bytes], key: Ed25519Pu
 
 
 def _encoded(payload: bytes) -> bytes:
-    """What DSSE signs: the type and the payload with their lengths."""
+    """Bytes that DSSE signs: the type and the payload with their lengths."""
     return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
@@ -210,7 +211,7 @@ def _read(path: Path | str) -> bytes:
 
 
 def _library() -> tuple[Any, Any, tuple[type[Exception], ...]]:
-    """The modules of the package cryptography that sign and read keys, and the exceptions of the latter."""
+    """Modules of the package cryptography that sign and read keys, and the exceptions of the readers."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization

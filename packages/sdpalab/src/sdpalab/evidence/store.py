@@ -1,4 +1,4 @@
-"""The store of raw arrays: one file for each different content, named after its digest."""
+"""Store of raw arrays: one file per distinct content, named by its digest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ArrayStore", "write_atomically"]
 def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Write ``content`` beside ``path``, sync it and rename it into place: ``path`` exists complete or not at all.
 
-    ``lasting=False``: it is not synced, for a file that no one reads after a crash of the machine.
+    With ``lasting=False`` the file is not synced; use it for files that are useless after a crash of the machine.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     try:
@@ -36,8 +36,8 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> Non
 class ArrayStore:
     """Content-addressed raw arrays in one folder: little-endian, C order, no header.
 
-    Shape and dtype are not kept here: the problem of the record that names the digest fixes both. The folder is a
-    bundle's while it is made, and is lost if the machine crashes.
+    Shape and dtype are not stored: the problem of the record with the digest determines both. The folder is part of an
+    unfinished bundle, and is lost if the machine crashes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class ArrayStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, array: npt.NDArray[Any]) -> str:
-        """Keep ``array`` (once, however often it is put) and return the sha256 of its bytes, in hex."""
+        """Store ``array`` once, and return the sha256 of its bytes in hex."""
         data = np.ascontiguousarray(array).tobytes()
         digest = hashlib.sha256(data).hexdigest()
         path = self.folder / f"{digest}.raw"

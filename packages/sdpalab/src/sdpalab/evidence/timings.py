@@ -1,12 +1,11 @@
-"""Whether a kernel is slower than torch: comparisons by the eager clock, from the records of ``bench`` and ``prove``.
+"""Comparisons of kernels with torch by the eager clock, from the records of ``bench`` and ``prove``.
 
-The op replaces a call of torch's function in a program that calls one operation after another. What such a call costs
-is the eager clock's time, the larger of dispatch and computing: on a short problem the host decides, on a long one the
-GPU, and the program pays whichever is larger. The GPU's own clock would call a kernel faster that the program gets
-later.
+The op replaces a call of torch's function in a program that calls one operation after another. The cost of such a call
+is the eager clock's time, the larger of dispatch and computation: host time for a short problem, GPU time for a long
+one. The GPU's own clock may favour a kernel whose result arrives later.
 
-The worst counts: a kernel may take longer on some scores (:data:`sdpalab.inputs.TIMED_KINDS`), and the op does not
-look at them before it runs one. So a comparison is that on the inputs on which the kernel does worst beside torch.
+The worst kind of inputs counts: a kernel may take longer on some scores (:data:`sdpalab.inputs.TIMED_KINDS`), and the
+op does not inspect them. A comparison is therefore made on the inputs with the kernel's worst ratio to torch.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from sdpalab.problem import Problem
 __all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "codes_of", "timings_of"]
 
 TORCH = "torch"
-"""The peer that decides: torch's function with the backend that torch itself chooses."""
+"""The deciding peer: torch's function with the backend that torch itself chooses."""
 
 SLOWER_BY = 0.02
-"""A kernel is not slower if the whole 99% interval of its time over torch's lies below 1 plus this.
+"""A kernel is not slower if the whole 99% interval of its time over torch's is below 1 plus this value.
 
-So an AMBIGUOUS comparison counts if its interval ends below 1.02: it then says "faster or the same, or at most 2%
-slower". One whose interval reaches beyond does not, wherever its median lies.
+An AMBIGUOUS comparison therefore counts if its interval ends below 1.02, which means at most 2% slower. If the interval
+ends above, it does not count, for any median.
 """
 
 LEAST_ROUNDS = 10
-"""An interval from fewer rounds is none."""
+"""Fewest rounds of a valid interval."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ class Timing:
     kernel, config : str
     problem : Problem
     code : frozenset of str
-        :attr:`~sdpalab.compile.Build.code_sha256` of what was timed.
+        :attr:`~sdpalab.compile.Build.code_sha256` of the timed builds.
     gpu, driver, torch : str
         The GPU's name, and the versions of the driver and of torch.
     lab : str or None
-        The version of the lab; None for a record that is shipped with this one.
+        Version of the lab; None for a record shipped with this version.
     when : datetime
     rounds : int
     comparison : Comparison
@@ -64,7 +63,7 @@ class Timing:
     record : str
         As :attr:`sdpalab.evidence.proven.Proof.record`.
     inputs : str
-        The kind of inputs of the comparison: the one on which the kernel does worst.
+        Kind of inputs of the comparison, with the kernel's worst ratio.
     """
 
     kernel: str
@@ -100,8 +99,7 @@ class Timing:
 def codes_of(
     kernels: Iterable[tuple[Kernel, Config]], problem: Problem, arch: str, sms: int
 ) -> dict[str, dict[str, Any]]:
-    """The code behind the times, as JSON values: each kernel's configuration, and the digests of its modules'
-    builds."""
+    """Timed code as JSON values: each kernel's configuration, and the digests of its modules' builds."""
     by_kernel = {}
     for kernel, config in kernels:
         builds = [build(module, arch) for module in modules_of(kernel.launch_plan(problem, config, sms=sms))]
@@ -111,9 +109,9 @@ def codes_of(
 
 
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
-    """The worst comparison of each kernel and problem with torch by the eager clock, inputs in L2, in the record.
+    """Worst comparison of each kernel and problem of the record with torch by the eager clock, with inputs in L2.
 
-    Samples are compared again here: the figures that a record has beside them are not used.
+    The comparison is recomputed from the samples; the other figures of the record are not used.
 
     Parameters
     ----------
@@ -123,7 +121,7 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
     Raises
     ------
     ValueError, KeyError, TypeError
-        If the record has the form of none.
+        If the record has an invalid form.
     """
     stored = record if isinstance(record, KeptRecord) else None
     bench = stored.bench if stored else record
@@ -164,9 +162,9 @@ def _table(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _worst(kernel: str, tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[str, Comparison, int]:
-    """The kind of inputs on which the kernel does worst beside torch, that comparison, and its rounds.
+    """The kind of inputs with the kernel's worst ratio to torch, that comparison, and its rounds.
 
-    A kind without a time of both is worse than any other, because the kernel's time there is not known.
+    A kind without a time of both counts as the worst, because the kernel's time is unknown.
     """
     compared = {}
     for kind in TIMED_KINDS:
@@ -190,7 +188,7 @@ def _has_time(measurement: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, A
 
 
 def _compared(measurement: Mapping[str, Any], base: Samples) -> tuple[Comparison, int]:
-    """A kernel's measurement beside torch's samples, and over how many rounds."""
+    """A kernel's measurement compared with torch's samples, and the number of rounds."""
     if not _has_time(measurement):
         reason = f"{measurement['status']}: {measurement['reason']}"
         return Comparison(measurement["name"], TORCH, ComparisonOutcome.INVALID, reason=reason), 0

@@ -79,7 +79,8 @@ def _needles(source: Source, kind: str, gap: float) -> tuple[F64, F64]:
 
 
 def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For each row, in turn, the first key that it sees, the last, or the key of its ``rank`` among those."""
+    """Index of a visible key of each row: in turn the first, the last, or the one of its ``rank`` among the visible
+    keys."""
     count = visible.sum(axis=1)
     order = np.argsort(~visible, axis=1, kind="stable")  # visible keys of the row first
     place = np.choose(np.arange(len(visible)) % 3, (0 * count, np.maximum(count - 1, 0), rank % np.maximum(count, 1)))
@@ -88,14 +89,14 @@ def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -
 
 
 def _hidden_beside(row: npt.NDArray[np.int64], first: Ints, last: Ints, keys: int) -> Ints:
-    """In turn the key before the first that each row sees, or after the last; an index out of range where it sees
-    all."""
+    """Index of a hidden key of each row: in turn the key before the first visible one, or after the last; out of range
+    where the row sees all keys."""
     hidden = np.where((row % 2 == 0) & (first > 0), first - 1, last + 1)
     return np.where((hidden == keys) & (first > 0), first - 1, hidden)
 
 
 def _hidden_among(visible: npt.NDArray[np.bool_]) -> Ints:
-    """For each row one of its hidden keys, different from row to row; -1 where it sees all."""
+    """Index of a hidden key of each row, different from row to row; -1 where the row sees all keys."""
     order, hidden = np.argsort(visible, axis=1, kind="stable"), (~visible).sum(axis=1)
     place = (5 * np.arange(len(visible))) % np.maximum(hidden, 1)
     return np.where(hidden > 0, np.take_along_axis(order, place[:, None], axis=1)[:, 0], -1)

@@ -1,4 +1,4 @@
-"""Jobs as data, and the executors that run them: in processes of this machine, or on many machines."""
+"""Jobs as data, and their executors: processes of this machine, or many machines."""
 
 from __future__ import annotations
 

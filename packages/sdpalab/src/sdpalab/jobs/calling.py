@@ -1,4 +1,4 @@
-"""Jobs of one kind on many inputs: their values in the order of the inputs, or the reason why there are none."""
+"""Jobs of one kind on many inputs: values in the order of the inputs, or the reason for their absence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["jobs_of", "value_of", "values"]
 
 
 def jobs_of(kind: str, inputs: Sequence[Mapping[str, Any]], seconds: float) -> list[Job]:
-    """A job of ``kind`` for each of ``inputs``, numbered in their order, each with a limit of ``seconds``."""
+    """One job of ``kind`` for each of ``inputs``, numbered in their order, each with a limit of ``seconds``."""
     return [Job(number, kind, each, seconds, code_version()) for number, each in enumerate(inputs)]
 
 
@@ -24,7 +24,7 @@ def value_of(result: JobResult) -> Mapping[str, Any]:
     Raises
     ------
     UserError
-        If the job cannot be asked for: no such kernel, another version or source at the worker.
+        If the job is invalid: an unknown kernel, or another version or source at the worker.
     MachineError
         If it was lost or took too long.
     """
@@ -49,14 +49,14 @@ def values(
     Parameters
     ----------
     seconds : float
-        Limit of one job, wall clock.
+        Wall-clock limit of one job.
     finished : callable, optional
-        Called with the number of the inputs and the value of each job as it ends.
+        Called at the end of each job with the index of its inputs and its value.
 
     Raises
     ------
     UserError, MachineError
-        As :func:`value_of`; the jobs that are still running are left to the executor's ``close``.
+        As :func:`value_of`; running jobs end with the executor's ``close``.
     """
 
     def ended(result: JobResult) -> None:

@@ -1,4 +1,4 @@
-"""From jobs to results in the order of the jobs, whatever the executor loses, repeats or reorders."""
+"""Dispatch of jobs: results in job order, although an executor may lose, repeat or reorder them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sdpalab.judge.sandbox.messages import plain
 __all__ = ["ATTEMPTS", "GRACE_SECONDS", "run_jobs"]
 
 ATTEMPTS = 3
-"""Of a job whose worker is lost; then it is LOST."""
+"""Attempts of a job whose worker is lost; then it is LOST."""
 GRACE_SECONDS = 60.0
-"""Beyond a job's own limit, until its result counts as lost: for a worker to start, and for the way there and back."""
+"""Seconds beyond a job's own limit until its result counts as lost, for the start of a worker and the transfer."""
 
 _LEAST_SECONDS = 0.001
 _numbers = count(1)
@@ -34,21 +34,21 @@ def run_jobs(
     started: Callable[[Job], None] | None = None,
     finished: Callable[[JobResult], None] | None = None,
 ) -> list[JobResult]:
-    """Run jobs; the results in their order, each with the number of its job.
+    """Run jobs, and return their results in order, each with the number of its job.
 
-    A value that is none of the job's kind (:func:`sdpalab.jobs.kinds.checked_value`) counts as no answer. A job that is
-    LOST, or of which nothing is heard within its limit and ``grace``, is submitted again under a new
-    number, ``attempts`` times in all. A result under a number that is not awaited (a repeated or late one) is ignored.
-    At most ``executor.capacity`` jobs are submitted at a time, so that a job's limit begins when it does.
+    A value that does not match the job's kind (:func:`sdpalab.jobs.kinds.checked_value`) counts as no answer. A job
+    that is LOST, or without a result within its limit and ``grace``, is submitted again under a new number,
+    ``attempts`` times in all. Results with an unexpected number (repeated or late) are ignored. At most
+    ``executor.capacity`` jobs are submitted at a time, so a job's limit begins with its execution.
 
     Parameters
     ----------
     deadline : float
-        By ``now``: no job has a limit beyond it.
+        Time on the clock ``now`` beyond which no job's limit extends.
     started : callable, optional
-        Called with each job when it is submitted, and again if it is submitted again.
+        Called with each job at every submission.
     finished : callable, optional
-        Called with each result, once a job, in the order in which they come.
+        Called with each result, once per job, in order of arrival.
     """
     results: dict[int, JobResult] = {}
     waiting = [(place, 1) for place in reversed(range(len(jobs)))]
@@ -85,8 +85,8 @@ def run_jobs(
 
 
 def _checked(kind: str, result: JobResult) -> JobResult:
-    """The result, if its value is one of the kind, and LOST otherwise. A kind that no worker of the lab runs has none
-    to hold it against."""
+    """The result if its value matches its kind, otherwise LOST. Kinds that no worker of the lab runs are not
+    checked."""
     if result.value is None or kind not in VALUES:
         return result
     try:

@@ -1,4 +1,4 @@
-"""Jobs are data: what to do, with what, within which limits, and by which version of the code."""
+"""Jobs as data: kind, inputs, limits, and the version of the code."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["Executor", "Job", "JobOutcome", "JobResult", "is_remote"]
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work. Nothing of it is pickled: a kernel is named, and the worker loads it.
+    """One piece of work, sent without pickle: a kernel is sent by name, and the worker loads it.
 
     Attributes
     ----------
     number : int
         Unique among the jobs of an executor.
     kind : str
-        Of :data:`sdpalab.jobs.kinds.KINDS`.
+        A kind of :data:`sdpalab.jobs.kinds.KINDS`.
     inputs : mapping
         Plain JSON values.
     seconds : float
-        Wall clock, after which the job is TIMED_OUT and its process ended.
+        Wall-clock limit, after which the job is TIMED_OUT and its process ended.
     code : str
-        Version of the lab and of the judge. A worker of another version refuses the job.
+        Version of the lab and of the judge. A worker of another version rejects the job.
     fresh : bool
-        Whether it needs a process that has run nothing before.
+        Whether it needs a new process.
     """
 
     number: int
@@ -39,19 +39,19 @@ class Job:
 
 
 class JobOutcome(str, Enum):
-    """How a job ended."""
+    """Outcome of a job."""
 
     DONE = "DONE"
-    """It has a value, which may be a bad verdict."""
+    """The job has a value, which may be a failed verdict."""
     LOST = "LOST"
-    """Nobody knows: the worker died, the machine failed, or no answer came. Never a verdict on what was tried."""
+    """Unknown result: the worker died, the machine failed, or no answer arrived. Never a verdict on the kernel."""
     TIMED_OUT = "TIMED_OUT"
-    """It took longer than its limit."""
+    """The job exceeded its limit."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job: a ``value`` of plain JSON values if it is DONE, otherwise a ``reason``."""
+    """Result of a job: a ``value`` of plain JSON values if it is DONE, otherwise a ``reason``."""
 
     number: int
     outcome: JobOutcome
@@ -65,27 +65,27 @@ class JobResult:
 
 
 class Executor(Protocol):
-    """Runs jobs, in any order. It may lose one, and may report one twice: :func:`~.dispatch.run_jobs` copes.
+    """Runs jobs in any order. It may lose a job or report it twice; :func:`~.dispatch.run_jobs` handles both.
 
-    One whose workers are on other machines has an attribute ``remote`` that is true (:func:`is_remote`): a verdict of
-    its jobs that decides something is derived again here.
+    An executor with workers on other machines has an attribute ``remote`` that is true (:func:`is_remote`): deciding
+    verdicts of its jobs are derived again on this machine.
     """
 
     @property
     def capacity(self) -> int:
-        """Jobs that it runs at a time."""
+        """Number of jobs that it runs concurrently."""
         ...
 
     def submit(self, job: Job) -> None:
-        """Take a job on; returns at once."""
+        """Submit a job; returns at once."""
         ...
 
     def completed(self, seconds: float) -> Sequence[JobResult]:
-        """Results that nobody has fetched yet, as soon as there is one, after at most ``seconds``."""
+        """Results not fetched yet, as soon as there is one, or an empty sequence after ``seconds``."""
         ...
 
     def close(self) -> None:
-        """End all workers, and whatever they run."""
+        """End all workers and their jobs."""
         ...
 
 

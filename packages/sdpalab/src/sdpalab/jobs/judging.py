@@ -1,4 +1,4 @@
-"""One judgement as many jobs: a few cases each, on any executor; the verdict is that of all of them."""
+"""One judgement as many jobs of a few cases each, on any executor, with one verdict."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["CASES_OF_A_JOB", "JudgedCases", "include_dirs_in", "judge_by_jobs", 
 
 
 class JudgedCases(BaseModel):
-    """The value of a job: the ``verdict``, or None if none of its cases suits the kernel's tiles or layouts; or, for
-    one who does not take a verdict, the ``answers`` of the candidate's processes, from which it is derived."""
+    """Value of a job: the ``verdict``, None if none of its cases suits the kernel's tiles or layouts; or the
+    ``answers`` of the candidate's processes, from which a caller that does not trust the worker derives the verdict."""
 
     model_config = RECORD
 
@@ -40,11 +40,11 @@ class JudgedCases(BaseModel):
 
 
 CASES_OF_A_JOB = 8
-"""It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
+"""Cases per job: the start of a candidate's processes takes about 2 s, and a case 0.1 to 0.5 s."""
 
 
 def same_source(inputs: Mapping[str, Any]) -> str:
-    """The kernel of a job; UserError if its source, headers included, is not that which was submitted."""
+    """The kernel of a job; raises UserError if its source, including headers, differs from the submitted source."""
     spec, folders = str(inputs["kernel"]), include_dirs_in(inputs)
     missing = next((folder for folder in folders if not folder.is_dir()), None)
     if missing is not None:
@@ -55,7 +55,7 @@ def same_source(inputs: Mapping[str, Any]) -> str:
 
 
 def include_dirs_in(inputs: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The folders of headers of a job."""
+    """Header folders of a job."""
     return tuple(Path(folder) for folder in inputs.get("include_dirs", ()))
 
 
@@ -86,29 +86,29 @@ def judge_by_jobs(
     kernel : str
         A registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
     device, arch, sms, config, level, seed, timeout, max_steps, numerics
-        As there.
+        As for :func:`sdpalab.judge.session.judge_candidate`.
     until_failure : bool
         Stop each job at its first case that fails.
     include_dirs : sequence of Path
         Folders for ``#include``, which each worker has under the same absolute path, with the same content.
     progress : callable, optional
-        Called with each finished Case, in the order in which the jobs end.
+        Called with each finished Case, in the order of the jobs' ends.
     on_start, on_end : callable, optional
-        Called with a job's description when it is submitted, and the number of all cases; and again when it has ended.
+        Called with a job's description and the number of all cases, at its submission and at its end.
 
     Returns
     -------
     Verdict
-        With the cases in the order of ``specs``. Where workers are on other machines it is derived here, from the
-        answers of the candidate's processes (:mod:`sdpalab.judge.recorded`). The cases of a job that was lost, or that
-        did not end, are INFRA_ERROR: neither a pass nor a fail.
+        The cases are in the order of ``specs``. With workers on other machines the verdict is derived here, from the
+        answers of the candidate's processes (:mod:`sdpalab.judge.recorded`). Cases of a job that was lost, or did not
+        end, are INFRA_ERROR: neither a pass nor a failure.
 
     Raises
     ------
     UserError
-        As the judge; also if a worker has another source or another version of the lab.
+        As for the judge; also if a worker has another source or another version of the lab.
     MachineError
-        If no job came to an end.
+        If no job ended.
     """
     if not specs:
         raise UserError("there is no problem to judge")
@@ -152,7 +152,7 @@ def judge_by_jobs(
             on_start(name_of(job.number), len(specs))
 
     def derived(number: int, answers: Sequence[Any] | None) -> Verdict | None:
-        """The verdict on what a worker's processes answered; None if none of the cases suits the kernel."""
+        """The verdict derived from the recorded answers of a worker; None if none of the cases suits the kernel."""
         assert about is not None
         if answers is None:
             raise MachineError("the worker sent no answers of the candidate's processes")
@@ -188,7 +188,7 @@ def judge_by_jobs(
 
     seconds = 60.0 + (timeout or CASE_SECONDS) * CASES_OF_A_JOB
     results = run_jobs(executor, jobs_of("judge", inputs, seconds), started=started, finished=ended)
-    if about is not None:  # only now: while it judges, this process does not listen for answers
+    if about is not None:  # last: this process receives no answers while it judges
         for result in results:
             finished(result)
     if not verdicts:
@@ -229,7 +229,7 @@ def _not_judged(spec: CaseSpec, reason: str) -> Case:
 
 
 def _one_witnessed(cases: Sequence[Case]) -> list[Case]:
-    """The witnesses of the largest problem alone, as in a judgement in one piece; each job has some of its own."""
+    """Restrict the witnesses to the largest problem, as in a judgement in one piece; each job computes some."""
     witnessed = [case for case in cases if case.run.get("witnesses")]
     chosen = max(witnessed, key=lambda case: case.problem.scores, default=None)
     return [

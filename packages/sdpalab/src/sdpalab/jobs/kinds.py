@@ -1,7 +1,7 @@
-"""What a job can be: for each kind the function that runs it, in whatever process that is, and the type of its value.
+"""Job kinds, the functions that run them, and the types of their values.
 
-Both are named, not imported: a job is data, and only the worker that gets it loads the code. No other function can be
-named by a job, and no other value is taken from a worker: values travel as JSON and are never unpickled.
+Functions and types are names, not imports: a job is data, and only its worker loads the code. A job cannot name another
+function, and a worker cannot return another type; values are JSON and never unpickled.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ VALUES: Mapping[str, str] = {
     "bug": "sdpalab.campaigns.self_test:BugResult",
     "deletion": "sdpalab.campaigns.deletion_sites:Deletions",
 }
-"""``module:type`` by kind: what the value of a job is, for :func:`checked_value`."""
+"""``module:type`` by kind: the type of a job's value, for :func:`checked_value`."""
 
 
 def function_of(kind: str) -> Callable[[Value], Value]:
-    """The function that runs jobs of ``kind``; raises UserError if there is no such kind."""
+    """The function that runs jobs of ``kind``; raises UserError if the kind is unknown."""
     if kind not in KINDS:
         raise UserError(f"there is no kind of job {kind!r}: the kinds are {', '.join(KINDS)}")
     function: Callable[[Value], Value] = _named(KINDS[kind])
@@ -61,12 +61,12 @@ def function_of(kind: str) -> Callable[[Value], Value]:
 
 
 def checked_value(kind: str, value: Any) -> Value:
-    """The value of a job as a worker sent it, or why the job cannot be asked for (``bad_input``), as plain JSON.
+    """Check the value of a job from a worker, or the reason of an invalid job (``bad_input``); returns plain JSON.
 
     Raises
     ------
     ValueError
-        If it is neither; says where.
+        If it is neither, with the location.
     """
     try:
         text = json.dumps(value, allow_nan=False)

@@ -1,4 +1,4 @@
-"""The executor of this machine: guarded processes, each with the limits of its job, replaced when one dies."""
+"""The executor of this machine: guarded processes with the limits of their jobs; a process that dies is replaced."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["LocalExecutor", "result_of"]
 
 _WORKER = "sdpalab.jobs.worker"
 _CPU_SECONDS = 7 * 24 * 3600
-"""Of a worker in all its life: its jobs are limited by the wall clock, one by one."""
+"""CPU seconds of a worker's whole life; each job has its own wall-clock limit."""
 
 
 class LocalExecutor:
-    """Runs jobs in ``workers`` processes at a time.
+    """Runs jobs in ``workers`` concurrent processes.
 
     Parameters
     ----------
     workers : int, optional
-        Default: one a CPU core, or one on a GPU, which serves one at a time.
+        Default: one per CPU core; on a GPU one, because a GPU runs one job at a time.
     gpu : bool
         Whether the workers may use a GPU.
     """
@@ -53,7 +53,7 @@ class LocalExecutor:
         return self._workers
 
     def submit(self, job: Job) -> None:
-        """Queue a job for the next worker that is free."""
+        """Queue a job for the next free worker."""
         self._jobs.put(job)
 
     def completed(self, seconds: float) -> Sequence[JobResult]:
@@ -66,7 +66,7 @@ class LocalExecutor:
         return results
 
     def close(self) -> None:
-        """End the workers with all that they started."""
+        """End the workers and their children."""
         with self._lock:
             self._closed = True
             for process in self._processes.values():
@@ -77,7 +77,7 @@ class LocalExecutor:
             thread.join()
 
     def _serve(self, number: int) -> None:
-        """One worker: take jobs until there is none, with a fresh process after one that died."""
+        """One worker: take jobs until the queue is closed; a process that died is replaced."""
         try:
             while (job := self._jobs.get()) is not None and not self._closed:
                 if job.fresh:
@@ -129,7 +129,7 @@ class LocalExecutor:
 
 
 def result_of(number: int, reply: Mapping[str, Any]) -> JobResult:
-    """The result that a worker's reply stands for (:func:`sdpalab.jobs.worker.answer`)."""
+    """The result of a worker's reply (:func:`sdpalab.jobs.worker.answer`)."""
     if "value" in reply:
         return JobResult(number, JobOutcome.DONE, reply["value"])
     if "bad_input" in reply:

@@ -1,4 +1,4 @@
-"""Executors by the name that a command line gives."""
+"""Executors by their command-line names."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def executor_named(name: str, *, address: str | None = None, workers: int | None
     name : str
         ``local``: guarded processes on this machine; ``ray``: actors of a Ray cluster (extra ``ray``).
     address : str, optional
-        Of the Ray cluster, such as ``ray://head:10001``. Default: workers that Ray starts on this machine.
+        Address of the Ray cluster, such as ``ray://head:10001``. Default: workers that Ray starts on this machine.
     workers : int, optional
-        Default: one a core, or one a GPU.
+        Default: one per core, or one per GPU.
     gpu : bool
         Whether each worker uses a GPU.
 
     Raises
     ------
     UserError
-        If there is no such executor, Ray is not installed, or nothing answers at ``address``.
+        If the executor is unknown, Ray is not installed, or no cluster answers at ``address``.
     """
     if name not in EXECUTORS:
         raise UserError(f"there is no executor {name!r}: the executors are {', '.join(EXECUTORS)}")

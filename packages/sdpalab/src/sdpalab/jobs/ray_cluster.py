@@ -1,12 +1,11 @@
-"""The executor of a Ray cluster (extra ``ray``): one actor a worker, and one GPU an actor where they use GPUs.
+"""The executor of a Ray cluster (extra ``ray``): one actor per worker, and one GPU per actor if GPUs are used.
 
-The job of an actor that dies is not repeated by Ray (``max_task_retries=0``): it is LOST, and
-:func:`~sdpalab.jobs.dispatch.run_jobs` decides. A new actor takes its place. After a CUDA error that makes
-its GPU unusable the actor's process leaves by ``os._exit``, so that the new one begins with a GPU that works.
+Ray does not repeat the job of an actor that dies (``max_task_retries=0``): the job is LOST, and
+:func:`~sdpalab.jobs.dispatch.run_jobs` may resubmit it. A new actor replaces the old one. After a CUDA error that makes
+its GPU unusable the actor's process exits by ``os._exit``, so the new actor starts with a working GPU.
 
-An answer is JSON in the cluster's key-value store, under a random key. The objects that actors return, and the errors
-that Ray makes of them, are never fetched: ``ray.get`` would unpickle them here, and
-so run code of a compromised worker.
+An answer is JSON in the cluster's key-value store, under a random key. The return values and errors of actors are never
+fetched: ``ray.get`` would unpickle them here, and so run code of a compromised worker.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from sdpalab.jobs.local import result_of
 __all__ = ["RayExecutor"]
 
 _NAMESPACE = b"sdpalab"
-"""Of the keys of answers."""
+"""Ray namespace of the keys of answers."""
 MOST_BYTES = 1 << 30
-"""Of an answer."""
+"""Most bytes of an answer."""
 _CONNECT_SECONDS = 5.0
-"""For a cluster to take a connection: Ray itself would try for minutes."""
+"""Seconds to connect to a cluster; Ray itself would try for minutes."""
 
 
 class RayExecutor:
@@ -40,16 +39,16 @@ class RayExecutor:
     Parameters
     ----------
     address : str, optional
-        Of the cluster; by default Ray starts workers on this machine, which end with the executor.
+        Address of the cluster; by default Ray starts workers on this machine, which end with the executor.
     workers : int, optional
-        Actors. Default: one a GPU of the cluster if ``gpu``, otherwise one a CPU.
+        Number of actors. Default: one per GPU of the cluster if ``gpu``, otherwise one per CPU.
     gpu : bool
         Whether each actor has a GPU of its own.
 
     Raises
     ------
     UserError
-        If Ray is not installed, nothing answers at the address, or the cluster has no GPU for an actor.
+        If Ray is not installed, no cluster answers at the address, or the cluster has no GPU for an actor.
     """
 
     def __init__(self, address: str | None = None, workers: int | None = None, *, gpu: bool = False) -> None:
@@ -69,7 +68,7 @@ class RayExecutor:
         self._flying: dict[Any, tuple[Any, Job, float, bytes]] = {}
 
     remote = True
-    """Its workers are on other machines (:func:`sdpalab.jobs.job.is_remote`)."""
+    """True: the workers are on other machines (:func:`sdpalab.jobs.job.is_remote`)."""
 
     @property
     def capacity(self) -> int:
@@ -77,9 +76,9 @@ class RayExecutor:
         return self._workers
 
     def submit(self, job: Job) -> None:
-        """Give a job to a free actor; there is one as long as no more than ``capacity`` jobs run.
+        """Submit a job to a free actor, which exists while at most ``capacity`` jobs run.
 
-        Its limit begins when the actor has answered: until then the actor may still be starting.
+        The job's limit begins when the actor has answered, because the actor may still be starting before.
         """
         actor = self._free.pop()
         if job.fresh:
@@ -108,7 +107,7 @@ class RayExecutor:
         return results
 
     def close(self) -> None:
-        """End the actors; the cluster, too, if this started it."""
+        """End the actors, and the cluster if this executor started it."""
         busy = [actor for actor, *_ in (*self._starting.values(), *self._flying.values())]
         for actor in (*self._free, *busy):
             self._ray.kill(actor)
@@ -117,7 +116,7 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _start(self, reference: Any) -> None:
-        """Send its job to an actor that has answered or has died: a dead one leaves no answer to the job."""
+        """Send its job to an actor that has answered or has died; a dead actor leaves the job without an answer."""
         actor, job = self._starting.pop(reference)
         key = secrets.token_bytes(16)
         sent = actor.run.remote(key, job.kind, dict(job.inputs), job.code)
@@ -138,19 +137,20 @@ class RayExecutor:
         return result_of(job.number, reply)
 
     def _replaced(self, actor: Any) -> Any:
-        """A new actor in the place of one: calls to it wait until it is there, those to a restarting one fail."""
+        """A new actor in place of an old one: calls to a new actor wait for its start, calls to a restarting actor
+        fail."""
         self._ray.kill(actor)
         return self._actor.remote()
 
 
 class _Actor:
-    """A worker in a Ray cluster. It gets names and numbers, and loads what they name."""
+    """A worker in a Ray cluster. It receives names and numbers, and loads the named code."""
 
     def ready(self) -> None:
-        """Answer as soon as the process is there."""
+        """Return as soon as the process runs."""
 
     def run(self, key: bytes, kind: str, inputs: Mapping[str, Any], code: str) -> None:
-        """Run a job and leave its answer as JSON under ``key``."""
+        """Run a job and store its answer as JSON under ``key``."""
         from ray.experimental.internal_kv import _internal_kv_put
 
         from sdpalab.jobs.worker import answer
@@ -159,7 +159,7 @@ class _Actor:
 
 
 def _taken(key: bytes) -> bytes | None:
-    """Take what an actor has left under ``key``; None if that is nothing."""
+    """Fetch and delete an actor's answer under ``key``; None if there is none."""
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
     text: bytes | None = _internal_kv_get(key, namespace=_NAMESPACE)
@@ -184,14 +184,14 @@ def _connected(address: str | None, workers: int | None) -> Any:
         quiet |= {"num_cpus": workers, "runtime_env": {"env_vars": {**here, "PYTHONPATH": path}}}
     try:
         ray.init(address=address, **quiet)
-    except Exception as error:  # of many kinds, by what does not answer
+    except Exception as error:  # various kinds, depending on the server
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"no Ray cluster answers at {address or 'this machine'}: {reason}") from None
     return ray
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UserError if nothing takes connections at ``HOST:PORT`` or ``ray://HOST:PORT``."""
+    """Raise UserError if no server accepts connections at ``HOST:PORT`` or ``ray://HOST:PORT``."""
     if address == "auto":
         return
     host, colon, port = address.removeprefix("ray://").rpartition(":")

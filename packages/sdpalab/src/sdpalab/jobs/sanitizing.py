@@ -1,4 +1,4 @@
-"""Sanitizing a kernel as jobs: a problem each, on any executor."""
+"""Sanitizing a kernel as jobs, one per problem, on any executor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warpsan.sanitize import Modes, Sanitized
 __all__ = ["SanitizedProblem", "sanitize_by_jobs", "sanitize_job"]
 
 PROBLEM_SECONDS = 3600.0
-"""Most for one problem in all modes."""
+"""Most seconds for one problem in all modes."""
 
 
 def _hazard(value: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _hazard(value: dict[str, Any]) -> dict[str, Any]:
 
 
 class SanitizedProblem(BaseModel):
-    """The value of a job: what ran, and what was found (:class:`sdpalab.run.sanitize.Sanitized`)."""
+    """Value of a job: the runs and the findings (:class:`sdpalab.run.sanitize.Sanitized`)."""
 
     model_config = RECORD
 
@@ -66,14 +66,15 @@ def sanitize_by_jobs(
     kernel
         The kernel of that name, in this process.
     problems, config, modes, arch, suppressions
-        As there.
+        As for :func:`sdpalab.run.sanitize.sanitize_kernel`.
     include_dirs
         As for :func:`sdpalab.jobs.judging.judge_by_jobs`.
 
     Raises
     ------
     UserError
-        As there; also if a worker has another source or another version of the lab.
+        As for :func:`sdpalab.run.sanitize.sanitize_kernel`; also if a worker has another source or another version of
+        the lab.
     MachineError
         If a job is lost, or does not end.
     """

@@ -1,4 +1,4 @@
-"""Which code the result of a job rests on."""
+"""Versions of the code that determines the result of a job."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def judge_version() -> str:
 
 @cache
 def code_version() -> str:
-    """Version of the lab, and of all that jobs run, the judge included: what a result depends on besides its inputs."""
+    """Version of the lab and of all code that jobs run, including the judge."""
     return f"{__version__} {digest_of('sdpalab.jobs.kinds')[:16]}"

@@ -1,6 +1,6 @@
 """The process that runs jobs: ``worker.main(read_fd, write_fd)``, started under guard by the local executor.
 
-Also what a worker of any other executor does with a job: :func:`answer`.
+Workers of other executors also call :func:`answer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sdpalab.errors import MachineError, UserError
 __all__ = ["STICKY_EXIT", "answer", "main"]
 
 STICKY_EXIT = 75
-"""Exit code of a worker whose GPU can no longer be used: after a CUDA error every further call of the process fails."""
+"""Exit code of a worker whose GPU is unusable: after a CUDA error every further call of the process fails."""
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -31,14 +31,14 @@ def main(read_fd: int, write_fd: int) -> None:
             os.environ["WARPSAN_CACHE_DIR"] = order["cache"]
         return answer(order["kind"], order["inputs"], order["code"]), {}
 
-    with fork_server():  # a job may judge, and a worker has many jobs
+    with fork_server():  # a job may judge, and a worker runs many jobs
         serve(Channel(read_fd, write_fd), reply)
 
 
 def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
-    """Run a job: ``value`` is its result, ``bad_input`` why it cannot be asked for, ``machine`` what failed here.
+    """Run a job; the reply has its result as ``value``, or the reason as ``bad_input`` or ``machine``.
 
-    After an error that makes the GPU unusable it leaves the process at once: the job is LOST, and a worker starts anew.
+    After an error that makes the GPU unusable the process exits at once: the job is LOST, and a new worker starts.
     """
     from sdpalab.jobs.kinds import function_of
     from sdpalab.jobs.versions import code_version
@@ -54,6 +54,6 @@ def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
         return {"bad_input": str(error)}
     except MachineError as error:
         return {"machine": str(error)}
-    except Exception as error:  # of the kernel's own Python, or a defect of the lab: no verdict either
+    except Exception as error:  # from the kernel's Python, or a defect of the lab: not a verdict
         traceback.print_exc()
         return {"machine": f"{type(error).__name__}: {error}"}

@@ -1,8 +1,7 @@
 """The judge: decides whether an untrusted kernel computes attention, and why it fails.
 
-``sdpalab.judge(kernel, problems)`` is :func:`judge`: this package is itself callable, because Python binds the name
-``judge`` in ``sdpalab`` to the package as soon as any module of it is imported. Importing it loads neither torch nor
-NumPy.
+``sdpalab.judge(kernel, problems)`` is :func:`judge`: the package itself is callable, because Python binds
+``sdpalab.judge`` to the package as soon as one of its modules is imported. Importing it loads neither torch nor NumPy.
 
 ``judge_candidate`` (in :mod:`~sdpalab.judge.session`) takes every option. The rule and the float64 reference are in
 :mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.

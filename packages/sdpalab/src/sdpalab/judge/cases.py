@@ -109,8 +109,8 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 
 
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
-    """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
-    relations, the layouts, a single row, and the edges of the kernel's tiles."""
+    """Quick cases per problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the
+    probes, the relations, the layouts, a single row, and the edges of the kernel's tiles."""
     problems = tuple(problems)
     return _unique(chain.from_iterable(_quick(problems, seed)), problems)
 

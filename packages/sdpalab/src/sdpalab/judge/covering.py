@@ -13,7 +13,7 @@ from sdpalab.problem import NAMED_PROBLEMS, Problem
 __all__ = ["LARGE_PROBLEMS", "Covering", "covering_cases"]
 
 LARGE_PROBLEMS = (NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
-"""Timed problems beside the mission shape; a verdict from a GPU covers their code, too."""
+"""Timed problems beside the mission shape; a verdict from a GPU also covers their code."""
 
 PROBES = ("needle", "forbidden", "ramp")
 """Inputs for the code of a large problem, beside normal ones: they detect a lost key, a key of another row, and a lost

@@ -89,7 +89,7 @@ class JudgingInterrupted(KeyboardInterrupt):
 
 
 class NoCaseSuits(UserError):
-    """Every requested case is for other tiles or layouts than those of the kernel."""
+    """No requested case suits the kernel's tiles or layouts."""
 
     def __init__(self, kernel: str) -> None:
         super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
@@ -451,7 +451,7 @@ class JudgeRun:
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
     """The case that the witnesses compute: the largest problem with normal inputs from a public seed.
 
-    One case is enough to show which outputs agree, and a public seed makes it reproducible.
+    One case suffices to compare outputs, and a public seed makes it reproducible.
     """
     public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
     return max(public, key=lambda n: specs[n].problem.scores, default=None)

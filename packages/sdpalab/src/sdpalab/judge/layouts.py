@@ -20,8 +20,8 @@ Array = npt.NDArray[Any]
 _GUARD = 4096
 """Bytes before and after the memory of an array."""
 _BEFORE, _AFTER, _BESIDE = 2, 3, 8
-"""Rows of padding before and after each head's, and columns on either side: 8 elements, so that rows whose length is a
-multiple of 16 bytes still begin at one, as they do in a slice of a packed tensor."""
+"""Rows of padding before and after each head, and columns on either side. Eight elements keep rows of a multiple of 16
+bytes aligned to 16 bytes, as in a slice of a packed tensor."""
 
 
 class Layout(str, Enum):
@@ -31,7 +31,7 @@ class Layout(str, Enum):
     BSHD = "bshd"
     """Memory in the order [B, S, H, D], the result of a projection, viewed as [B, H, S, D]."""
     PADDED = "padded"
-    """Heads, rows and columns within larger ones that hold NaN: an offset, and gaps after each row and head."""
+    """Heads, rows and columns within larger memory filled with NaN: an offset, and gaps after each row and head."""
 
     @property
     def says(self) -> str:

@@ -41,9 +41,12 @@ def parameter_names(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def arguments(function: Callable[..., Any], problem: Problem, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    |The keyword arguments of a call for a problem, by the names of the function's own parameters.|Keyword arguments of
-    a call for a problem, by the function's parameter names.
+    """Keyword arguments of a call for a problem, by the function's parameter names.
+
+    Parameters
+    ----------
+    extra : mapping of str to Tensor
+        The arrays of :attr:`sdpalab.problem.Problem.array_shapes`.
     """
     names = parameter_names(function)
     values = {**problem.scoring, **extra, **({"enable_gqa": True} if problem.group > 1 else {})}

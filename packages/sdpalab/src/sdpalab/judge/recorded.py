@@ -160,7 +160,7 @@ class _Kept:
 
 
 class RecordedRuns:
-    """Recorded answers in place of processes, each once, in their order.
+    """Replays recorded answers in order, in place of processes.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class RecordedRuns:
             raise MachineError(f"the worker's record of its runs is malformed: {plain(str(error))[:300]}") from None
 
     def processes(self, problems: tuple[Problem, ...], **options: Any) -> _RecordedProcesses:
-        """In place of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
+        """Replacement of :class:`~sdpalab.judge.sandbox.isolation.CandidateProcesses`."""
         device = self.next("start", _labels(problems)).device
         if device is None:
             raise _foreign("start")

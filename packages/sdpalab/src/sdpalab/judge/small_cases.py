@@ -139,7 +139,8 @@ def layout_cases(small: Problem) -> Iterator[CaseSpec]:
 
 
 def edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
-    """With one K/V head: sequences of these lengths, and of the kernel's tile size and one row more and less."""
+    """Edge cases with one K/V head: sequences of these lengths, and of the kernel's tile size, one row more and one
+    less."""
     for length in lengths:
         yield normal_case(one.with_(seq_q=length, seq_kv=length))
     for tile in TILES:

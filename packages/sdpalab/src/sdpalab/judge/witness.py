@@ -99,7 +99,7 @@ def witness_output(
         Hkv divides H; each head is repeated for its group, because some backends of some torch versions do not. Padding
         is passed to torch as zeros, because a backend multiplies it by weights of 0.
     backend : Backend, optional
-        None: whichever torch chooses.
+        Default: torch's own choice.
     device : {"cpu", "cuda"}
     rows : ndarray of int, optional
         Query rows to compute, the same in every head; with ``causal`` their mask is passed to torch. Default: all.

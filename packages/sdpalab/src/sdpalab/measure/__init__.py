@@ -1,8 +1,8 @@
-"""The cost of a kernel on a GPU: floors by arithmetic, and measured times with confidence intervals.
+"""The cost of a kernel on a GPU: calculated floors, and measured times with confidence intervals.
 
-Floors are here and need no GPU. Times are in :mod:`~sdpalab.measure.benchmark` (peers and kernels on a GPU),
-:mod:`~sdpalab.measure.session` (rounds, checks, stopping) and :mod:`~sdpalab.measure.comparison` (A against B). None
-was taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU's own clocks not.
+Floors need no GPU. Times are in :mod:`~sdpalab.measure.benchmark` (peers and kernels on a GPU),
+:mod:`~sdpalab.measure.session` (rounds, checks, stopping) and :mod:`~sdpalab.measure.comparison` (A against B). No time
+has been taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU clocks not.
 """
 
 from sdpalab.measure.speed_of_light import PUBLISHED_MISSION_US, Feasibility, Floor, binding_floor, feasibility, floors

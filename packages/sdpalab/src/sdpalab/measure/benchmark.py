@@ -1,4 +1,4 @@
-"""A benchmark: one problem, one clock, peers and kernels of the lab in the same rounds, with an empty kernel beside."""
+"""A benchmark: one problem, one clock, peers and kernels of the lab in the same rounds, and an empty kernel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["CudaDevice", "benchmark", "beside_fastest_peer", "cuda_device"]
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The GPU that is measured: handle in torch, name, compute capability (as 90), L2 in bytes, UUID and number."""
+    """The measured GPU: handle in torch, name, compute capability (as 90), L2 in bytes, UUID and number."""
 
     torch: torch.device
     name: str
@@ -51,7 +51,7 @@ def cuda_device() -> CudaDevice:
     Raises
     ------
     UserError
-        If torch finds none.
+        If torch finds no GPU.
     """
     if not torch_gpu.available():
         raise UserError(
@@ -84,40 +84,38 @@ def benchmark(
     kind: str = "normal",
     outputs: Outputs | None = None,
 ) -> MeasuredSession:
-    """Measure peers and kernels on one problem, interleaved, outputs checked against the judge's rule.
+    """Measure peers and kernels on one problem in interleaved rounds, with outputs checked against the judge's rule.
 
     Parameters
     ----------
     problem : Problem
     peers : sequence of Peer
-        Those that take it (:func:`sdpalab.measure.peers.select`).
+        Peers that support the problem (:func:`sdpalab.measure.peers.select`).
     kernels : sequence of TimingPermit
-        Kernels of the lab with a PASSED verdict (:mod:`sdpalab.measure.timing_gate`), under different names; they and
-        the empty kernel need the executor.
+        Kernels of the lab with a PASSED verdict (:mod:`sdpalab.measure.timing_gate`) and distinct names; they and the
+        empty kernel require the executor.
     device : CudaDevice
     clock, l2
-        What is timed, and where the inputs are.
+        Kind of time, and location of the inputs.
     rule : StoppingRule, optional
     executor : GpuExecutor, optional
-        On the same device. Without it there is no empty kernel.
+        Executor on the same device. Without it there is no empty kernel.
     seed : int
-        Of the inputs, of the rounds that are checked, and of the rows that are judged of large outputs.
+        Seed of the inputs, of the checked rounds, and of the judged rows of large outputs.
     kind : str
-        Of the inputs (:func:`sdpalab.inputs.make_inputs`); :data:`sdpalab.inputs.TIMED_KINDS` has those that are
-        published.
+        Kind of inputs (:func:`sdpalab.inputs.make_inputs`); published times use :data:`sdpalab.inputs.TIMED_KINDS`.
     outputs : Outputs, optional
-        Of the problem and these inputs, where it is measured several times: what they are held against is then
-        computed once.
+        References of the problem and these inputs, for repeated measurements: they are then computed once.
 
     Returns
     -------
     MeasuredSession
-        A subject that cannot be built, launched or given memory has the status FAILED, with the reason.
+        A subject that cannot be built, launched or allocated has the status FAILED, with the reason.
 
     Raises
     ------
     UserError
-        If a permit is not for this problem, or there is no executor for it: nothing is timed then.
+        If a permit is not for this problem, or requires a missing executor: nothing is timed then.
     """
     for permit in kernels:
         if not isinstance(permit, TimingPermit):
@@ -154,7 +152,7 @@ def benchmark(
 
 
 def beside_fastest_peer(session: MeasuredSession) -> tuple[str | None, dict[str, Comparison]]:
-    """The peer with the least median, and each other subject with a time against it; None if no peer has a time."""
+    """The peer with the least median, with comparisons of all other timed subjects; None if no peer has a time."""
     peers = {peer.name for peer in PEERS}
     times = {each.name: each.summary.median_us for each in session.measurements if each.summary}
     base = min((name for name in times if name in peers), key=times.__getitem__, default=None)
@@ -164,7 +162,7 @@ def beside_fastest_peer(session: MeasuredSession) -> tuple[str | None, dict[str,
 
 
 def _subject(name: str, make: Callable[[], Subject]) -> Subject:
-    """The subject; or one that fails with what made it impossible, so that the others are measured without it."""
+    """The subject, or one that fails with the exception of its creation; the others are still measured."""
     try:
         return make()
     except (UserError, MachineError, RuntimeError) as error:

@@ -1,10 +1,10 @@
 """Three clocks, whose times are never compared with each other.
 
-On a short kernel, launching costs more than computing: torch's attention at the mission shape was "47", "69.7" and
+Launching a short kernel costs more than computing it: torch's attention at the mission shape was "47", "69.7" and
 "25.9" us on one machine, by three clocks that were not distinguished. Here each sample names its clock, and only times
 of one clock are compared.
 
-These clocks need torch with CUDA. **They have not been run on a GPU yet**; :class:`EagerClock` alone is tested, on a
+The GPU clocks need torch with CUDA. **They have not been run on a GPU yet**; only :class:`EagerClock` is tested, on a
 CPU.
 """
 
@@ -29,25 +29,25 @@ __all__ = ["MOST_CALLS", "SAMPLE_US", "Clock", "EagerClock", "GraphClock", "Stop
 Call = Callable[[], Any]
 
 SAMPLE_US = 20_000.0
-"""Length of a sample, if calls are short enough: what starts a graph, or waits for the last call, takes some
-microseconds, which is then below a thousandth."""
+"""Length of a sample for short calls; starting a graph or waiting for the last call takes some microseconds, less than
+a thousandth of it."""
 
 MOST_CALLS = 4096
-"""Calls of a sample: a graph is captured and instantiated call by call."""
+"""Largest number of calls of a sample: a graph is captured and instantiated call by call."""
 
 _ESTIMATED_CALLS = 5
-"""Calls from which the time of one is estimated first."""
+"""Number of calls in the first estimate of a call's time."""
 
 _SETTLING_CALLS = 3
-"""Calls before a graph is captured: libraries choose algorithms and allocate in the first ones, which graphs forbid."""
+"""Calls before capture of a graph: libraries choose algorithms and allocate in the first calls, which graphs forbid."""
 
 _MOST_PASSES = 64
-"""Passes of the flush with which the host gets time to launch; a call that takes it longer has no stream time."""
+"""Largest number of flush passes that cover the host's launch time; calls with longer launches have no stream time."""
 
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Takes a sample each time it is called: microseconds a call, the mean of ``calls``; computed and waited for."""
+    """Takes one sample per call: microseconds per timed call, the mean of ``calls``, after they are complete."""
 
     sample: Callable[[], float]
     calls: int
@@ -57,10 +57,10 @@ class Stopwatch:
 
 
 def sized(us: float, copies: int = 1) -> int:
-    """Calls of a sample, for calls of about ``us`` microseconds that take ``copies`` of the inputs in turn.
+    """Number of calls of a sample, for calls of about ``us`` microseconds that rotate through ``copies`` of the inputs.
 
-    As many as take :data:`SAMPLE_US`, at most about :data:`MOST_CALLS`: a multiple of ``copies``, so that a sample ends
-    where it began, and at least that.
+    The sample lasts about :data:`SAMPLE_US` with at most about :data:`MOST_CALLS` calls. The number is a multiple of
+    ``copies``, at least that, so each sample starts with the same copy.
     """
     calls = min(float(MOST_CALLS), SAMPLE_US / us) if us > 0 else float(MOST_CALLS)
     return copies * max(1, math.ceil(calls / copies))
@@ -73,33 +73,33 @@ class Clock(Protocol):
     l2: L2State
 
     def ready(self, call: Call) -> Stopwatch:
-        """What takes samples of ``call``.
+        """A stopwatch that takes samples of ``call``.
 
-        Raises whatever ``call`` raises, or what the clock cannot do with it.
+        Raises the exceptions of ``call``, and those of the clock if it cannot time ``call``.
         """
         ...
 
 
 class GraphClock:
-    """GPU time: events around the replay of a CUDA graph of many calls, over their number.
+    """GPU time: events around the replay of a CUDA graph of many calls, divided by their number.
 
-    A graph's first replay may wait for the host, so each sample is taken of a second one, which is queued behind it.
-    How many calls a graph has follows from what one takes (:func:`sized`): that is estimated on the stream, where a
-    short call takes as long as its launch, and then from a first graph, which is captured again if it turns out too
-    short. With ``l2=COLD`` the caller's ``call`` must take other inputs each time: nothing is flushed within a graph
+    A graph's first replay may wait for the host, so each sample comes from a second replay, queued behind it. The
+    number of calls in a graph depends on the time of a call (:func:`sized`). The first estimate comes from the stream,
+    where a short call takes as long as its launch; the second from a first graph, which is captured again if it is too
+    short. With ``l2=COLD`` the caller's ``call`` must use other inputs each time, as graphs contain no flush
     (:func:`~sdpalab.measure.l2.copies_beyond_l2`).
 
     Parameters
     ----------
     l2 : L2State
-        Where the caller's inputs are.
+        Location of the caller's inputs.
     copies : int
-        Copies of the inputs that calls take in turn.
+        Number of input copies that calls rotate through.
 
     Raises
     ------
     UserError
-        If there is not at least one copy.
+        If ``copies`` is below 1.
     """
 
     kind = ClockKind.GPU
@@ -110,7 +110,8 @@ class GraphClock:
         self.l2, self.copies = l2, copies
 
     def ready(self, call: Call) -> Stopwatch:
-        """Capture the graph; a RuntimeError of torch if ``call`` does what no graph can hold, such as waiting."""
+        """Capture the graph; torch raises RuntimeError if ``call`` performs an uncapturable operation, such as
+        waiting."""
         cuda = _cuda()
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
@@ -143,11 +144,11 @@ class GraphClock:
 
 
 class StreamClock:
-    """Stream time: events around one call, while the host is ahead of the GPU.
+    """Stream time: events around one call that is queued before the GPU is ready for it.
 
-    Before each sample L2 is flushed. That keeps the GPU busy until the call is queued, so that no wait for the host is
-    in the time; whether it was long enough is seen from the first event, and if not the sample is taken again with a
-    longer flush. For warm inputs one call that is not timed comes between.
+    A flush of L2 before each sample keeps the GPU busy until the call is queued, so the time contains no wait for the
+    host. The first event shows whether the flush was long enough; if not, the sample is repeated with a longer one. For
+    warm inputs an untimed call follows the flush.
 
     Parameters
     ----------
@@ -186,20 +187,20 @@ class StreamClock:
 
 
 class EagerClock:
-    """Eager time: the host's clock around many calls and one wait for the GPU, over their number.
+    """Eager time: the host's clock around many calls and one wait for the GPU, divided by their number.
 
-    The cost to a program that calls one operation after another: the larger of dispatch and computing.
+    This is the cost to a program that calls one operation after another: the larger of dispatch and computation.
 
     Parameters
     ----------
     wait : callable
-        Waits for the device: ``torch.cuda.synchronize``, or nothing on a CPU.
+        Waits for the device: ``torch.cuda.synchronize``, or a no-op on a CPU.
     l2 : L2State
-        Where the caller's inputs are.
+        Location of the caller's inputs.
     copies : int
-        Copies of the inputs that calls take in turn.
+        Number of input copies that calls rotate through.
     calls : int, optional
-        Calls of a sample, at least 1. Default: as many as :func:`sized` says.
+        Calls of a sample, at least 1. Default: :func:`sized`.
     """
 
     kind = ClockKind.EAGER
@@ -212,7 +213,7 @@ class EagerClock:
         self.l2, self._wait, self._copies, self._calls = l2, wait, copies, calls
 
     def ready(self, call: Call) -> Stopwatch:
-        """Estimate how long a call takes, unless the number of calls is given."""
+        """Estimate the time of a call, unless the number of calls is given."""
         if self._calls is None:
             self._sample(call, _SETTLING_CALLS)
         calls = self._calls or sized(self._sample(call, _ESTIMATED_CALLS), self._copies)
@@ -228,7 +229,7 @@ class EagerClock:
 
 
 def _between_events(call: Call, calls: int) -> float:
-    """Microseconds a call of some, one after the other on the current stream."""
+    """Microseconds per call, for ``calls`` consecutive calls on the current stream."""
     start, end = _events()
     start.record()
     for _ in range(calls):
@@ -239,13 +240,13 @@ def _between_events(call: Call, calls: int) -> float:
 
 
 def _events() -> tuple[Any, Any]:
-    """Two events that hold times."""
+    """Two timing events."""
     cuda = _cuda()
     return cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
 
 
 def _cuda() -> Any:
-    """``torch.cuda``, which is typed in part only."""
+    """``torch.cuda``, which has incomplete types."""
     import torch
 
     return torch.cuda

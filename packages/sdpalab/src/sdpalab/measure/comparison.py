@@ -1,9 +1,9 @@
-"""A against B, measured in the same rounds: faster, slower, the same, or ambiguous, as far as the data show.
+"""A against B, measured in the same rounds: faster, slower, the same, or ambiguous.
 
-Both were timed in every round, so a change of the machine in a round affects both. The figure that is compared is the
-ratio of the two times of a round, and its median over the rounds, which throttling for a while hardly moves (the ratio
-of the two medians jumps, where they fall on different sides of it). Rounds are resampled as for the median of one row.
-``margin`` is what counts as a difference at all; the interval of the ratio must lie wholly on one side of it.
+Both are timed in every round, so a change of the machine in a round affects both. The compared figure is the median
+over the rounds of the ratio of the two times of a round. Temporary throttling hardly moves it, while the ratio of the
+two medians jumps if they fall on different sides of the change. Rounds are resampled as for the median of one row.
+``margin`` is the smallest difference that counts; the interval of the ratio must lie entirely on one side of it.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from sdpalab.measure.statistics import Interval, interval_of, resampled_rounds
 __all__ = ["LEAST_ROUNDS", "LEVEL", "MARGIN", "Comparison", "ComparisonOutcome", "compare"]
 
 MARGIN = 0.01
-"""Differences below one percent do not count: clocks vary by that from one minute to the next."""
+"""Smallest relative difference that counts; clocks vary by one percent from one minute to the next."""
 
 LEAST_ROUNDS = 10
-"""Rounds below which nothing is decided. The median lies outside all of n independent samples in 2 of 2^n cases, so
-that even the widest interval, from the least to the largest, is one of 99% only from n = 8 on. Resampling from fewer
-makes intervals that are too short, and from one a point. Neighbouring rounds are alike, hence two more."""
+"""Least number of rounds for a decision. The median lies outside all of n independent samples in 2 of 2^n cases, so the
+widest interval, from the least to the largest sample, has a level of 99% only from n = 8 on. Resampling fewer samples
+gives intervals that are too short, and a point for one sample. Two more rounds account for correlated neighbours."""
 
 LEVEL = 0.99
-"""Of the interval of a ratio: higher than that of a figure, since users act on a verdict."""
+"""Level of the interval of a ratio, above that of a figure, since users act on a verdict."""
 
 
 class ComparisonOutcome(str, Enum):
     """The outcome of A against B."""
 
     FASTER = "FASTER"
-    """Its time is below B's by more than the margin, with all of the interval."""
+    """A's time is below B's by more than the margin, over the whole interval."""
     SLOWER = "SLOWER"
-    """Above it, in the same way."""
+    """A's time is above B's by more than the margin, over the whole interval."""
     SAME = "SAME"
-    """Within the margin, with all of the interval."""
+    """The whole interval lies within the margin."""
     AMBIGUOUS = "AMBIGUOUS"
-    """The interval reaches across an edge of the margin, or there are too few rounds: more of them, or an idle machine,
-    may decide."""
+    """The interval crosses an edge of the margin, or there are too few rounds: more rounds or an idle machine may
+    decide."""
     INVALID = "INVALID"
-    """One of the two is not a time of the computation: see the reason."""
+    """One of the two is not a time of the computation; the reason is in the comparison."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The outcome of A against B.
 
-    ``ratio`` is A's time over B's (below 1: A is faster), the median of all ``rounds``, with its interval. Both are
-    None if the outcome is INVALID, which alone has a ``reason``.
+    ``ratio`` is A's time over B's (below 1: A is faster), the median of all ``rounds``, with its interval. For the
+    outcome INVALID both are None and ``reason`` is set; other outcomes have no ``reason``.
     """
 
     a: str
@@ -96,11 +96,11 @@ def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LE
     a, b : Samples
         Sample i of both from round i, by the same clock, in the same state of L2.
     margin : float
-        Smallest relative difference that counts, at least 0 and below 1.
+        Smallest relative difference that counts, from 0 to below 1.
     level : float
-        Of the interval of the ratio.
+        Level of the interval of the ratio.
     seed : int
-        Of the resampling.
+        Seed of the resampling.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LE
 
 
 def _outcome(interval: Interval, margin: float) -> ComparisonOutcome:
-    # As a ratio "1% faster" one way must be "1% slower" the other way round.
+    # "1% faster" one way must equal "1% slower" the other way, as a ratio.
     low, high = 1.0 - margin, 1.0 / (1.0 - margin)
     if interval.high < low:
         return ComparisonOutcome.FASTER

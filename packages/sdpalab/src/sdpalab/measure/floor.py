@@ -1,8 +1,8 @@
-"""Whether a time is possible: a time below the floors of the FLOPs and the bytes is a measurement error.
+"""Plausibility of a time: a time below the floors of FLOPs and bytes is a measurement error.
 
-Only floors that hold for every kernel count here: those of :mod:`sdpalab.measure.speed_of_light` that rest on a
-published measurement (launch), on an assumption (l2), or that an algorithm can avoid (exponentials can be polynomials
-on the FMA units) do not. Of the bytes only Q, K and V count, and only if they were cold: O may stay in L2.
+Only floors that hold for every kernel apply here. Excluded from :mod:`sdpalab.measure.speed_of_light` are floors based
+on a published measurement (launch) or an assumption (l2), and avoidable ones (polynomials on the FMA units replace
+exponentials). Bytes include Q, K and V only, and only for cold inputs: O may stay in L2.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FloorCheck", "check_floor"]
 
 @dataclass(frozen=True)
 class FloorCheck:
-    """Whether a time is possible, and why not. ``share`` is the floor over the time, None if no floor is known."""
+    """Whether a time is possible, with a reason if not. ``share`` is floor over time; None without a known floor."""
 
     possible: bool
     share: float | None
@@ -40,17 +40,16 @@ def check_floor(
     Parameters
     ----------
     time_us : float
-        Of one call, microseconds.
+        Time of one call in microseconds.
     problem : Problem
     gpu : Gpu or None
-        None if its rates are not known: then nothing can be said, and nothing is called impossible. So too for ``fp8``
-        on a GPU without that unit (A100 has INT8).
+        None if its rates are unknown: every time is then accepted. The same holds for ``fp8`` on a GPU without that
+        unit (A100 has INT8).
     l2 : L2State
     precision : {"fp16", "fp8"}
-        In which both products are computed at the fastest; INT8 has the rate of FP8 where there is an FP8 unit.
+        Fastest precision of both products; INT8 has the rate of FP8 on GPUs with an FP8 unit.
     sm_clock_mhz : float, optional
-        The highest clock that the device can have. Where it is above the clock at which the tensor peak is stated, the
-        floor is that much lower.
+        Highest SM clock of the device. A clock above that of the stated tensor peak lowers the floor accordingly.
 
     Raises
     ------

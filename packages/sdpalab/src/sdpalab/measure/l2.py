@@ -1,8 +1,8 @@
-"""Cold inputs: how much to overwrite, and how many copies to rotate, so that L2 holds nothing of the next call.
+"""Cold inputs: bytes to overwrite, and number of copies to rotate, such that L2 does not hold the next call's inputs.
 
-There are two methods, because one does not suit every clock. Between single calls, a buffer of several times L2 is
-overwritten (as nvbench does). Within a graph that would be timed too, so each call takes another copy of Q, K and V
-instead, out of so many that its own have left L2 by the time it comes round again.
+No single method suits every clock. Between single calls, a buffer of several times L2 is overwritten (as in nvbench).
+Within a graph that would be timed, too; instead, each call uses another copy of Q, K and V. The number of copies is
+such that a copy has left L2 before its next use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["L2Flush", "copies_beyond_l2", "flush_bytes"]
 
 _TIMES_L2 = 2
-"""Bytes that must pass between two uses of the same line, in sizes of L2: its replacement is not strictly the oldest
-first, and on big chips each half keeps lines of the other."""
+"""Bytes between two uses of the same line, in sizes of L2. L2 replacement is not strictly oldest first, and on large
+chips each half keeps lines of the other."""
 
 
 def flush_bytes(l2_bytes: int) -> int:
@@ -25,7 +25,7 @@ def flush_bytes(l2_bytes: int) -> int:
     Raises
     ------
     ValueError
-        If the device does not say how large its L2 is.
+        If the device does not report its L2 size.
     """
     if l2_bytes < 1:
         raise ValueError(f"the device says that its L2 has {l2_bytes} bytes, so no flush can be sized")
@@ -33,14 +33,14 @@ def flush_bytes(l2_bytes: int) -> int:
 
 
 def copies_beyond_l2(input_bytes: int, l2_bytes: int) -> int:
-    """Copies of the inputs to rotate, so that between two uses of one the others fill L2 :data:`_TIMES_L2` times.
+    """Number of input copies such that between two uses of one the others fill L2 :data:`_TIMES_L2` times.
 
     Parameters
     ----------
     input_bytes : int
-        Of Q, K and V together.
+        Bytes of Q, K and V together.
     l2_bytes : int
-        As the device says.
+        Size of L2 reported by the device.
     """
     return 1 + -(-flush_bytes(l2_bytes) // input_bytes)
 

@@ -1,17 +1,17 @@
-"""Checks that timed calls compute attention: their outputs are held to the judge's tolerances.
+"""Checks that timed calls compute attention: their outputs must satisfy the judge's tolerances.
 
-Up to :data:`SAMPLED_FROM` queries every row is held against float64. From there on that would take minutes, and so
+Up to :data:`SAMPLED_FROM` queries, every row is compared with float64. For longer sequences that would take minutes, so
 
 - every element of an output must be finite;
-- :data:`SAMPLED_ROWS` query rows of every head, the same of all outputs, are held against the whole rule: the first,
-  the last, the rows on both sides of borders between tiles of 64 (the first, the last, and some drawn by the seed), and
-  rows drawn by the seed;
-- all elements are compared with the first output of any subject that passed, and the rows that differ most from it, if
-  by more than the largest error that is allowed, are held against float64 as well.
+- :data:`SAMPLED_ROWS` query rows of every head, the same of all outputs, are judged by the whole rule: the first, the
+  last, rows on both sides of borders between tiles of 64 (the first, the last, and some drawn by the seed), and rows
+  drawn by the seed;
+- all elements are compared with the first output of any subject that passed. Rows that differ most from it, by more
+  than the largest allowed error, are compared with float64 as well.
 
-What is not checked: a row that is wrong in the same way in every subject, and lies in no sample; an error that is small
-beside the largest one allowed, in rows outside the sample. An output with the bits of the one before, which passed, is
-right: a call is compared bit for bit, in all elements.
+Two kinds of error can escape: a row outside the sample that is equally wrong in all subjects, and an error outside the
+sample that is small relative to the largest allowed one. An output that equals the last passed one bit for bit, in all
+elements, is right.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["SAMPLED_FROM", "SAMPLED_ROWS", "OutputCheck", "Outputs", "sampled_ro
 Array = npt.NDArray[Any]
 
 SAMPLED_FROM = 2048
-"""Queries from which on a sample of the rows is judged."""
+"""Number of queries from which on only a sample of rows is judged."""
 SAMPLED_ROWS = 128
-"""Query rows of every head that are judged then."""
+"""Judged query rows of every head in a sample."""
 _TILE = 64
 _BORDERS = 16
 _MOST_DIFFERING = 16
-"""Query rows that are held against float64 because they differ from another output."""
+"""Largest number of query rows compared with float64 because they differ from another output."""
 
 
 def sampled_rows(seq_q: int, seed: int = 0) -> npt.NDArray[np.intp] | None:
-    """The query rows that are judged, ascending; None for all of them."""
+    """The judged query rows, ascending; None for all rows."""
     if seq_q < SAMPLED_FROM:
         return None
     draw = np.random.Generator(np.random.Philox(key=seed))
@@ -63,9 +63,9 @@ class Outputs:
     Parameters
     ----------
     problem, inputs
-        What is computed, over and over.
+        The repeated computation.
     seed : int
-        Of the sample.
+        Seed of the sample.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, seed: int = 0) -> None:
@@ -74,7 +74,7 @@ class Outputs:
         self._first: Array | None = None
 
     def wrong(self, out: Array, numerics: Numerics) -> str:
-        """What is wrong with ``out``, of the problem's shape and dtype; empty if nothing was found."""
+        """Error of ``out``, which has the problem's shape and dtype; empty if no error is found."""
         references = self.references
         if references.rows is None:
             judged = judge_output(self.problem, self.inputs, out, numerics, references=references)
@@ -85,7 +85,7 @@ class Outputs:
         return reason
 
     def _broken(self, out: Array, numerics: Numerics) -> str:
-        """Which tolerances the sampled rows exceed."""
+        """Tolerances that the sampled rows exceed."""
         references = self.references
         limits = references.limits(numerics)
         errors = measure(references.of(out), references.reference, self.problem.dtype)
@@ -101,7 +101,7 @@ class Outputs:
         )
 
     def _unlike_the_first(self, out: Array, numerics: Numerics) -> str:
-        """Whether rows that differ from another subject's output are wrong by float64."""
+        """Error, by float64, of rows that differ from another subject's output; empty if they are right."""
         if self._first is None:
             return ""
         limit = self.references.limits(numerics).max_abs
@@ -126,14 +126,14 @@ class Outputs:
 
 
 class OutputCheck:
-    """Whether one subject's outputs are right; it keeps the bits of the last that was.
+    """Check of one subject's outputs; it stores the bits of the last right output.
 
     Parameters
     ----------
     outputs : Outputs
-        Shared with the other subjects of the problem.
+        References shared with the other subjects of the problem.
     numerics : Numerics, optional
-        What the subject declares; None for a peer, which may divide by the sum before or after it rounds.
+        Declared numerics of the subject; None for a peer, which may normalise before or after rounding.
     """
 
     def __init__(self, outputs: Outputs, numerics: Numerics | None = None) -> None:
@@ -141,7 +141,7 @@ class OutputCheck:
         self._passed: bytes | None = None
 
     def __call__(self, out: Array) -> str:
-        """What is wrong with ``out``; empty if nothing. One with the bits of the last that was right is not judged."""
+        """Error of ``out``; empty if right. Outputs with the same bits as the last right one are not judged again."""
         problem = self._outputs.problem
         if out.shape != problem.q_shape or out.dtype != self._outputs.inputs.q.dtype:
             return f"it is {out.dtype} {out.shape}, not {problem.dtype} {problem.q_shape}"

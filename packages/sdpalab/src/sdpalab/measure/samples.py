@@ -1,4 +1,4 @@
-"""Samples: the times of one subject as they were taken, in order, with nothing dropped, smoothed or sorted."""
+"""Samples: the times of one subject in the order of measurement, without dropping, smoothing or sorting."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ class ClockKind(str, Enum):
     """The clock of a time. Times of different kinds are never compared."""
 
     GPU = "gpu"
-    """On the GPU, without the host: a call within a replayed CUDA graph."""
+    """Time on the GPU without the host: a call within a replayed CUDA graph."""
     STREAM = "stream"
-    """On the GPU between two events around one call, its launches included."""
+    """Time on the GPU between two events around one call, its launches included."""
     EAGER = "eager"
-    """On the host, a call of a Python function after another: dispatch included."""
+    """Time on the host for consecutive calls of a Python function, dispatch included."""
 
 
 class L2State(str, Enum):
-    """Where the inputs were when a call began."""
+    """Location of the inputs at the start of a call."""
 
     WARM = "warm"
-    """In L2, as far as they fit: the call before used the same."""
+    """In L2, as far as they fit: the previous call used the same inputs."""
     COLD = "cold"
-    """In DRAM: what lay in L2 was overwritten, or the call before used other inputs."""
+    """In DRAM: L2 was overwritten, or the previous call used other inputs."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Times of one subject, in the order in which they were taken.
+    """Times of one subject in the order of measurement.
 
     Attributes
     ----------
     name : str
-        The subject.
+        Name of the subject.
     clock : ClockKind
     l2 : L2State
     calls : int
-        Calls that one sample is the mean of: those of a graph, or of a loop. At least 1.
+        Number of calls per sample, which is their mean: those of a graph, or of a loop. At least 1.
     times_us : tuple of float
-        Microseconds a call, one sample a round.
+        Microseconds per call, one sample per round.
     warm_up_us : tuple of float
-        Microseconds a call of the rounds before those: kept, and never part of a statistic.
+        Microseconds per call of the warm-up rounds: recorded, but not part of any statistic.
 
     Raises
     ------
     ValueError
-        If there is no sample, or one is not a positive number of microseconds.
+        Without samples, or if one is not a positive number of microseconds.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""One measurement of several subjects: interleaved, checked, stopped by a rule, with every sample kept.
+"""One measurement of several subjects: interleaved, checked, stopped by a rule, with every sample recorded.
 
-A round takes one sample of each subject, forwards in even rounds and backwards in odd ones, so that neither a drift nor
-a neighbour favours a subject. A subject with a wrong output is not timed: each subject is called and checked first,
-then again after randomly drawn rounds, with its output overwritten before, so that a call which only seems to compute
-is detected.
+A round takes one sample of each subject, in forward order in even rounds and in backward order in odd ones: drift and
+neighbours then favour no subject. A subject with a wrong output is not timed. Each subject is called and checked first,
+and again after randomly drawn rounds, with its output overwritten before. Calls that only appear to compute are
+detected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["MeasureStatus", "MeasuredSession", "Measurement", "Subject", "measur
 
 WARM_UP_ROUNDS = 5
 CHECKED_SHARE = 0.05
-"""Of the rounds, drawn by chance, after which all outputs are checked."""
+"""Share of rounds, drawn at random, after which all outputs are checked."""
 
 
 class MeasureStatus(str, Enum):
@@ -38,30 +38,30 @@ class MeasureStatus(str, Enum):
 
     MEASURED = "MEASURED"
     INVALID = "INVALID"
-    """It has no time: its output is wrong, or the time is below what is possible."""
+    """No valid time: the output is wrong, or the time is below what is possible."""
     FAILED = "FAILED"
-    """It could not be called or timed."""
+    """The subject could not be called or timed."""
     LEFT_OUT = "LEFT OUT"
-    """It is so slow that the others would have too few rounds with it."""
+    """The subject is so slow that the others would get too few rounds."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed.
+    """A timed computation.
 
     Attributes
     ----------
     name : str
     call : callable
-        Launches one computation, and does not wait for it.
+        Launches one computation without waiting for it.
     check : callable
-        Waits, and says what is wrong with the output of the last call; empty if nothing.
+        Waits, and returns the error of the last call's output; empty if right.
     overwrite_output : callable
         Overwrites that output.
     floor : callable, optional
-        Checks whether a time in microseconds is possible; None where nothing is computed.
+        Checks whether a time in microseconds is possible; None if the subject computes nothing.
     scope : callable
-        A context in which ``call`` is to be called, entered outside the times.
+        Context for ``call``, entered outside the times.
     """
 
     name: str
@@ -74,10 +74,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The result of one subject: a summary only if it was MEASURED, otherwise a reason.
+    """The result of one subject: a summary if it was MEASURED, otherwise a reason.
 
-    ``samples`` are kept also where their median is impossible, to find the mistake. ``checks`` is how
-    often its output was found right.
+    ``samples`` are recorded even if their median is impossible, for diagnosis. ``checks`` is the number of successful
+    output checks.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Measurement:
             raise ValueError(f"{self.name}: MEASURED without samples, or without a checked output")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, all samples among them."""
+        """Plain JSON values, including all samples."""
         return {
             "name": self.name,
             "status": self.status.value,
@@ -115,15 +115,15 @@ class MeasuredSession:
     Attributes
     ----------
     measurements : tuple of Measurement
-        In the order of the subjects.
+        Results in the order of the subjects.
     stopped : StopReason or None
-        None if no subject was left to measure.
+        None if no subject could be measured.
     seconds : float
         Wall clock of the rounds.
     watch : str
-        How the clocks were watched, or why not.
+        Source of the clock states, or the reason why they are missing.
     states : tuple of (ClockState or None)
-        What it saw after each round that counts.
+        State after each counted round.
     """
 
     measurements: tuple[Measurement, ...]
@@ -134,18 +134,18 @@ class MeasuredSession:
 
     @property
     def slowed(self) -> float | None:
-        """Share of the rounds after which the GPU was throttled; None if unknown."""
+        """Share of the rounds that ended with a throttled GPU; None if unknown."""
         return slowed_share(self.states)
 
     def of(self, name: str) -> Measurement:
-        """The measurement of that subject; raises KeyError if there is none."""
+        """The measurement of that subject; raises KeyError for an unknown name."""
         for measurement in self.measurements:
             if measurement.name == name:
                 return measurement
         raise KeyError(name)
 
     def compare(self, a: str, b: str, *, margin: float = MARGIN) -> Comparison:
-        """A against B, by their paired rounds; INVALID if one of them was not measured."""
+        """A against B in paired rounds; INVALID if one of them was not measured."""
         pair = self.of(a), self.of(b)
         for one in pair:
             if one.status is not MeasureStatus.MEASURED:
@@ -167,7 +167,7 @@ class MeasuredSession:
 
 
 class _SubjectRow:
-    """One subject while it is measured."""
+    """Mutable state of one subject during the measurement."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -176,7 +176,7 @@ class _SubjectRow:
         self.times: list[float] = []
         self.checks = 0
         self.seconds = 0.0
-        """Of the last sample, on the wall clock."""
+        """Wall-clock seconds of the last sample."""
         self.status, self.reason = MeasureStatus.MEASURED, ""
 
     @property
@@ -242,32 +242,32 @@ def measure(
     Parameters
     ----------
     subjects : sequence of Subject
-        With different names.
+        Subjects with distinct names.
     clock : Clock
     rule : StoppingRule, optional
-        When to stop.
+        Rule for stopping.
     watch : Watch, optional
-        Looks at the GPU's clocks after each round.
+        Reads the GPU's clocks after each round.
     warm_up : int
-        Rounds that are kept apart, at least one; fewer where they take more than a quarter of the rule's time.
+        Number of warm-up rounds, at least one; fewer if they take more than a quarter of the rule's time.
     checked_share : float
-        Of the other rounds, drawn with ``seed``, after which outputs are checked. Before the first round and after the
-        last they always are.
+        Share of the other rounds, drawn with ``seed``, after which outputs are checked. Outputs are always checked
+        before the first round and after the last one.
     seed : int
     now : callable
-        Seconds, for the rule.
+        Clock in seconds, for the rule.
 
     Returns
     -------
     MeasuredSession
-        A subject that fails, or computes something else, has that as its result, and the others go on without it. So
-        has one that is so slow that the others would have too few rounds: after the first round the slowest are left
-        out, as long as a verdict's rounds of all take longer than the rule allows and they twice as long as the others.
+        A subject that fails or computes something else has that as its result, and the others continue without it. The
+        same holds for slow subjects: after the first round the slowest ones are left out, as long as the rounds that a
+        verdict requires exceed the rule's time and the slowest takes over twice the mean of the others.
 
     Raises
     ------
     UserError
-        If there is no subject, or two have one name.
+        Without subjects, or if two have the same name.
     """
     names = [subject.name for subject in subjects]
     if not names or len(set(names)) != len(names):
@@ -298,9 +298,9 @@ def measure(
 
 
 def _leave_out(rows: Sequence[_SubjectRow], seconds: float, now: Callable[[], float]) -> None:
-    """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others.
+    """Leave out the slowest subject while time is too short for enough rounds and it takes over twice the others' mean.
 
-    A first sample may be slow for another reason, such as a busy host: a second one has to confirm it.
+    A first sample may be slow for another reason, such as a busy host: a second sample must confirm it.
     """
     confirmed: list[_SubjectRow] = []
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
@@ -322,7 +322,7 @@ def _leave_out(rows: Sequence[_SubjectRow], seconds: float, now: Callable[[], fl
 
 
 def _round(rows: Sequence[tuple[_SubjectRow, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
-    """One sample of each. Checks come after all of them, so that their effect on caches and clocks is outside the
+    """Take one sample of each subject. Checks follow all samples, so their effect on caches and clocks is outside the
     samples."""
     steps = [[(row, row.subject.overwrite_output) for row, _ in rows]] if checked else []
     steps.append([(row, partial(row.sample, times, now)) for row, times in rows])

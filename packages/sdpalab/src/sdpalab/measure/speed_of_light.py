@@ -1,7 +1,7 @@
-"""Speed of light: the least time a problem can take on a GPU, resource by resource.
+"""Speed of light: the least time of a problem on a GPU, resource by resource.
 
-Each floor is work divided by a peak rate, so no kernel that does the work can be faster. They are floors, not
-predictions: a kernel that overlaps everything perfectly takes the largest of them, a real one takes more.
+Each floor is work divided by a peak rate: no kernel that does the work is faster. Floors are not predictions: a kernel
+with perfect overlap takes the largest of them, a real one takes more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PUBLISHED_MISSION_US", "Feasibility", "Floor", "binding_floor", "fea
 
 @dataclass(frozen=True)
 class Floor:
-    """Least time that one resource needs.
+    """Least time of one resource.
 
     Attributes
     ----------
@@ -26,11 +26,11 @@ class Floor:
         tensor, exp, l2, dram or launch.
     microseconds : float
     how : str
-        The arithmetic behind it in words.
+        Text of the calculation.
     kind : str
-        ``modelled``, or ``published`` for what others measured.
+        ``modelled``, or ``published`` for measurements by others.
     verified : bool
-        False if the rate is among the GPU's unverified figures: the floor is then as good as that figure.
+        False if the rate is among the GPU's unverified figures; the floor is then equally uncertain.
     """
 
     resource: str
@@ -51,7 +51,7 @@ class Feasibility:
 PUBLISHED_MISSION_US: Mapping[str, Mapping[str, float]] = {
     "L4": {"torch SDPA": 40.9, "CUTLASS FMHA in torch": 24.5},
 }
-"""Published times of peers on the mission shape, microseconds, by GPU. Not measured by this lab."""
+"""Published times of peers on the mission shape in microseconds, by GPU. Not measured by this lab."""
 
 
 def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = True) -> tuple[Floor, ...]:
@@ -60,14 +60,14 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
     Parameters
     ----------
     precision : {"fp16", "fp8"}
-        Of both matrix products; BF16 runs at the rate of FP16. Bytes are those of the problem's own dtype.
+        Precision of both matrix products; BF16 runs at the rate of FP16. Bytes are those of the problem's own dtype.
     cold : bool
-        Q, K, V and O cross DRAM. If False they are already in L2 as far as it holds them, and only the rest does.
+        Whether Q, K, V and O cross DRAM. If False, only the part that exceeds L2 does.
 
     Returns
     -------
     tuple of Floor
-        tensor, exp, l2, then dram if anything crosses it, then launch if the GPU's graph node has a published time.
+        tensor, exp, l2, then dram if any bytes cross it, then launch if the GPU's graph node has a published time.
 
     Raises
     ------
@@ -122,14 +122,14 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
 
 
 def binding_floor(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = True) -> Floor:
-    """The largest floor: the resource that would limit a perfect kernel. Arguments as for :func:`floors`."""
+    """The largest floor, i.e. the limit of a perfect kernel. Arguments as for :func:`floors`."""
     return max(floors(problem, gpu, precision=precision, cold=cold), key=lambda floor: floor.microseconds)
 
 
 def feasibility(
     target_us: float, problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = False
 ) -> Feasibility:
-    """Whether any kernel could take ``target_us`` microseconds, from a warm L2 unless ``cold``.
+    """Whether any kernel can take ``target_us`` microseconds, with a warm L2 unless ``cold``.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Statistics of a row of samples: median, percentiles, and the interval of the median.
 
-Times of one kernel are not normal: they have a floor, a long tail, sometimes two modes, and neighbours resemble each
-other, since clocks and temperature change slowly. So the figure is the median, and its interval comes from a
-bootstrap of whole blocks of neighbours (Kuensch, "The jackknife and the bootstrap for general stationary
-observations", 1989; circular, as Politis and Romano, 1992): one that drew single samples would take neighbours for
-independent, and give intervals that are too short.
+Times of one kernel are not normally distributed: they have a floor, a long tail, sometimes two modes, and correlated
+neighbours, since clocks and temperature change slowly. The figure is therefore the median, with an interval from a
+bootstrap of whole blocks of neighbours (Kuensch, "The jackknife and the bootstrap for general stationary observations",
+1989; circular, as Politis and Romano, 1992). A bootstrap of single samples would assume independent neighbours, and
+give intervals that are too short.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["LEVEL", "METHOD", "RESAMPLES", "Interval", "Summary", "interval_of",
 LEVEL = 0.95
 RESAMPLES = 1000
 METHOD = "percentiles of the medians of 1000 circular block bootstrap resamples, blocks of n**(1/3) rounds"
-"""How intervals are made, for the record."""
+"""Method of the intervals, for the record."""
 
 _F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval that covers what it estimates in ``level`` of all repetitions of the measurement."""
+    """An interval that covers the estimated quantity in ``level`` of all repetitions of the measurement."""
 
     low: float
     high: float
@@ -41,17 +41,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one row of samples, microseconds.
+    """The figures of one row of samples, in microseconds.
 
     Attributes
     ----------
     n : int
-        Samples.
+        Number of samples.
     median_us, p10_us, p90_us : float
     interval : Interval
-        Of the median (:data:`METHOD`).
+        Interval of the median (:data:`METHOD`).
     spread : float
-        Interquartile range over the median: how much single samples scatter.
+        Interquartile range over the median: the scatter of single samples.
     """
 
     n: int
@@ -63,7 +63,7 @@ class Summary:
 
     @property
     def relative_width(self) -> float:
-        """Width of the interval over the median: how far the median is known."""
+        """Width of the interval over the median: the relative uncertainty of the median."""
         return (self.interval.high - self.interval.low) / self.median_us
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,22 +72,23 @@ class Summary:
 
 
 def resampled_rounds(n: int, seed: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
-    """Rounds that each resample is made of, [resamples, n], numbers from 0 to n - 1.
+    """Rounds of each resample, [resamples, n], numbers from 0 to n - 1.
 
-    Blocks of round(n ** (1/3)) neighbouring rounds, from anywhere on the circle that they form. The same for the same
-    arguments on every platform: from the raw stream of Philox, which NumPy guarantees, unlike that of ``integers``.
+    A resample consists of blocks of round(n ** (1/3)) neighbouring rounds, drawn from the circle of all rounds. Equal
+    arguments give equal results on every platform: the numbers come from the raw stream of Philox, which NumPy
+    guarantees, unlike that of ``integers``.
 
     Raises
     ------
     ValueError
-        If there is no round.
+        If ``n`` is 0.
     """
     if n < 1:
         raise ValueError("there is no round to resample")
     length = max(1, round(n ** (1 / 3)))
     blocks = -(-n // length)
     raw = np.random.Philox(key=seed).random_raw(resamples * blocks).reshape(resamples, blocks, 1)
-    # 2**64 is no multiple of n; the bias, n / 2**64, is far below anything that can be seen.
+    # 2**64 is not a multiple of n; the bias, n / 2**64, is negligible.
     starts = (raw % np.uint64(n)).astype(np.int64)
     rounds: npt.NDArray[np.int64] = ((starts + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
     return rounds
@@ -105,16 +106,16 @@ def summarise(times_us: Sequence[float], *, level: float = LEVEL, seed: int = 0)
     Parameters
     ----------
     times_us : sequence of float
-        In the order in which they were taken: the order is part of what they say.
+        Times in the order of measurement, which affects the interval.
     level : float
-        Of the interval, between 0 and 1.
+        Level of the interval, between 0 and 1.
     seed : int
-        Of the resampling.
+        Seed of the resampling.
 
     Raises
     ------
     ValueError
-        If there is no sample.
+        Without samples.
     """
     times = np.asarray(times_us, np.float64)
     medians = np.median(times[resampled_rounds(times.size, seed)], axis=1)

@@ -1,4 +1,4 @@
-"""When to stop measuring: when the medians are known well enough, or when that takes too long. The reason is kept."""
+"""The rule for stopping a measurement: medians known well enough, or time limit reached. The reason is recorded."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ __all__ = ["StopReason", "StoppingRule"]
 
 
 class StopReason(str, Enum):
-    """Why a measurement ended."""
+    """Reason for the end of a measurement."""
 
     CONVERGED = "converged"
     """The interval of every median is as narrow as required."""
     MOST_ROUNDS = "most rounds"
-    """It is not, and the largest number of rounds is reached."""
+    """An interval is wider, and the largest number of rounds is reached."""
     TIME_UP = "time up"
-    """It is not, and the time is used up."""
+    """An interval is wider, and the time is used up."""
 
 
 @dataclass(frozen=True)
 class StoppingRule:
     """At least ``least`` rounds, until every median's interval is narrow, at most ``most`` rounds or ``seconds``.
 
-    The intervals are looked at after ``least`` rounds and then each time that a quarter more have been measured: a
-    check after every round would stop at the first lucky one.
+    Intervals are checked after ``least`` rounds and then whenever a quarter more rounds are complete: a check after
+    every round would stop at the first chance success.
 
     Attributes
     ----------
     least, most : int
-        Rounds.
+        Numbers of rounds.
     relative_width : float
-        Widest interval over its median that will do; 0.01 is a median known to half a percent either way.
+        Largest width of an interval over its median; 0.01 means a median known to half a percent either way.
     seconds : float
-        Wall clock of the whole measurement, which then ends with however many rounds there are, even below ``least``.
+        Wall clock of the whole measurement, which ends then with any number of rounds, even below ``least``.
 
     Raises
     ------
     UserError
-        If no measurement could keep the rule.
+        If no measurement could satisfy the rule.
     """
 
     least: int = 30
@@ -62,14 +62,14 @@ class StoppingRule:
             )
 
     def reason_to_stop(self, rows: Sequence[Sequence[float]], seconds: float) -> StopReason | None:
-        """Why to stop after what was measured, or None to go on.
+        """Reason to stop after these measurements, or None to continue.
 
         Parameters
         ----------
         rows : sequence of sequences of float
-            Times of each subject in order, microseconds, all equally many.
+            Times of each subject in order, in microseconds; all rows have the same length.
         seconds : float
-            Since the first of them.
+            Time since the first of them.
         """
         n = min((len(row) for row in rows), default=0)
         if n < 1:

@@ -1,4 +1,4 @@
-"""From a peer or a kernel of the lab to a subject: tensors on the device, calls that rotate them, outputs checked."""
+"""Subjects from peers and kernels of the lab: tensors on the device, rotating calls, checked outputs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Array = npt.NDArray[Any]
 Floor = Callable[[float], FloorCheck]
 
 EMPTY = "empty kernel"
-"""Name of the subject that computes nothing: the time of an empty launch."""
+"""Name of the subject without computation: the time of an empty launch."""
 
 
 class _Rotation:
-    """Calls one launch after another, each on its own copy of the inputs, and keeps the last output."""
+    """Consecutive launches, each on its own copy of the inputs; stores the last output."""
 
     def __init__(self, launches: Sequence[Callable[[], torch.Tensor]], check: Callable[[Array], str]) -> None:
         self._next = itertools.cycle(launches).__next__
@@ -67,12 +67,12 @@ class _Rotation:
 def peer_subject(
     peer: Peer, outputs: Outputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
 ) -> Subject:
-    """A peer on ``copies`` copies of the inputs of ``outputs``, which it takes in turn; padding in them is 0.
+    """A peer that rotates through ``copies`` copies of the inputs of ``outputs``; padding in them is 0.
 
     Raises
     ------
     RuntimeError
-        Of torch, if the device has no memory for them.
+        From torch, if the device has too little memory.
     """
     launches = [
         peer.prepared(outputs.problem, outputs.inputs, tensors["q"], tensors["k"], tensors["v"])
@@ -90,20 +90,20 @@ def kernel_subject(
     floor: Floor | None = None,
     eager: bool = False,
 ) -> Subject:
-    """A kernel of the lab that may be timed, prepared before that: the builds are those that were judged.
+    """A kernel of the lab with a permit, prepared before the measurement; its builds are the judged ones.
 
-    Launched as it is, it is prepared once for each copy of the inputs, and output and workspace are shared. With
-    ``eager`` it is called as ``sdpalab.scaled_dot_product_attention`` calls a kernel: each call looks at the tensors,
-    allocates output and workspace, and then launches, since a peer's call does so too. (What the function does beside:
-    it looks up which kernel is proven, once for each shape in a dictionary. It takes no window, soft cap, lengths,
-    slopes or sinks, which are passed to the launch here as they are.)
+    By default the kernel is prepared once for each copy of the inputs, with shared output and workspace. With ``eager``
+    each call follows the path of ``sdpalab.scaled_dot_product_attention``: it checks the tensors, allocates output and
+    workspace, and launches, as a peer's call does. (The function also looks up the proven kernel, in a dictionary by
+    shape. It has no arguments for window, soft cap, lengths, slopes or sinks; here they are passed to the launch
+    directly.)
 
     Raises
     ------
     UserError
-        If the permit is not for this problem or another GPU, or as :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
+        If the permit is for another problem or GPU, or as :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
     MachineError
-        As there.
+        As :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
     """
     import torch
 
@@ -135,7 +135,7 @@ def kernel_subject(
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:
-    """A kernel of one warp that does nothing, launched as the lab's kernels are."""
+    """An empty kernel of one warp, launched like the lab's kernels."""
     module = Module("empty.cu", 'extern "C" __global__ void empty() {}', "empty")
     step = Launch(grid=(1, 1, 1), block=(32, 1, 1), args=(), module=module)
     prepared = executor.prepare(LaunchPlan((), (step,)), {})
@@ -143,7 +143,7 @@ def empty_subject(executor: GpuExecutor) -> Subject:
 
 
 def failing_subject(name: str, error: Exception) -> Subject:
-    """One that could not be made: its first call raises ``error``."""
+    """A subject whose creation failed: its first call raises ``error``."""
 
     def call() -> None:
         raise error
@@ -152,21 +152,21 @@ def failing_subject(name: str, error: Exception) -> Subject:
 
 
 def precision_of(numerics: Numerics) -> str:
-    """The fastest arithmetic that a kernel declares, ``fp16`` or ``fp8``: which floor it cannot be below."""
+    """The fastest declared arithmetic of a kernel, ``fp16`` or ``fp8``, which selects its floor."""
     narrow = numerics.quantised is not None or numerics.probabilities.startswith("float8")
     return "fp8" if narrow else "fp16"
 
 
 def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
-    """Launch on the stream that is current now: a graph captures on one of its own."""
+    """Launch on the current stream: a graph captures on its own stream."""
     prepared.launch(torch_gpu.stream())
     return out
 
 
 def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
-    """A call as the function of torch's signature makes it, from its checks to its launch.
+    """A call on the path of the function with torch's signature, from its checks to its launch.
 
-    It raises RuntimeError where that function falls back to torch.
+    It raises RuntimeError if that function falls back to torch.
     """
     from sdpalab.run.torch_inputs import check_together, unfit_reason
 
@@ -182,10 +182,10 @@ def _as_the_op(launch: TorchLaunch) -> Callable[..., torch.Tensor]:
 
 
 def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[dict[str, torch.Tensor]]:
-    """Copies of the inputs on the device, by their names, as buffers of a plan."""
+    """Copies of the inputs on the device, by name, for the buffers of a plan."""
     tensors = buffer_tensors(inputs)
     return [{name: each.to(device, copy=True) for name, each in tensors.items()} for _ in range(copies)]
 
 
 def _nothing() -> None:
-    """There is no output to overwrite."""
+    """No-op: there is no output to overwrite."""

@@ -1,4 +1,4 @@
-"""The GPU's clocks during a measurement, from NVML: recorded after every round, and unknown without NVML."""
+"""The GPU's clocks during a measurement, from NVML: recorded after every round; unknown without NVML."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ REASONS = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, nvmlClocksEventReasons)."""
 
 SLOWDOWNS = frozenset(REASONS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
-"""Those that make a time invalid. A power cap does not: a 72 W card always runs at it."""
+"""Reasons that make a time invalid. A power cap is not among them: a 72 W card always runs at it."""
 
 
 @dataclass(frozen=True)
 class ClockState:
-    """One look: SM clock in MHz, temperature in degrees Celsius, power in watts, and the reasons that limit the
+    """One reading: SM clock in MHz, temperature in degrees Celsius, power in watts, and the reasons that limit the
     clock."""
 
     sm_mhz: int
@@ -57,13 +57,14 @@ class ClockState:
 
 
 class Watch(Protocol):
-    """Looks at the clocks. ``about`` says how, or why not; ``most_mhz`` is the highest SM clock, None if unknown."""
+    """Reads the clocks. ``about`` is the method or the reason for its absence; ``most_mhz`` the highest SM clock or
+    None."""
 
     about: str
     most_mhz: float | None
 
     def look(self) -> ClockState | None:
-        """The state now; None if it is unknown."""
+        """The present state; None if unknown."""
         ...
 
 
@@ -81,13 +82,13 @@ class NoWatch:
 
 
 class NvmlWatch:
-    """Looks through ``pynvml`` at the device with this UUID. Not run on a GPU yet.
+    """Reads the device with this UUID through ``pynvml``. Not run on a GPU yet.
 
     Parameters
     ----------
     pynvml : module
     uuid : str
-        As NVML writes it, with ``GPU-`` in front: CUDA's own numbers may be in another order than NVML's.
+        UUID in NVML's form, with prefix ``GPU-``: CUDA and NVML may number devices differently.
     """
 
     def __init__(self, pynvml: Any, uuid: str) -> None:
@@ -98,14 +99,14 @@ class NvmlWatch:
         self.most_mhz: float | None = float(pynvml.nvmlDeviceGetMaxClockInfo(self._device, pynvml.NVML_CLOCK_SM))
 
     def look(self) -> ClockState | None:
-        """The state now; None if the driver does not say."""
+        """The present state; None if the driver does not report it."""
         nvml, device = self._nvml, self._device
         try:
             return ClockState(
                 sm_mhz=int(nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM)),
                 temperature_c=int(nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)),
                 power_w=nvml.nvmlDeviceGetPowerUsage(device) / 1e3,
-                # The name before NVML 12.2, kept since, and the only one in older packages.
+                # The name before NVML 12.2, still supported, and the only one in older packages.
                 reasons=reasons_in(int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))),
             )
         except nvml.NVMLError:
@@ -113,7 +114,7 @@ class NvmlWatch:
 
 
 def reasons_in(bits: int) -> tuple[str, ...]:
-    """The names of the bits that are set, the lowest first; one that has no name here as a number."""
+    """Names of the set bits, the lowest first; unnamed bits as numbers."""
     named = [name for bit, name in REASONS.items() if bits & bit]
     unknown = bits & ~sum(REASONS)
     return (*named, *([f"{unknown:#x}"] if unknown else []))
@@ -132,7 +133,7 @@ def watch_for(uuid: str) -> Watch:
 
 
 def slowed_share(states: Iterable[ClockState | None]) -> float | None:
-    """Share of the samples at which the GPU was throttled; None if unknown."""
+    """Share of the samples with a throttled GPU; None if unknown."""
     known = [state.slowed for state in states if state is not None]
     return sum(known) / len(known) if known else None
 

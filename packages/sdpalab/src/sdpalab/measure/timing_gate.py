@@ -1,8 +1,8 @@
-"""GREEN before FAST: a kernel of the lab is timed only with a permit, and a permit comes from a PASSED verdict alone.
+"""GREEN before FAST: timing a kernel of the lab requires a permit, and only PASSED verdicts give permits.
 
 A permit holds for one kernel, one configuration, one architecture with its number of multiprocessors, and problems
-whose PTX the verdict's cases have run, by its digest. What is timed is built again and compared with these digests:
-code that changed after the verdict has no permit.
+whose PTX the verdict's cases have run, by its digest. Before timing, the code is built again and compared with these
+digests: code that changed after the verdict has no permit.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["GateOutcome", "TimingPermit", "judge_for_timing", "permit_by"]
 
 
 class TimingPermit:
-    """The right to time a kernel; :func:`permit_by` and :func:`judge_for_timing` issue it, and nothing else does.
+    """The right to time a kernel, issued only by :func:`permit_by` and :func:`judge_for_timing`.
 
     Attributes
     ----------
     name : str
-        The kernel's name in a measurement.
+        Name of the kernel in a measurement.
     kernel : Kernel
     config : Config
     arch : str
-        What it was built for, such as ``sm_89``.
+        Architecture of the builds, such as ``sm_89``.
     sms : int
-        Multiprocessors of the GPU that its plans are for.
+        Multiprocessors of the GPU of its plans.
     proven_by : mapping of Problem to str
-        The record of the verdict, or ``""`` for a verdict of this process.
+        Name of the verdict's record, or ``""`` for a verdict of this process.
     """
 
     __slots__ = ("_code", "arch", "config", "kernel", "name", "proven_by", "sms")
@@ -62,24 +62,24 @@ class TimingPermit:
         raise AttributeError("a TimingPermit does not change")
 
     def named(self, name: str) -> TimingPermit:
-        """The same permit under another name in a measurement, such as of one of several configurations."""
+        """The same permit with another name in a measurement, for example for one of several configurations."""
         values = {slot: getattr(self, slot) for slot in self.__slots__}
         return _issue(**{**values, "name": name})
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems that it holds for."""
+        """Problems that the permit holds for."""
         return tuple(self._code)
 
     def prepared(self, problem: Problem) -> tuple[LaunchPlan, tuple[Build, ...]]:
-        """The plan for a problem, and the builds of its launches, which are those that were judged.
+        """The plan for a problem, and the builds of its launches, equal to the judged ones.
 
         Raises
         ------
         UserError
-            If the permit is not for this problem, or the kernel builds to other code than was judged.
+            If the permit is not for this problem, or the present build differs from the judged code.
         MachineError
-            If there is no compiler.
+            Without a compiler.
         """
         if problem not in self._code:
             raise UserError(
@@ -109,7 +109,7 @@ def permit_by(
     arch: str,
     sms: int,
 ) -> TimingPermit:
-    """The permit that PASSED verdicts give a kernel; it needs each problem's PTX among what their cases ran.
+    """The permit that PASSED verdicts give a kernel; each problem's PTX must be among that of their cases.
 
     Parameters
     ----------
@@ -117,16 +117,16 @@ def permit_by(
         As :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan` takes them.
     problems : sequence of Problem
     verdicts : mapping of str to Verdict
-        By the names of their records; verdicts on other kernels or configurations count for nothing.
+        Verdicts by record name; those on other kernels or configurations are ignored.
     arch : str
-        Such as ``sm_89``.
+        Architecture such as ``sm_89``.
     sms : int
-        Multiprocessors of the GPU that the plans are for.
+        Multiprocessors of the GPU of the plans.
 
     Raises
     ------
     UserError
-        If a problem has no verdict, or the kernel refuses it or does not build.
+        If a problem has no verdict, or the kernel rejects it or does not build.
     """
     permit = _permit(kernel, config, problems, verdicts, arch, sms)
     missing = [problem.label for problem in problems if problem not in permit.problems]
@@ -139,7 +139,7 @@ def permit_by(
 def _permit(
     kernel: Kernel, config: Config, problems: Sequence[Problem], verdicts: Mapping[str, Verdict], arch: str, sms: int
 ) -> TimingPermit:
-    """A permit for those of the problems that a verdict covers."""
+    """A permit for the problems that a verdict covers."""
     ran = {
         record: frozenset(digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ()))
         for record, verdict in verdicts.items()
@@ -157,7 +157,7 @@ def _permit(
 
 @dataclass(frozen=True)
 class GateOutcome:
-    """A kernel at the gate: its permit, or the reason why it has none.
+    """Result of the gate for a kernel: its permit, or the reason for its absence.
 
     Attributes
     ----------
@@ -167,11 +167,11 @@ class GateOutcome:
     sms : int
     permit : TimingPermit or None
     left_out : mapping of str to str
-        By label, the problems on which it may not be timed, with the reasons.
+        Labels of problems without permission, with the reasons.
     verdict : Verdict or None
-        The simulator's, where one was needed.
+        Verdict of the simulator, if one was needed.
     reason : str
-        Why there is no permit; empty if there is one.
+        Why the permit is missing; empty with a permit.
     """
 
     kernel: str
@@ -184,11 +184,11 @@ class GateOutcome:
     reason: str = ""
 
     def permit_for(self, problem: Problem) -> TimingPermit | None:
-        """The permit if it holds for the problem."""
+        """The permit, if it holds for the problem."""
         return self.permit if self.permit is not None and problem in self.permit.problems else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``proven_by`` has the records of verdicts by the labels of problems."""
+        """Plain JSON values; ``proven_by`` has the records of verdicts by problem label."""
         recorded = self.permit.proven_by if self.permit else {}
         return {
             **(self.verdict.to_dict() if self.verdict else {}),
@@ -215,24 +215,24 @@ def judge_for_timing(
     device: str = "sim",
     include_dirs: Sequence[Path] = (),
 ) -> GateOutcome:
-    """A permit from recorded verdicts on the PTX of each problem, or from a verdict now.
+    """A permit from recorded verdicts on the PTX of each problem, or from a new verdict.
 
-    It judges the twelve cases, with the dtypes and masks that are to be timed, and small problems with the code of
-    those that no verdict covers, which themselves are often too large for the simulator: a measurement checks their
-    outputs (:mod:`sdpalab.measure.outputs`).
+    The new verdict is on the twelve cases, with the dtypes and masks to be timed, and on small problems with the code
+    of problems without a verdict, which are often too large for the simulator; a measurement checks the outputs of
+    those (:mod:`sdpalab.measure.outputs`).
 
     Parameters
     ----------
     kernel, config, problems, arch, sms
         As :func:`permit_by` takes them.
     candidate : str, CudaKernel or callable, optional
-        The kernel as :func:`sdpalab.judge.judge` takes it. Default: the kernel itself.
+        The kernel in the form of :func:`sdpalab.judge.judge`. Default: the kernel itself.
     recorded : mapping of str to Verdict, optional
-        By the names of their records.
+        Verdicts by record name.
     device : {"sim", "gpu"}
-        What judges it.
+        Device of the new verdict.
     include_dirs : sequence of Path
-        Folders for ``#include``, of a user's file.
+        Folders for ``#include`` of a user's file.
 
     Raises
     ------

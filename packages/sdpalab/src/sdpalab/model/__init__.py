@@ -1,4 +1,4 @@
-"""How long a launch plan would take on a GPU, by a model: from its machine code and from what the simulator counted.
+"""Modelled time of a launch plan on a GPU, from its machine code and the simulator's counts.
 
-:mod:`~sdpalab.model.counted` builds and counts a plan, :mod:`~sdpalab.model.modelled` says what its time would be.
+:mod:`~sdpalab.model.counted` builds and counts a plan, :mod:`~sdpalab.model.modelled` models its time.
 """

@@ -33,17 +33,17 @@ __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
 
 _BULK_LOAD = re.compile(r"cp\.async\.bulk\S*\.shared\S*\.global")
 LENGTHS = 2.5
-"""A path of machine code is no longer than so many times that of the PTX, and no shorter than that part of it."""
+"""Largest ratio between the lengths of a path of machine code and of the PTX, in either direction."""
 
 
 def _mean_bytes(copies: Sequence[InstructionCount]) -> float:
-    """That one execution of these copies moves."""
+    """Mean bytes that one execution of these copies moves."""
     return SECTOR * sum(each.sectors for each in copies) / max(1, sum(each.warps for each in copies))
 
 
 @dataclass(frozen=True)
 class CountedLaunch:
-    """One launch: its entry's name in the source, its build and what that uses of an SM, and what was counted of it."""
+    """One launch: name of its entry in the source, its build, its SM resources, and its counts."""
 
     name: str
     launch: Launch
@@ -53,21 +53,21 @@ class CountedLaunch:
 
     @cached_property
     def code(self) -> tuple[SassInstruction, ...]:
-        """Its machine code."""
+        """Machine code of the launch."""
         return parse(disassemble(self.build))[self.build.entry]
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
-        """What its warps do; see :func:`~sdpalab.model.matching.roles_of`, which may raise."""
+        """Roles of its warps; exceptions as in :func:`~sdpalab.model.matching.roles_of`."""
         return roles_of(self.code, self.counters)
 
     @property
     def work(self) -> StepWork:
-        """Its requirements on a GPU."""
+        """Work of the launch on a GPU."""
         return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=self._fp8_units)
 
     def scheduled(self, gpu: Gpu) -> StepWork:
-        """What it asks of ``gpu``, with the issue schedule of its machine code there, or why it has none."""
+        """Work of the launch on ``gpu``, with the issue schedule of its machine code, or the reason for its absence."""
         try:
             schedule = Schedule(self.code, self.roles, self._memory, pipes_of(gpu))
             reason = schedule.reject_reason() or self._mismatch
@@ -76,9 +76,9 @@ class CountedLaunch:
         return replace(self.work, no_schedule=reason) if reason else replace(self.work, schedule=schedule)
 
     def critical_path(self, gpu: Gpu) -> CriticalPath | None:
-        """The critical path of its CTAs on ``gpu`` where all are resident at once; None elsewhere, or without one.
+        """The critical path of its CTAs on ``gpu`` if all are resident at once and the path exists; otherwise None.
 
-        None as well where the counts fit no path.
+        The result is also None if the counts fit no path.
         """
         ctas = len(self.counters.by_cta)
         resident = -(-ctas // gpu.sms)
@@ -91,7 +91,7 @@ class CountedLaunch:
 
     @property
     def _mismatch(self) -> str:
-        """Why the paths are not those of the launch, by their length; empty if they may be."""
+        """Reason why the lengths of the paths contradict the launch; empty if they do not."""
         length = sum(len(role.path) * len(role.warps) for role in self.roles)
         counted = self.counters.total("warps") / len(self.counters.by_cta)
         if 1 / LENGTHS < length / counted < LENGTHS:
@@ -100,7 +100,7 @@ class CountedLaunch:
 
     @property
     def _memory(self) -> Memory:
-        """What the counts say of memory accesses that the machine code does not show."""
+        """Properties of memory accesses that only the counts show."""
         counters = self.counters
         bulk = [each for each in counters.by_instruction if each.sectors and _BULK_LOAD.search(each.text)]
         at: dict[tuple[str, ...], list[InstructionCount]] = {}
@@ -120,10 +120,10 @@ class CountedLaunch:
 
     @property
     def not_modelled(self) -> str:
-        """Why the counts of the PTX are not a basis for the time, in one sentence; empty if they are.
+        """Reason, in one sentence, why the PTX counts are no basis for the time; empty if they are.
 
-        Where the PTX multiplies float8 and the machine code does not, the compiler has put conversions to float16 and
-        float16 products in the place of each product: more instructions than are counted, on other units.
+        If the PTX multiplies float8 and the machine code does not, the compiler has replaced each product by
+        conversions to float16 and float16 products: more instructions than counted, on other units.
         """
         emulated = any(each.tensor_flops and is_float8(each.text) for each in self.counters.by_instruction)
         if not emulated or self._fp8_units:
@@ -136,9 +136,9 @@ class CountedLaunch:
 
     @property
     def machine_instructions(self) -> float | None:
-        """Warp instructions of machine code that the whole launch runs, by the paths of its warps; None without paths.
+        """Warp instructions of machine code in the whole launch, by the paths of its warps; None without paths.
 
-        The counts are of PTX: a path of machine code is fitted to them (:mod:`sdpalab.model.flow`).
+        The counts are of PTX; :mod:`sdpalab.model.flow` fits a path of machine code to them.
         """
         try:
             of_cta = sum(len(role.path) * len(role.warps) for role in self.roles)
@@ -149,40 +149,40 @@ class CountedLaunch:
 
 @dataclass(frozen=True)
 class CountedPlan:
-    """A plan whose launches were counted; ``steps`` in their order, library products as they are."""
+    """A plan with counted launches; ``steps`` are in order, and include library products unchanged."""
 
     plan: LaunchPlan
     steps: tuple[CountedLaunch | Gemm, ...]
 
     @property
     def launches(self) -> tuple[CountedLaunch, ...]:
-        """The steps that the lab builds."""
+        """The steps with a kernel of the lab's builds."""
         return tuple(step for step in self.steps if isinstance(step, CountedLaunch))
 
     @property
     def main(self) -> CountedLaunch:
-        """The launch with the most work: of matrix products, or of anything where none does any."""
+        """The launch with the most matrix FLOPs, or, without any, the one with the most work."""
         return max(self.launches, key=lambda one: (one.counters.tensor_flops, one.counters.total("warps")))
 
     @property
     def not_modelled(self) -> str:
-        """Why there is no modelled time, in one sentence; empty if there is one."""
+        """Reason for a missing modelled time, in one sentence; empty if there is a time."""
         return next(filter(None, (launch.not_modelled for launch in self.launches)), "")
 
     def modelled(self, gpu: Gpu, *, cold: bool = False) -> ModelledTime:
-        """The modelled time on ``gpu``, for whose architecture it must have been built.
+        """The modelled time on ``gpu``, which must have the architecture of the builds.
 
         Raises
         ------
         UserError
-            With :attr:`not_modelled`, or as the function does.
+            With :attr:`not_modelled`, or as :func:`sdpalab.model.modelled.modelled`.
         """
         if self.not_modelled:
             raise UserError(self.not_modelled)
         return modelled(self.works(gpu), gpu, cold=cold)
 
     def works(self, gpu: Gpu) -> Iterator[StepWork]:
-        """What each step asks of ``gpu``."""
+        """Work of each step on ``gpu``."""
         outside = {buffer.name: _bytes(buffer) for buffer in self.plan.buffers if buffer.role in ("in", "out")}
         for step, counted in zip(self.plan.steps, self.steps, strict=True):
             work = gemm_work(counted, self.plan) if isinstance(counted, Gemm) else counted.scheduled(gpu)
@@ -191,7 +191,7 @@ class CountedPlan:
 
 
 def _buffers(step: Step) -> set[str]:
-    """Names of the buffers that a step may touch."""
+    """Names of the buffers that a step may access."""
     if isinstance(step, Gemm):
         return {step.a, step.b, step.c}
     return {arg.buffer if isinstance(arg, TiledMap) else arg for arg in step.args if isinstance(arg, (str, TiledMap))}
@@ -202,7 +202,7 @@ def _bytes(buffer: Buffer) -> int:
 
 
 def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:
-    """What the kernel is built for to run on ``gpu``; None if it does not run there."""
+    """Architecture to build the kernel for on ``gpu``; None if it does not run there."""
     if kernel.only_arch:
         return kernel.only_arch if kernel.only_arch.rstrip("af") == gpu.arch else None
     return gpu.arch if kernel.arch_reason(gpu.arch) is None else None
@@ -220,17 +220,17 @@ def count(
 ) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
-    The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
-    (:func:`warpsan.gpus.default_gpu`). What is counted depends on the ``kind`` of inputs
-    (:data:`sdpalab.inputs.TIMED_KINDS`) only where a kernel branches on values. The ``watchers``
-    collect accesses (:func:`warpsan.launch`).
+    The plan is for a GPU of ``sms`` multiprocessors, by default the reference GPU of ``arch``
+    (:func:`warpsan.gpus.default_gpu`). The counts depend on the ``kind`` of inputs
+    (:data:`sdpalab.inputs.TIMED_KINDS`) only if a kernel branches on values. The ``watchers`` collect accesses
+    (:func:`warpsan.launch`).
 
     Raises
     ------
     UserError
-        If the kernel refuses the problem or cannot be built for ``arch``.
+        If the kernel rejects the problem or cannot be built for ``arch``.
     MachineError
-        If there is no compiler or disassembler.
+        Without a compiler or disassembler.
     """
     plan = kernel.launch_plan(problem, config, sms=default_sms(arch) if sms is None else sms)
     inputs = make_inputs(problem, kind)

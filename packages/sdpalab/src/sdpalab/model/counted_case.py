@@ -1,4 +1,4 @@
-"""A file with its launch file, assembled and counted on the simulator: the profile of anyone's kernel."""
+"""Assembly and counting of a file with its launch file on the simulator, for the profile of any kernel."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.MULTILINE)
 
 
 def arch_of(case: PtxCase) -> str:
-    """The architecture that the PTX of all launches names, such as ``sm_90a``.
+    """The architecture in the PTX of all launches, such as ``sm_90a``.
 
     Raises
     ------
     UserError
-        If one names none, or not all of them the same.
+        If one lacks an architecture, or they differ.
     """
     targets = set()
     for launch in case.launches.launches:
@@ -43,17 +43,17 @@ def arch_of(case: PtxCase) -> str:
 def count_case(case: PtxCase, *, watchers: Sequence[AccessRecorder] = ()) -> CountedPlan:
     """Assemble the PTX of each launch, run all launches on the simulator without checks, and count.
 
-    The plan names the buffers of the launch file as inputs, and of each launch those that its arguments name. The
-    ``watchers`` collect accesses (:func:`warpsan.launch`).
+    The plan has the buffers of the launch file as inputs, and for each launch those in its arguments. The ``watchers``
+    collect accesses (:func:`warpsan.launch`).
 
     Raises
     ------
     UserError
-        If ptxas refuses the PTX, or a buffer cannot be made.
+        If ptxas rejects the PTX, or a buffer cannot be created.
     MachineError
-        If there is no ptxas or disassembler.
+        Without ptxas or disassembler.
     warpsan.SimError
-        If a launch does not run to its end.
+        If a launch does not complete.
     """
     arch = arch_of(case)
     reports: list[Report] = []

@@ -1,15 +1,15 @@
 """The critical path of one CTA on wgmma, from its launch to its last store, phase by phase.
 
-On small problems an SM has one CTA or two, and no throughput says how long they take: copies, products and softmax of a
-tile follow each other. The replay of the machine code (:mod:`sdpalab.model.replay`) has the clock of each instruction;
-a phase ends where the warp that stores last issues a product or has waited for one.
+On small problems an SM has one or two CTAs, and throughput does not determine their time: copies, products and softmax
+of a tile depend on each other. The replay of the machine code (:mod:`sdpalab.model.replay`) has the clock of each
+instruction. A phase ends where the warp with the last store issues a product or has waited for one.
 
-Warps of a cluster that merge their partial results take two ways: one sends, the other waits for what is sent, merges
-and stores. The path is that of a sender, what its last store takes to the other SM, and what the keeper does after
-its wait: CTAs of a cluster are taken to run alike.
-What they send goes through the network between the SMs at a rate of its own, beside the instructions that send it.
+Warps of a cluster that merge their partial results take two paths: one sends; the other waits for the data, merges and
+stores. The critical path is that of a sender, the latency of its last store to the other SM, and the keeper's code
+after its wait. All CTAs of a cluster are assumed to run alike. The data cross the network between the SMs at a rate of
+its own, concurrently with the sending instructions.
 
-The clocks of launch and store outside the SM are not on the path: they are in what an empty kernel takes.
+Launch and store outside the SM are not on the path: the time of an empty kernel contains them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from warpsan.profile import Counters
 __all__ = ["CLUSTER_BYTES_PER_CLOCK", "CLUSTER_CLOCKS", "CriticalPath", "Phase", "critical_path"]
 
 CLUSTER_BYTES_PER_CLOCK = 14.1
-"""That an SM sends to another one, all SMs sending in clusters of two. Assumed: some 3.3 TB/s over 132 SMs at
-1.755 GHz, a rate for which no source is at hand; not yet measured here."""
+"""Bytes per clock that an SM sends to another one, with all SMs in clusters of two sending. Assumed: about 3.3 TB/s
+over 132 SMs at 1.755 GHz, without a source; not yet measured."""
 _SEND = re.compile(r"st\.async\S*?(?:\.v(\d))?\.[bfus](\d+)")
 _SENDS = ("STAS",)
 _STORES = ("UTMASTG",)
@@ -40,7 +40,7 @@ _Trace = list[tuple[float, int, int]]
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the path: what happens in it, and how many clocks that takes; modelled."""
+    """A part of the path: its content and its clocks; modelled."""
 
     name: str
     clocks: float
@@ -48,19 +48,19 @@ class Phase:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The phases in their order, and the clock rate, MHz."""
+    """The phases in order, and the clock rate in MHz."""
 
     phases: tuple[Phase, ...]
     clock_mhz: float
 
     @property
     def clocks(self) -> float:
-        """Of all phases."""
+        """Clocks of all phases."""
         return sum(phase.clocks for phase in self.phases)
 
     @property
     def microseconds(self) -> float:
-        """Of all phases."""
+        """Microseconds of all phases."""
         return self.clocks / self.clock_mhz
 
 
@@ -72,30 +72,30 @@ def critical_path(
     ctas: int = 1,
     sms: int | None = None,
 ) -> CriticalPath | None:
-    """The critical path of a CTA beside as many others on its SM.
+    """The critical path of a CTA among ``ctas`` resident CTAs of its SM.
 
     Parameters
     ----------
     code : sequence of SassInstruction
-        Of the whole function.
+        Machine code of the whole function.
     counters : Counters
-        Of the launch on the simulator.
+        Counts of the launch on the simulator.
     memory : Memory
     gpu : Gpu
     ctas : int
-        Resident on the SM, all of which start together.
+        Resident CTAs of the SM, which start together.
     sms : int or None
-        With such CTAs, which share what L2 delivers; None for all of the GPU.
+        Number of SMs with such CTAs, which share the bandwidth of L2; None for all SMs of the GPU.
 
     Returns
     -------
     CriticalPath or None
-        None without wgmma, where the products of a warp are no phases.
+        None without wgmma, since a warp's products are then no phases.
 
     Raises
     ------
     UserError
-        If the counts fit no path, or one without copies; or if the GPU has no figures in ``model/pipes.json``.
+        If the counts fit no path, or one without copies, or if ``model/pipes.json`` has no figures for the GPU.
     """
     way = _Way([_together(one) for one in code], counters, memory, _pipes(gpu, sms or gpu.sms), ctas)
     if not any(one.act is Act.WGMMA for one in way.operations):
@@ -113,20 +113,20 @@ def critical_path(
 
 
 def _pipes(gpu: Gpu, sms: int) -> Pipes:
-    """Of the GPU, whose L2 serves so many SMs only: each has no more of it than its port takes."""
+    """Pipes of the GPU with L2 shared by ``sms`` SMs only; the port of an SM limits its share."""
     pipes = pipes_of(gpu)
     share = pipes.l2_bytes_per_clk_sm * gpu.sms / min(sms, gpu.sms)
     return replace(pipes, l2_bytes_per_clk_sm=min(float(gpu.l2_bytes_per_clk_sm), share))
 
 
 def _sent_bytes(counters: Counters) -> float:
-    """Bytes that a CTA sends to others, on average."""
+    """Mean bytes that a CTA sends to others."""
     sent = ((_SEND.match(each.text), each.lanes) for each in counters.by_instruction)
     return sum(int(send[1] or 1) * int(send[2]) / 8 * lanes for send, lanes in sent if send) / len(counters.by_cta)
 
 
 def _together(one: SassInstruction) -> SassInstruction:
-    """A branch that only warps take whose lanes have diverged, as no branch."""
+    """The instruction; a branch that only diverged warps take counts as no branch."""
     return replace(one, opcode="NOP", target=None) if one.opcode.startswith("BRA.DIV") else one
 
 
@@ -135,7 +135,7 @@ def _places(code: Sequence[SassInstruction], bases: Sequence[str]) -> list[int]:
 
 
 class _Way:
-    """One launch, whose CTAs are replayed on the way through given places."""
+    """One launch, whose CTAs are replayed on the path through given places."""
 
     def __init__(
         self, code: Sequence[SassInstruction], counters: Counters, memory: Memory, pipes: Pipes, ctas: int
@@ -145,7 +145,7 @@ class _Way:
         self.shared_bytes = memory.shared_bytes
 
     def phases(self, through: Sequence[int], end: str) -> list[Phase]:
-        """The phases of the warp that ends last, of those that pass these places; ``end`` is the name of the last."""
+        """Phases of the last warp to end among those that pass these places; ``end`` is the name of the last phase."""
         roles = roles_of(self.code, self.counters, through)
         of_warp = {warp: role for role in roles for warp in role.warps}
         trace: _Trace = []

@@ -1,10 +1,10 @@
-"""How often a warp runs each basic block of the machine code, and in which order.
+"""Number and order of a warp's executions of the basic blocks of machine code.
 
-The simulator counts PTX; time is spent on SASS, whose blocks are others. Some instructions, though, are the same in
-both: a matrix product, an exponential, a copy, a barrier. Their counts (anchors), with the rule that a block is left as
-often as it is entered, fix how often each edge of the control-flow graph is taken: a least-squares problem in
-non-negative flows. From the flows comes one path, that of a mean warp: loops turn as often as the flow says, and a
-branch inside a loop goes each way as often as the flow says, evenly spread.
+The simulator counts PTX, while time is spent on SASS with other blocks. Some instructions are equal in both: matrix
+products, exponentials, copies, barriers. Their counts (anchors), with the rule that a block is left as often as it is
+entered, determine the flow on each edge of the control-flow graph, by least squares in non-negative flows. The flows
+give one path, that of a mean warp: the number of iterations of a loop and the directions of a branch inside a loop
+match the flow, evenly spread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sdpalab.errors import UserError
 __all__ = ["Anchor", "Blocks", "edge_flows", "least_squares", "mean_path"]
 
 CONSERVED = 10.0
-"""Weight of the rule that what enters a block leaves it; an anchor's is that of its own."""
+"""Weight of flow conservation in a block; anchors have weights of their own."""
 HINT = 0.02
-"""Weight of a block's hint: it decides only what anchors leave open."""
+"""Weight of a block's hint, which decides only between flows that fit all anchors."""
 TURNS = 0.5
-"""Runs of a loop from which on it must have been entered."""
+"""Executions of a loop from which on it must have been entered."""
 RIDGE = 1e-16
-"""Added to the squares, in parts of the largest, so that flows on which nothing depends have a value: nearly 0."""
+"""Added to the squares, relative to the largest, so that flows without influence are determined: nearly 0."""
 _EXIT = -1
 _NONE = 1e-6
 _FEW = 0.01
@@ -36,14 +36,14 @@ _FEW = 0.01
 
 @dataclass(frozen=True)
 class Anchor:
-    """That instructions of the code run so often: the sum of ``amounts`` times the runs of their blocks is ``total``.
+    """Constraint: the sum of ``amounts`` times the executions of their blocks equals ``total``.
 
     Attributes
     ----------
     amounts : mapping of int to float
-        By place of the instruction in the code.
+        Amounts by position of the instruction in the code.
     total : float
-        Of one warp.
+        Count of one warp.
     weight : float
     """
 
@@ -54,14 +54,14 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Basic blocks of a function that can be reached, in the order of the code, the entry first.
+    """Reachable basic blocks of a function in code order, the entry first.
 
     Attributes
     ----------
     spans : tuple of (int, int)
-        First place of each block, and the place behind its last.
+        Position of the first instruction of each block, and the one behind its last.
     edges : tuple of (int, int)
-        From a block to a block; to -1 where the warp ends.
+        Source and target block; target -1 if the warp ends.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ class Blocks:
 
     @classmethod
     def of(cls, code: Sequence[SassInstruction]) -> Blocks:
-        """The blocks of a function's machine code."""
+        """The reachable blocks of a function's machine code."""
         follow = successors(code)
         live = sorted(reached(follow, 0))
         leaders = {0} | {to for place in live for to in follow[place] if to != place + 1 or len(follow[place]) > 1}
@@ -85,18 +85,18 @@ class Blocks:
         return cls(spans, tuple(edges))
 
     def block_of(self) -> dict[int, int]:
-        """The block of each place."""
+        """Block number by position."""
         return {place: block for block, (start, end) in enumerate(self.spans) for place in range(start, end)}
 
     def leaving(self) -> list[tuple[int, ...]]:
-        """Of each block, its edges, by number in ``edges``."""
+        """Numbers in ``edges`` of each block's outgoing edges."""
         edges: list[list[int]] = [[] for _ in self.spans]
         for number, (start, _) in enumerate(self.edges):
             edges[start].append(number)
         return [tuple(each) for each in edges]
 
     def loops(self) -> list[frozenset[int]]:
-        """The natural loops, those of one header joined, smallest first."""
+        """The natural loops, with those of one header joined, smallest first."""
         follow: list[list[int]] = [[] for _ in self.spans]
         for start, end in self.edges:
             if end != _EXIT:
@@ -108,21 +108,21 @@ class Blocks:
 
 
 def edge_flows(blocks: Blocks, anchors: Iterable[Anchor], hints: Mapping[int, float]) -> NDArray[np.float64]:
-    """How often a warp takes each edge: what the anchors and the hints say, as nearly as a flow can.
+    """A warp's executions of each edge: the flow that fits anchors and hints best.
 
     Parameters
     ----------
     blocks : Blocks
     anchors : iterable of Anchor
     hints : mapping of int to float
-        Runs of a block that are likely, by block.
+        Probable executions, by block.
 
     Returns
     -------
     ndarray of float64 [edges]
     """
     inside = blocks.block_of()
-    runs = np.zeros((len(blocks.spans), len(blocks.edges)))  # of a block: the flows that leave it
+    runs = np.zeros((len(blocks.spans), len(blocks.edges)))  # of a block: the sum of its outgoing flows
     entering = np.zeros_like(runs)
     for number, (start, end) in enumerate(blocks.edges):
         runs[start, number] += 1
@@ -146,7 +146,8 @@ def edge_flows(blocks: Blocks, anchors: Iterable[Anchor], hints: Mapping[int, fl
 
 
 def _entered(blocks: Blocks, rows: list[NDArray[np.float64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The flows, where every loop that turns is also entered: a circle of its own would satisfy the equations, too."""
+    """The flows, with the constraint that every executed loop is entered: isolated cycles also satisfy the
+    equations."""
     loops, edges = blocks.loops(), list(enumerate(blocks.edges))
     entries = [[k for k, (start, end) in edges if start not in loop and end in loop] for loop in loops]
     within = [[k for k, (start, end) in edges if start in loop and end in loop] for loop in loops]
@@ -177,7 +178,7 @@ def least_squares(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> N
     """
     gram, projected = matrix.T @ matrix, matrix.T @ target
     gram[np.diag_indices_from(gram)] += RIDGE * float(np.diag(gram).max(initial=1.0))
-    least = 1e-12 * float(target @ target)  # a gain that counts
+    least = 1e-12 * float(target @ target)  # smallest significant gain
     x, best = np.zeros(matrix.shape[1]), 0.0
     free, useless = np.zeros((2, len(x)), dtype=np.bool_)
     for _ in range(3 * len(x)):
@@ -199,7 +200,7 @@ def least_squares(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> N
 def _solved(
     gram: NDArray[np.float64], projected: NDArray[np.float64], x: NDArray[np.float64], free: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """The best x of those that are 0 where they are not ``free``; what would be negative is made 0, and not free."""
+    """The best x that is 0 outside of ``free``; components that would be negative become 0 and leave ``free``."""
     for _ in range(len(x)):
         trial = np.zeros_like(x)
         trial[free] = np.linalg.solve(gram[np.ix_(free, free)], projected[free])
@@ -216,24 +217,24 @@ def _solved(
 def mean_path(
     blocks: Blocks, flows: NDArray[np.float64], *, through: Collection[int] = (), limit: int = 1_000_000
 ) -> list[int]:
-    """Blocks in the order in which a mean warp runs them.
+    """Blocks in execution order of a mean warp.
 
     Parameters
     ----------
     blocks : Blocks
     flows : ndarray of float64 [edges]
-        Of :func:`edge_flows`.
+        Result of :func:`edge_flows`.
     through : collection of int
-        Blocks. Outside loops, a branch that some warps take each way goes towards the first of them that is not yet
-        behind, if one way alone leads there: what one sort of warps does of those that the flows are a mean of. A way
-        that less than a hundredth of them take is none: flows are that inexact.
+        Blocks. Outside loops, a branch with flow in both directions goes towards the first of these blocks not yet
+        passed, if one direction alone leads there: the flows are a mean over warps, and this selects one kind of them.
+        Directions with less than a hundredth of the flow are ignored, since flows are that inexact.
     limit : int
-        Blocks; no path is longer.
+        Largest number of blocks of a path.
 
     Raises
     ------
     UserError
-        If the flows lead nowhere, or the path does not end within ``limit``.
+        If the flows have no next edge, or the path does not end within ``limit``.
     """
     leaving, loops = blocks.leaving(), blocks.loops()
     rounded = [_rounded(blocks, flows, loop) for loop in loops]
@@ -271,29 +272,30 @@ def mean_path(
 
 
 def _leading_to(blocks: Blocks, target: int) -> frozenset[int]:
-    """The blocks from which a way leads to one, itself included."""
+    """Blocks with a path to ``target``, itself included."""
     before: dict[int, list[int]] = {}
     for start, end in blocks.edges:
         before.setdefault(end, []).append(start)
     leading = [target]
-    for block in leading:  # grows
+    for block in leading:  # grows during the loop
         leading += [each for each in dict.fromkeys(before.get(block, ())) if each not in leading]
     return frozenset(leading)
 
 
 def _rounded(blocks: Blocks, flows: NDArray[np.float64], loop: frozenset[int]) -> float:
-    """Entries of a loop as a whole number, over what the flow says: its turns are those of all entries together."""
+    """Entries of a loop as a whole number, divided by its flow: the iterations cover all entries together."""
     entries = sum(float(flows[k]) for k, (start, end) in enumerate(blocks.edges) if start not in loop and end in loop)
     return max(1, round(entries)) / entries if entries > _NONE else 1.0
 
 
 def _next(blocks: Blocks, shares: Sequence[tuple[int, float, bool]], visit: int, took: Sequence[int]) -> int:
-    """The edge of a block's n-th visit: one out of a loop when its share of the visits is due, else the one behind."""
+    """Edge of a block's n-th visit: an exit of a loop when its share of the visits is due, otherwise the edge furthest
+    behind its share."""
     due = [edge for edge, share, out in shares if out and int(share * (visit + 0.5) + 1e-6) > took[edge]]
     if due:
         return due[0]
     staying = [each for each in shares if not each[2]] or shares
-    # of two that are due alike, the one on which the warp goes on: a mean path should not end early
+    # at equal shares the warp continues: a mean path should not end early
     ranked = (
         (round(share * visit - took[edge], 3), blocks.edges[edge][1] != _EXIT, edge) for edge, share, _ in staying
     )

@@ -1,8 +1,8 @@
-"""What the counts of a launch's PTX say of its machine code: which warps do the same, and anchors for each such group.
+"""Roles of warps and anchors for each role, from the PTX counts of a launch and its machine code.
 
-An instruction of PTX that becomes one of SASS of the same kind, at the same line of the source, is an anchor for
-:mod:`sdpalab.model.flow`. What all instructions of a line have in common, how often they ran, is a hint for the blocks
-whose instructions come from that line.
+A PTX instruction that becomes one SASS instruction of the same kind at the same source line is an anchor for
+:mod:`sdpalab.model.flow`. The common execution count of a line's instructions is a hint for the blocks with
+instructions of that line.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from warpsan.profile import Counters, InstructionCount
 __all__ = ["Role", "roles_of"]
 
 ALIKE = 0.1
-"""Warps are of one role if their counts differ by no more than this share of them."""
+"""Largest relative difference between the counts of warps with one role."""
 TURNS = 4
-"""Of a loop, from which on some of them can stand for all."""
+"""Number of iterations of a loop from which on some of them can represent all."""
 TENSOR = 10.0
-"""Weight of the matrix instructions: they are what a path must have right."""
+"""Weight of matrix instructions, which a path must match best."""
 ALTERNATES = 0.1
-"""Weight of an anchor whose instructions the compiler may split or join."""
+"""Weight of anchors whose instructions the compiler may split or join."""
 
 _PTX_KINDS = (
     (r"ex2\.approx(\.ftz)?\.f32", "ex2", 1.0),
@@ -73,18 +73,18 @@ _SASS_KINDS = (
 
 @dataclass(frozen=True)
 class Role:
-    """Warps of a CTA that do the same.
+    """Warps of a CTA with equal work.
 
     Attributes
     ----------
     warps : tuple of int
-        Their numbers in the CTA.
+        Numbers of the warps in the CTA.
     path : tuple of int
-        Places in the code, in the order in which a mean one of them runs them.
+        Positions in the code, in the execution order of a mean warp.
     turns : tuple of int
-        Where in the path each turn of the loop begins that takes most of it; empty without a loop of many turns.
+        Positions in the path of the starts of the main loop's iterations; empty without a loop of many iterations.
     flops, counted_flops : float
-        Of the matrix instructions on the path, and as they were counted, of one warp.
+        Matrix FLOPs of one warp, on the path and as counted.
     """
 
     warps: tuple[int, ...]
@@ -94,7 +94,7 @@ class Role:
     counted_flops: float
 
     def cut(self, share: float) -> tuple[int, ...]:
-        """The path with so much of the turns of its loop, 0 to 1; what is left out is in the middle."""
+        """The path with this share of its loop's iterations, 0 to 1; the middle is omitted."""
         many = len(self.turns)
         least = max(2, round(many * share))
         if least >= many:
@@ -103,14 +103,14 @@ class Role:
 
 
 def roles_of(code: Sequence[SassInstruction], counters: Counters, through: Collection[int] = ()) -> tuple[Role, ...]:
-    """The roles of a launch's warps, and the path of each through its machine code.
+    """The roles of a launch's warps, with a path through the machine code for each.
 
     Parameters
     ----------
     code : sequence of SassInstruction
     counters : Counters
     through : collection of int
-        Places in the code that paths pass where some warps of a role do; see :func:`sdpalab.model.flow.mean_path`.
+        Positions in the code that paths pass if some warps of a role do; see :func:`sdpalab.model.flow.mean_path`.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def roles_of(code: Sequence[SassInstruction], counters: Counters, through: Colle
 
 
 def _groups(by_warp: NDArray[np.float64]) -> list[list[int]]:
-    """Numbers of the warps that do the same."""
+    """Numbers of the warps with equal work, by group."""
     groups: list[list[int]] = []
     for warp, counts in enumerate(by_warp):
         for group in groups:
@@ -162,7 +162,7 @@ def _role_on(
     flops: float,
     through: Collection[int] = (),
 ) -> Role:
-    """The role of a group of warps that take each edge so often."""
+    """The role of a group of warps with these flows on the edges."""
     ran = mean_path(blocks, flows, through=through)
     path = tuple(place for block in ran for place in range(*blocks.spans[block]))
     flops_of_path = sum(sass_flops(code[place]) for place in path if is_tensor(code[place]))
@@ -170,7 +170,7 @@ def _role_on(
 
 
 def _turns(blocks: Blocks, ran: Sequence[int]) -> tuple[int, ...]:
-    """Where in a path the turns of its main loop begin: the outermost that turns often and takes half of the path."""
+    """Starts of the main loop's iterations in a path: the outermost loop with many iterations and half of the path."""
     sizes = [end - start for start, end in blocks.spans]
     begins = [0, *accumulate(sizes[block] for block in ran)]
     for loop in reversed(blocks.loops()):
@@ -188,10 +188,10 @@ def _anchors(
     counted: Sequence[InstructionCount],
     runs: NDArray[np.float64],
 ) -> list[Anchor]:
-    """One for each kind of instruction and source line, and one for all lines of a kind together.
+    """One anchor for each kind of instruction and source line, and one for all lines of a kind together.
 
-    Those of the lines of a kind only count where both texts name the same lines. A kind that the machine code guards
-    with a predicate is none: a branch of the PTX may have become one.
+    Anchors of lines apply only if PTX and SASS have the same lines for that kind. A kind with a predicate in the
+    machine code gives no anchor: it may have been a branch in the PTX.
     """
     totals: dict[tuple[str, str], float] = defaultdict(float)
     weights: dict[str, float] = {}
@@ -219,7 +219,7 @@ def _anchors(
 
 
 def _ptx_kind(each: InstructionCount) -> tuple[str, float, float]:
-    """Kind, amount and weight of an instruction of PTX; an empty kind if it is no anchor."""
+    """Kind, amount and weight of a PTX instruction; the kind is empty if it is no anchor."""
     if each.tensor_flops:
         return "tensor", each.tensor_flops / each.warps, TENSOR
     opcode = re.sub(r"^@\S+\s+", "", each.text)
@@ -244,7 +244,7 @@ def _hints(
     counted: Sequence[InstructionCount],
     runs: NDArray[np.float64],
 ) -> dict[int, float]:
-    """Of each block, the median of how often the lines of its instructions ran."""
+    """Median over each block's instructions of the execution count of their lines."""
     of_line: dict[str, list[float]] = defaultdict(list)
     for each, often in zip(counted, runs, strict=True):
         of_line[each.source].append(float(often))

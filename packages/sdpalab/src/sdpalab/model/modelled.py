@@ -1,20 +1,20 @@
-"""The modelled time of a plan: of each step the issue schedule of its machine code, and a floor by counts beside it.
+"""The modelled time of a plan: for each step the issue schedule of its machine code, and a floor by counts.
 
-The schedule (:mod:`sdpalab.model.schedule`) says how long an SM takes for its resident CTAs, and the placement of the
-CTAs when the last one ends; what crosses DRAM takes its time at least, and each step is launched. Where there is no
-schedule, because a step is a library's or because its counts fit no path through its machine code, the floor stands in
-for it, and the step says so.
+The schedule (:mod:`sdpalab.model.schedule`) gives the time of an SM for its resident CTAs, and the placement of the
+CTAs the end of the last one. DRAM traffic is a lower bound, and each step has a launch time. Steps without a schedule,
+because they are library products or their counts fit no path through the machine code, use the floor instead, and
+state that.
 
-The floor divides what a step asks of a GPU by the rates at which the GPU can give it. Every resource of an SM is taken
-to work at its peak whenever there is work, all of them at once; what is left is how evenly the CTAs fill the SMs, and
-whether an SM has a warp for each of its sub-cores. It leaves out latency and dependencies, barriers, fill and drain,
-launches, the integer pipe, shuffles, what TMA and wgmma move in shared memory, hits in L1, traffic between L2 and DRAM
-beyond the least, the lower rate that ``mma.sync`` has on GPUs with wgmma, and clocks that fall under load. Issue slots
-are counted on the PTX, of which the compiler drops some instructions (moves) and to which it adds others;
-:mod:`sdpalab.model.turn` counts the machine code.
+The floor divides the work of a step by the rates of the GPU. All resources of an SM are assumed to work at their peaks
+concurrently whenever there is work. The floor includes the distribution of CTAs over SMs and whether an SM has a warp
+for each sub-core. It excludes latency and dependencies, barriers, fill and drain, launches, the integer pipe, shuffles,
+shared-memory traffic of TMA and wgmma, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate of
+``mma.sync`` on GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, from which the
+compiler removes some instructions (moves) and to which it adds others; :mod:`sdpalab.model.turn` counts the machine
+code.
 
-Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
-issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
+Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers per SM that issue one
+instruction per clock each, and 32 banks of shared memory, each 32 bits wide and accessed once per clock.
 """
 
 from __future__ import annotations
@@ -56,38 +56,38 @@ _OTHER_TYPES = re.compile(r"\.(tf32|f64|[su][48]|b1|e[23]m[123])\b")
 
 @dataclass(frozen=True)
 class StepWork:
-    """What one step of a plan asks of a GPU.
+    """Work of one step of a plan.
 
     Attributes
     ----------
     name : str
-        Of the entry or the library product.
+        Name of the entry or the library product.
     tensor_flops : mapping of str to int
         Multiplications and additions of the matrix instructions by their operands' type, ``fp16`` (also bfloat16) or
         ``fp8``.
     warp_instructions : int
-        Issued, of the PTX.
+        PTX instructions issued.
     special_lanes : int
         Results of the special function unit: exponentials, logarithms, reciprocals.
     wavefronts : int
         Passes of 128 bytes through shared memory.
     l2_bytes : int
-        Between the SMs and L2.
+        Bytes between the SMs and L2.
     dram_bytes : int
-        Distinct bytes that are read or written at all.
+        Distinct bytes that are read or written.
     cold_bytes : int
-        Of these, those that no earlier step has touched: inputs and outputs, but not what steps pass on in L2.
+        The part of them that no earlier step accesses: inputs and outputs, without intermediate results in L2.
     by_cta : tuple of int
-        Warp instructions of each CTA, in the order of their launch; empty for a library product, whose CTAs nobody
-        knows and which is taken to fill the GPU evenly.
+        Warp instructions of each CTA in launch order; empty for a library product, whose CTAs are unknown and assumed
+        to fill the GPU evenly.
     blocks_per_sm : int
-        CTAs that are resident on an SM at once.
+        Resident CTAs of an SM.
     warps : int
-        Of a CTA; 0 if nobody knows.
+        Warps of a CTA; 0 if unknown.
     schedule : Schedule or None
-        Of its machine code.
+        Schedule of its machine code.
     no_schedule : str
-        Why it has none, in one sentence.
+        Why the schedule is missing, in one sentence.
     """
 
     name: str
@@ -107,7 +107,7 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Resource:
-    """The least time that one resource needs, microseconds, if the SMs are filled evenly; and the arithmetic."""
+    """Least time of one resource in microseconds with evenly filled SMs, and the calculation."""
 
     name: str
     microseconds: float
@@ -121,21 +121,21 @@ class ModelledStep:
     Attributes
     ----------
     resources : tuple of Resource
-        tensor, issue, exp, shared and l2, which every SM has its share of, and dram.
+        tensor, issue, exp, shared and l2, all divided evenly among the SMs, and dram.
     wave_efficiency : float
         See :func:`wave_efficiency`; 1 for a library product.
     floor_us : float
         The longest of the resources, those of an SM divided by the wave efficiency.
     binds : str
-        Which one that is.
+        Name of the resource with the longest time.
     issue_share : float or None
         Issue slots over tensor time, both of the same SMs; None without matrix instructions.
     schedule_us : float or None
-        Until the last CTA ends, by the issue schedule; None if there is none, for the reason ``no_schedule``.
+        Time until the last CTA ends, by the issue schedule; None without one, for the reason ``no_schedule``.
     launch_us : float
-        What a kernel takes on this GPU that does nothing, in a graph.
+        Time of an empty kernel on this GPU, in a graph.
     microseconds : float
-        The launch, and the schedule or what DRAM takes, whichever is longer; without a schedule, the floor.
+        The launch time plus the longer of schedule and DRAM time; without a schedule, the floor.
     """
 
     name: str
@@ -152,7 +152,7 @@ class ModelledStep:
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """The modelled time of a plan on a GPU: that of its steps, one after the other."""
+    """The modelled time of a plan on a GPU: the sum of its consecutive steps."""
 
     gpu: str
     steps: tuple[ModelledStep, ...]
@@ -161,17 +161,17 @@ class ModelledTime:
 
     @property
     def microseconds(self) -> float:
-        """Of all steps together."""
+        """Time of all steps together."""
         return sum(step.microseconds for step in self.steps)
 
     @property
     def floor_us(self) -> float:
-        """What the steps take at least, by counts."""
+        """Least time of the steps, by counts."""
         return sum(step.floor_us for step in self.steps)
 
     @property
     def longest(self) -> ModelledStep:
-        """The step that takes longest."""
+        """The step with the longest time."""
         return max(self.steps, key=lambda step: step.microseconds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class ModelledTime:
 
 
 def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units: bool = True) -> StepWork:
-    """The work of a launch, from what the simulator counted.
+    """The work of a launch, from the simulator's counts.
 
     Parameters
     ----------
@@ -189,13 +189,13 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units:
     counters : Counters
     blocks_per_sm : int
     fp8_units : bool
-        Whether the machine code multiplies float8. Where it does not, as that of ``mma.sync`` for sm_90, the compiler
-        has made float16 products of them.
+        Whether the machine code multiplies float8. If not, as with ``mma.sync`` for sm_90, the compiler has replaced
+        float8 products by float16 products.
 
     Raises
     ------
     UserError
-        If it has matrix instructions on a type whose peak is not in the lab's data file.
+        If it has matrix instructions on a type whose peak is missing from the lab's data file.
     """
     flops: dict[str, int] = {}
     for each in counters.by_instruction:
@@ -225,7 +225,7 @@ def is_float8(instruction: str) -> bool:
 
 
 def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:
-    """The work of a library product: its FLOPs at the rate of its operands, and each matrix moved once."""
+    """The work of a library product: FLOPs at the rate of its operands, and each matrix moved once."""
     moved = 0
     for operand, matrix in gemm.matrices.items():
         buffer = plan.buffer(getattr(gemm, operand))
@@ -235,19 +235,20 @@ def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:
 
 
 def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> ModelledTime:
-    """The modelled time of steps that run one after the other.
+    """The modelled time of consecutive steps.
 
     Parameters
     ----------
     works : iterable of StepWork
     gpu : Gpu
     cold : bool
-        Inputs and outputs cross DRAM. If False they are in L2. In either case so does what L2 cannot hold of a step.
+        Whether inputs and outputs cross DRAM. If False they are in L2. The excess of a step over L2 crosses DRAM
+        always.
 
     Raises
     ------
     UserError
-        If the GPU has no tensor unit for a type, or a step's CTAs do not fit on an SM.
+        If the GPU has no tensor unit for a type, or the CTAs of a step do not fit on an SM.
     """
     return ModelledTime(gpu.name, tuple(_step(work, gpu, cold=cold) for work in works), cold)
 
@@ -280,7 +281,7 @@ def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
 
 
 def _sub_cores_used(work: StepWork, gpu: Gpu) -> int:
-    """Sub-cores of an SM that have a warp of the step, at most."""
+    """Largest number of sub-cores of an SM with a warp of the step."""
     if not work.warps:
         return SUB_CORES
     resident = min(work.blocks_per_sm, -(-len(work.by_cta) // gpu.sms))
@@ -288,7 +289,7 @@ def _sub_cores_used(work: StepWork, gpu: Gpu) -> int:
 
 
 def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
-    """Until the last CTA ends: those of an SM get on at the rate that the schedule gives for so many."""
+    """Time until the last CTA ends; the CTAs of an SM progress at the schedule's rate for their number."""
     if work.schedule is None:
         return None
     return work.schedule.last_end(work.by_cta, work.blocks_per_sm, gpu.sms) / gpu.clock_mhz
@@ -297,7 +298,7 @@ def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
 def _launch_us(gpu: Gpu) -> float:
     try:
         return pipes_of(gpu).launch_us
-    except UserError:  # no latencies of this GPU are known: nor is there a schedule
+    except UserError:  # unknown latencies of this GPU: no schedule either
         return 0.0
 
 

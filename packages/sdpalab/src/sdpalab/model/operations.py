@@ -1,4 +1,4 @@
-"""What an instruction of machine code costs an SM: its unit, how long that is busy, and how long its result takes."""
+"""Cost of machine instructions on an SM: unit, busy time, and latency of the result."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 __all__ = ["CLUSTER_CLOCKS", "Act", "Memory", "Operation", "lines_of", "operations"]
 
 WAVEFRONT = 128
-"""Bytes that shared memory serves a clock."""
+"""Bytes per clock of shared memory."""
 CLUSTER_CLOCKS = 180.0
-"""From a store to another SM's shared memory until it is there; published: the latency of distributed shared memory on
-an H800 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
+"""Clocks from a store to another SM's shared memory until its arrival; published: the latency of distributed shared
+memory on an H800 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499)."""
 _WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _WGMMA_N = re.compile(r"GMMA\.64x(\d+)x")
 _NUMBER = re.compile(r"0x[0-9a-f]+$|\d+$")
 _BARRIER = re.compile(r"^(?:(0x[0-9a-f]+|\d+)|R\d+)(?:,\s*(?:(0x[0-9a-f]+)|R\d+))?")
 _OF_CLUSTER = -1
-"""Number of the cluster's barrier, among those of a CTA."""
+"""Number of the cluster's barrier among the barriers of a CTA."""
 
 _UNITS = {
     "FADD/FMUL": "float",
@@ -42,11 +42,11 @@ _ON_SPECIAL = ("F2I", "I2F", "FRND", "F2F", "POPC", "FLO", "BREV")
 
 
 class Act(IntEnum):
-    """What the replay does with an instruction beside issuing it."""
+    """Action of the replay for an instruction besides its issue."""
 
     PLAIN = 0
     QUEUED = 1  # goes to a unit with a queue; frees its scoreboards when done
-    SHARED = 2  # shared memory, which the sub-cores have in common
+    SHARED = 2  # shared memory, common to the sub-cores
     LOAD = 3  # global memory
     COPY = 4  # global to shared memory
     COPY_GROUP = 5
@@ -55,24 +55,24 @@ class Act(IntEnum):
     ARRIVE = 8
     WGMMA = 9
     WGMMA_WAIT = 10
-    DATA_WAIT = 11  # an mbarrier, or a barrier whose number the code does not show
+    DATA_WAIT = 11  # an mbarrier, or a barrier with a number unknown from the code
     EXIT = 12
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What of a launch's memory accesses the machine code does not show; by default nothing is known.
+    """Properties of a launch's memory accesses that the machine code does not show; unknown by default.
 
     Attributes
     ----------
     conflicts : float
         Wavefronts of shared memory over those without bank conflicts.
     scatter : float
-        Sectors of global memory over those that hold the bytes.
+        Sectors of global memory over the least number for the bytes.
     bulk_bytes : float
-        Of one bulk copy to shared memory, on average.
+        Mean bytes of a bulk copy to shared memory.
     bulk_at : mapping of tuple of str to float
-        The same of those that are issued at a place in the source, which is what :func:`lines_of` says of its frames.
+        The same by place of issue in the source, in the form of :func:`lines_of` of its frames.
     shared_bytes : float
         Shared memory of a CTA.
     """
@@ -93,17 +93,17 @@ class Operation:
     act : Act
     control : Control
     unit : str
-        Of the sub-core; empty if it takes an issue slot only.
+        Unit of the sub-core; empty if the instruction takes an issue slot only.
     interval : float
         Clocks that the unit is busy; for LOAD, bytes of L2; for SHARED, clocks of shared memory.
     latency : float
-        Clocks from its start until its result is there.
+        Clocks from its start until the result is available.
     group : int
         COPY_WAIT, WGMMA_WAIT: groups that may be in flight; BARRIER, ARRIVE: number of the barrier.
     scoreboard : int
-        COPY_WAIT: of which it waits for.
+        COPY_WAIT: scoreboard of the copies that it waits for.
     threads : int
-        BARRIER, ARRIVE: that meet; 0 for all of the CTA. WGMMA: 1 if it ends a group.
+        BARRIER, ARRIVE: threads of the barrier; 0 for all of the CTA. WGMMA: 1 if it ends a group.
     """
 
     act: Act
@@ -120,7 +120,7 @@ _PLAIN_CONTROL = Control(1, False, None, None, 0, 0)
 
 
 def lines_of(frames: Sequence[str]) -> tuple[str, ...]:
-    """``file:line`` of each frame, which has the column as well where it comes from PTX."""
+    """``file:line`` of each frame; frames from PTX also have the column."""
     return tuple(frame.rpartition(":")[0] for frame in frames)
 
 
@@ -137,7 +137,7 @@ def _operation(one: SassInstruction, pipes: Pipes, memory: Memory) -> Operation:
     if base in ("LDSM", "LDS", "STS", "STSM", "ATOMS") and not one.operands.startswith("RZ"):
         clocks = _bytes_of_warp(one) / WAVEFRONT * memory.conflicts
         return Operation(Act.SHARED, control, "shared", clocks, late["shared"])
-    if base in ("LDL", "STL"):  # spills are in L1, which is the same memory
+    if base in ("LDL", "STL"):  # spills are in L1, the same memory
         return Operation(Act.SHARED, control, "shared", _bytes_of_warp(one) / WAVEFRONT, late["shared"])
     if base in ("SHFL", "MOVM"):
         return Operation(Act.SHARED, control, "shared", 1.0, late["shuffle"])
@@ -160,7 +160,7 @@ def _operation(one: SassInstruction, pipes: Pipes, memory: Memory) -> Operation:
         return Operation(Act.WGMMA_WAIT, control, group=int(one.operands.rpartition(",")[2], 0))
     if one.opcode.startswith(("BAR.SYNC", "BAR.ARV", "BAR.RED")):
         return _barrier(one, control, late["barrier"])
-    if base == "UCGABAR_WAIT":  # assumed: what the last CTA says takes as long as a store to another SM
+    if base == "UCGABAR_WAIT":  # assumed: the last CTA's arrival takes as long as a store to another SM
         return Operation(Act.BARRIER, control, latency=CLUSTER_CLOCKS, group=_OF_CLUSTER)
     if one.opcode.startswith("SYNCS.PHASECHK"):
         return Operation(Act.DATA_WAIT, control, "queue", 1.0, late["system"])

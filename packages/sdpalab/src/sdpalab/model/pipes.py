@@ -1,4 +1,4 @@
-"""How long the units of an SM take: the figures of ``pipes.json``, each with its source, for one GPU."""
+"""Rates and latencies of the units of an SM: figures of ``pipes.json`` with their sources, for one GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warpsan.gpus import Gpu
 __all__ = ["SUB_CORES", "Pipes", "pipes_of"]
 
 SUB_CORES = 4
-"""Of an SM: each has a scheduler and its own tensor, float and integer units; shared memory serves all four."""
+"""Sub-cores of an SM: each has a scheduler and its own tensor, float and integer units; they share shared memory."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Pipes:
     latencies : mapping of str to float
         Clocks from issue to the result, by unit.
     l2_bytes_per_clk_sm : float
-        What each SM gets from L2 if all read.
+        L2 bandwidth of each SM when all SMs read.
     launch_us : float
-        What a kernel takes that does nothing, microseconds, in a graph.
+        Time of an empty kernel in a graph, microseconds.
     flops_per_clk : mapping of str to float
-        Of a sub-core's tensor cores, ``fp16`` and ``fp8``; mma_sync_share of it for ``mma.sync``.
+        Tensor-core FLOPs of a sub-core, ``fp16`` and ``fp8``; multiplied by mma_sync_share for ``mma.sync``.
     mma_sync_share : float
     wgmma : mapping of str to mapping of int to float
         Clocks of a wgmma by its N, with A from ``shared`` memory or from ``registers``.
@@ -68,12 +68,12 @@ class Pipes:
 
 @lru_cache
 def pipes_of(gpu: Gpu) -> Pipes:
-    """The figures for a GPU of ``gpus.json``.
+    """The figures of a GPU in ``gpus.json``.
 
     Raises
     ------
     UserError
-        If there are none for its architecture.
+        Without figures for its architecture.
     """
     data = json.loads((Path(__file__).parent / "pipes.json").read_text(encoding="utf-8"))
     if gpu.arch not in data["architectures"]:

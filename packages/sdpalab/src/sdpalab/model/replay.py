@@ -1,14 +1,15 @@
-"""A replay of the warps that are resident on one SM, instruction by instruction, clock by clock.
+"""Replay of the resident warps of one SM, instruction by instruction, clock by clock.
 
-Each of the four sub-cores issues one instruction a clock at most: of the warp that issued last as long as it can, else
-of the youngest that can (Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481: greedy, then youngest).
-A warp can if its last instruction's stall count has run down, the scoreboards of the wait mask are free and the unit
-takes another instruction. Float, integer and matrix units take one an interval; special functions, shared memory and
-memory have queues, so that only a full one holds a warp back. Shared memory and the port to L2 serve all sub-cores.
+Each of the four sub-cores issues at most one instruction per clock: from the last warp while possible, otherwise from
+the youngest eligible one (Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481: greedy, then youngest).
+A warp is eligible if its last instruction's stall count has expired, the scoreboards of the wait mask are free and the
+unit accepts another instruction. Float, integer and matrix units accept one per interval; special functions, shared
+memory and global memory have queues, and only a full queue blocks a warp. The sub-cores share shared memory and the
+port to L2.
 
-A path gives each warp the order of its instructions. What the order does not show is taken to be so: data that other
-warps load arrive evenly, so that a wait half through a warp's waits is for the first half of its CTA's copies, and
-the warps that copy run ahead of those that wait as far as the shared memory of the CTA allows.
+A path gives each warp the order of its instructions. Assumptions beyond the order: data loaded by other warps arrive
+evenly, so a wait half-way through a warp's waits is for the first half of its CTA's copies; copying warps run ahead of
+waiting warps as far as the shared memory of the CTA allows.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from sdpalab.model.pipes import SUB_CORES, Pipes
 __all__ = ["replay"]
 
 QUEUE = 4
-"""Instructions that a unit with a queue holds beside the one it works at."""
+"""Instructions in the queue of a unit besides the one in progress."""
 WGMMA_QUEUE = 1
 READ = 8.0
-"""Clocks after which a unit has read the operands of an instruction that it works at; an assumption."""
+"""Clocks after which a unit has read the operands of the instruction in progress; an assumption."""
 
 
 @dataclass
 class _Warp:
-    """One resident warp; ``ready`` is when it may issue, by its stall count, and ``free`` when each scoreboard is."""
+    """One resident warp; ``ready``: issue time by its stall count; ``free``: time of each scoreboard."""
 
     cta: int
     path: Sequence[int]
@@ -52,7 +53,7 @@ class _Warp:
 
 @dataclass
 class _SubCore:
-    """A sub-core; ``planned`` is when it chooses a warp next, ``units`` when each unit takes an instruction."""
+    """A sub-core; ``planned``: time of its next choice; ``units``: time at which each unit accepts an instruction."""
 
     now: float = 0.0
     planned: float = inf
@@ -69,29 +70,29 @@ def replay(
     shared_bytes: float = inf,
     trace: list[tuple[float, int, int]] | None = None,
 ) -> float:
-    """Clocks in which an SM does the work of ``ctas`` equal CTAs, as long as so many are resident.
+    """Clocks in which an SM does the work of ``ctas`` equal CTAs, at this number of resident CTAs.
 
-    They start together. When the first one ends, the clocks until then are held against the instructions that all have
-    issued by then: one that lags behind would on a full SM be joined by the next, not run alone.
+    The CTAs start together. When the first one ends, the elapsed clocks are divided by the share of instructions that
+    all have issued: on a full SM a lagging CTA would be joined by the next one instead of running alone.
 
     Parameters
     ----------
     code : sequence of Operation
-        Of the machine code, by place.
+        Operations of the machine code, by position.
     paths : sequence of sequence of int
-        Of each warp of a CTA, the places in the order of execution.
+        Positions in execution order, for each warp of a CTA.
     ctas : int
         At least 1.
     pipes : Pipes
     shared_bytes : float
-        Of a CTA: what is copied for other warps, and not yet waited for, is no more.
+        Shared memory of a CTA, the limit for copied data that other warps have not yet waited for.
     trace : list of (float, int, int) or None
-        Takes the clock, the warp and the place of each instruction as it issues; warps are numbered CTA by CTA.
+        Receives clock, warp and position of each issued instruction; warps are numbered CTA by CTA.
 
     Raises
     ------
     UserError
-        If warps wait for each other without end.
+        If warps wait for each other in a deadlock.
     """
     return _Sm(code, paths, ctas, pipes, shared_bytes, trace).run()
 
@@ -132,7 +133,7 @@ class _Sm:
         self.queue: list[tuple[float, int]] = []
 
     def run(self) -> float:
-        """What :func:`replay` gives back."""
+        """Result of :func:`replay`."""
         for number, core in enumerate(self.cores):
             if core.warps:
                 self.plan(number, 0.0)
@@ -143,7 +144,7 @@ class _Sm:
             when, number = heappop(self.queue)
             core = self.cores[number]
             if when != core.planned:
-                continue  # it was woken earlier
+                continue  # already woken
             core.planned, core.now = inf, max(core.now, when)
             chosen, first = self.choose(core)
             if chosen >= 0:
@@ -155,14 +156,14 @@ class _Sm:
         return self.end * len(self.alive) / self.progress
 
     def plan(self, number: int, when: float) -> None:
-        """Have a sub-core choose a warp at that clock, unless it does so earlier anyway."""
+        """Schedule a choice of the sub-core at that clock, unless an earlier one is scheduled."""
         core = self.cores[number]
         if core.warps and when < core.planned:
             core.planned = when
             heappush(self.queue, (when, number))
 
     def choose(self, core: _SubCore) -> tuple[int, float]:
-        """The warp that issues now; or -1, and when the first one may."""
+        """The warp that issues now; or -1 with the earliest possible time."""
         first, chosen = inf, -1
         for warp in reversed(core.warps):
             when = self.earliest(core, self.warps[warp])
@@ -175,7 +176,7 @@ class _Sm:
         return chosen, first
 
     def earliest(self, core: _SubCore, warp: _Warp) -> float:
-        """When a warp may issue its next instruction."""
+        """Earliest time at which a warp may issue its next instruction."""
         when = warp.ready
         if when == inf:
             return when
@@ -206,12 +207,12 @@ class _Sm:
         return when
 
     def consumed(self, cta: int) -> float:
-        """Copies that every warp which waits for them has waited for; those of its last wait are still in use."""
+        """Copies that all waiting warps have waited for, without those of the last wait, which are still in use."""
         waiting = (self.warps[cta * self.per_cta + number] for number in self.waiters)
         return min(self.copies * max(0, each.waited - 1) / each.waits for each in waiting)
 
     def arrival(self, warp: _Warp) -> float:
-        """When the data of a warp's next wait are there, as far as they are under way."""
+        """Arrival time of the data of a warp's next wait, as far as they are in flight."""
         if warp.copies or not self.copies:
             return 0.0
         landed = self.landed[warp.cta]
@@ -223,7 +224,7 @@ class _Sm:
         return any(each.copies and each.at < len(each.path) for each in self.warps[first : first + self.per_cta])
 
     def issue(self, core: _SubCore, number: int) -> list[tuple[int, float]]:
-        """Issue a warp's next instruction; the sub-cores whose warps it wakes, and when."""
+        """Issue a warp's next instruction; returns the sub-cores of woken warps, with times."""
         warp, now = self.warps[number], core.now
         one = self.code[warp.path[warp.at]]
         act, control = one.act, one.control
@@ -293,7 +294,7 @@ class _Sm:
         return self.release(key, now + one.latency) if self.arrived[key] >= needed else []
 
     def release(self, key: tuple[int, int], when: float) -> list[tuple[int, float]]:
-        """Let those go on that wait at a barrier."""
+        """Resume the warps that wait at a barrier."""
         waiting = self.barriers.pop(key, [])
         self.arrived.pop(key, None)
         for number in waiting:
@@ -301,7 +302,7 @@ class _Sm:
         return [(core, when) for core in {number % SUB_CORES for number in waiting}]
 
     def leave(self, warp: _Warp, core: _SubCore, number: int, now: float) -> list[tuple[int, float]]:
-        """A warp ends; who waits for all warps at a barrier no longer waits for it."""
+        """End a warp; barriers for all warps no longer wait for it."""
         core.warps.remove(number)
         warp.at = len(warp.path)
         self.alive[warp.cta] -= 1
@@ -313,9 +314,9 @@ class _Sm:
         return [*(self.release(key, now) if full else []), *((other, now + 1) for other in range(SUB_CORES))]
 
     def unblock(self) -> None:
-        """Release the barrier at which most wait: paths of mean warps need not meet where those of real ones do.
+        """Release the barrier with the most waiting warps: paths of mean warps need not meet like those of real ones.
 
-        If none waits there, copies may run ahead by one more.
+        Without waiting warps, copies may run ahead by one more.
         """
         waiting = {key: warps for key, warps in self.barriers.items() if warps}
         now = max(core.now for core in self.cores)

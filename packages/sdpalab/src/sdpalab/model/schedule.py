@@ -1,4 +1,4 @@
-"""How long a CTA takes on an SM beside others: the replay of its warps, of some turns of their main loop for all."""
+"""Time of a CTA on an SM among others: a replay of its warps over some iterations of the main loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sdpalab.model.replay import replay
 __all__ = ["Schedule"]
 
 ISSUES = 16_000
-"""Instructions that a replay may issue; of longer paths a part is replayed."""
+"""Largest number of instructions of a replay; of longer paths a part is replayed."""
 MISMATCH = 0.25
-"""Of the FLOPs on a path, above or below those that were counted: the turns of a loop are whole numbers."""
+"""Largest relative difference between the FLOPs on a path and the counted ones; loops have whole iterations."""
 LEAST_TURNS = 4
-"""Of a loop, in the shorter of the two replays whose difference is what a turn takes."""
+"""Iterations of a loop in the shorter of the two replays whose difference is the time of an iteration."""
 
 
 class Schedule:
@@ -32,7 +32,7 @@ class Schedule:
     ----------
     code : sequence of SassInstruction
     roles : sequence of Role
-        All warps of a CTA have one.
+        Roles of all warps of a CTA.
     memory : Memory
     pipes : Pipes
     """
@@ -45,33 +45,33 @@ class Schedule:
         self._clocks: dict[int, float] = {}
 
     def reject_reason(self) -> str:
-        """Why the schedule says nothing of the time, in one sentence; empty if it does."""
+        """Why the schedule gives no time, in one sentence; empty if it does."""
         if abs(self.matched - 1) > MISMATCH:
             return f"the path through its machine code has {self.matched:.0%} of the FLOPs that were counted"
         return ""
 
     @cached_property
     def matched(self) -> float:
-        """FLOPs of the matrix instructions that are replayed over those that were counted; 1 if there are none."""
+        """Replayed matrix FLOPs over the counted ones; 1 without any."""
         counted = sum(role.counted_flops for role in self._roles)
         return sum(role.flops for role in self._roles) / counted if counted else 1.0
 
     def clocks(self, ctas: int) -> float:
-        """Clocks in which an SM does the work of ``ctas`` mean CTAs while so many are resident.
+        """Clocks in which an SM does the work of ``ctas`` mean CTAs, at this number of resident CTAs.
 
         Raises
         ------
         UserError
-            If their warps wait for each other without end.
+            If warps wait for each other in a deadlock.
         """
         if ctas not in self._clocks:
             self._clocks[ctas] = self._extrapolated(ctas)
         return self._clocks[ctas]
 
     def busy(self, ctas: int) -> Mapping[str, float]:
-        """The share of :meth:`clocks` in which each unit of an SM works, 0 to 1, the busiest first.
+        """Share of :meth:`clocks` in which each unit of an SM works, 0 to 1, in descending order.
 
-        ``issue`` are the issue slots; ``shared`` is the data path of shared memory, and ``l2`` the port to L2.
+        ``issue`` means the issue slots, ``shared`` the data path of shared memory, and ``l2`` the port to L2.
 
         Raises
         ------
@@ -94,9 +94,9 @@ class Schedule:
         return {unit: spent[unit] / clocks for unit in sorted(spent, key=lambda unit: -spent[unit])}
 
     def turn_clocks(self, ctas: int) -> float | None:
-        """Clocks of a turn of the longest loop by all warps of so many resident CTAs.
+        """Clocks of an iteration of the longest loop, over all warps of ``ctas`` resident CTAs.
 
-        None without a loop of several turns. Raises UserError as :meth:`clocks`.
+        None without a loop of several iterations. Raises UserError as :meth:`clocks`.
         """
         turns = max((len(role.turns) for role in self._roles), default=0)
         if not turns:
@@ -106,9 +106,9 @@ class Schedule:
         return (more - less) / (most - most // 2)
 
     def last_end(self, by_cta: Sequence[float], blocks_per_sm: int, sms: int) -> float:
-        """Clocks until the last CTA ends: those of an SM get on together, at the rate of so many.
+        """Clocks until the last CTA ends; the CTAs of an SM progress together, at the rate for their number.
 
-        Arguments as for :func:`sdpalab.model.placement.last_end`; a CTA of mean work takes the path of the roles.
+        Arguments as for :func:`sdpalab.model.placement.last_end`; a CTA of mean work follows the path of the roles.
 
         Raises
         ------
@@ -132,7 +132,7 @@ class Schedule:
         return more + (more - less) / (replayed - replayed // 2) * (turns - replayed)
 
     def _affordable(self, ctas: int, turns: int) -> int:
-        """Turns of the loop that a replay may have."""
+        """Iterations of the loop that a replay may contain."""
         return turns * ISSUES // max(1, ctas * sum(len(role.path) for role in self._roles))
 
     def _replayed(self, ctas: int, share: float) -> float:

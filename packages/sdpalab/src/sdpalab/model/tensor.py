@@ -13,22 +13,22 @@ _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16)(8)(4|8|16|32|64|128|256))(?=\.
 
 
 def is_tensor(instruction: SassInstruction) -> bool:
-    """Whether the tensor cores execute it."""
+    """Whether the instruction runs on the tensor cores."""
     return classify(instruction.opcode) in TENSOR_CLASSES
 
 
 def sass_precision(instruction: SassInstruction) -> str:
-    """``fp8`` for QMMA and QGMMA, else ``fp16``."""
+    """``fp8`` for QMMA and QGMMA, otherwise ``fp16``."""
     return "fp8" if instruction.base.startswith("Q") else "fp16"
 
 
 def sass_flops(instruction: SassInstruction) -> int:
-    """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; a ``GMMA`` names its whole warpgroup's, of 4 warps.
+    """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; ``GMMA`` names the shape of a warpgroup, 4 warps.
 
     Raises
     ------
     UserError
-        If the shape is not in its name.
+        If the name lacks the shape.
     """
     shape = _SHAPE.search(instruction.opcode)
     if shape is None:

@@ -1,8 +1,8 @@
-"""Clocks of an SM's units for one turn of a main loop, for each 128 rows by 128 keys of scores: what limits the loop.
+"""Clocks of an SM's units for one iteration of a main loop, per 128 rows by 128 keys of scores: the limits of the loop.
 
-All figures are static, from the machine code of the main loop. The turn that is counted takes no branch that it could
-skip: a mask, a rescaling or a wait that is over at once counts as the few instructions that skip it. What it cannot
-skip are its matrix products and its copies.
+All figures are static, from the machine code of the main loop. The counted iteration takes no avoidable branch: a mask,
+a rescaling or a wait that succeeds at once counts as the few instructions that skip it. Matrix products and copies are
+unavoidable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from warpsan.gpus import Gpu
 __all__ = ["TILE", "TurnClocks", "short_turn", "turn_clocks"]
 
 TILE = 128
-"""Rows and keys of the scores that the clocks are for."""
+"""Rows and keys of the scores per figure."""
 _COPIES = frozenset({"LDGSTS", "UTMALDG", "UBLKCP", "LDG"})
 _UNITS = ("special", "float", "alu", "integer", "convert")
 
@@ -33,13 +33,13 @@ class TurnClocks:
     Attributes
     ----------
     instructions : int
-        Of one warp, in a turn.
+        Instructions of one warp in an iteration.
     tensor : float
-        Of the matrix products, at the peak of the GPU.
+        Clocks of the matrix products at the peak of the GPU.
     issue : float
-        Of the schedulers: four warp instructions a clock.
+        Clocks of the schedulers: four warp instructions per clock.
     units : mapping of str to float
-        Of the units of a sub-core: ``special``, ``float``, ``alu``, ``integer`` and ``convert``.
+        Clocks of the units of a sub-core: ``special``, ``float``, ``alu``, ``integer`` and ``convert``.
     """
 
     instructions: int
@@ -62,31 +62,31 @@ class TurnClocks:
 
 
 def turn_clocks(code: Sequence[SassInstruction], head_dim: int, gpu: Gpu) -> TurnClocks | None:
-    """The clocks of the main loop of ``code`` on ``gpu``, for whose architecture it must have been built.
+    """The clocks of the main loop of ``code`` on ``gpu``, which must have the architecture of the build.
 
     Parameters
     ----------
     code : sequence of SassInstruction
-        Of the whole function.
+        Machine code of the whole function.
     head_dim : int
-        Columns of Q, K and V, from which follows how many scores the products of a turn belong to.
+        Columns of Q, K and V, which determine the number of scores per iteration.
 
     Returns
     -------
     TurnClocks or None
-        None if the main loop has no matrix product, or no turn that has them all: then an inner loop does the work.
+        None if the main loop has no matrix product, or no iteration with all of them, i.e. an inner loop does the work.
 
     Raises
     ------
     UserError
-        If the GPU has no figures in ``model/pipes.json``, or no tensor unit for the operands.
+        If ``model/pipes.json`` has no figures for the GPU, or it has no tensor unit for the operands.
     """
     turn = short_turn(code)
     flops = sum(sass_flops(one) for one in turn if is_tensor(one))
     if not flops:
         return None
     pipes = pipes_of(gpu)
-    warps = 4 * TILE * TILE * head_dim / flops / SUB_CORES  # of a sub-core, a turn each
+    warps = 4 * TILE * TILE * head_dim / flops / SUB_CORES  # of a sub-core, one iteration each
     units = dict.fromkeys(_UNITS, 0.0)
     for operation in operations(turn, pipes, Memory()):
         if operation.unit in units:
@@ -103,10 +103,10 @@ def _rate(one: SassInstruction, pipes: Pipes, gpu: Gpu) -> float:
 
 
 def short_turn(code: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
-    """The instructions of the shortest turn of the main loop that has all its products and copies, in their order.
+    """The instructions of the shortest iteration of the main loop with all its products and copies, in order.
 
-    The main loop is the innermost one with matrix products: that over tiles of keys, also in a persistent kernel.
-    Empty if there is none or more than one, or if no turn has all products.
+    The main loop is the innermost one with matrix products: the loop over tiles of keys, also in a persistent kernel.
+    The result is empty if there is no such loop or several, or if no iteration has all products.
     """
     follow = successors(code)
     loops: dict[int, set[int]] = {}  # by header
@@ -129,10 +129,10 @@ def short_turn(code: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
 
 
 def _shortest(follow: Sequence[Sequence[int]], start: int, end: int, inside: set[int]) -> list[int] | None:
-    """Places behind ``start`` up to ``end``, by the fewest instructions; None if no way leads there."""
+    """Positions after ``start`` up to ``end`` on the shortest path; None without a path."""
     before: dict[int, int] = {}
     reached = [start]
-    for place in reached:  # grows: breadth first
+    for place in reached:  # grows during the loop: breadth first
         for following in follow[place]:
             if following in inside and following not in before:
                 before[following] = place

@@ -1,7 +1,7 @@
-"""Modelled times on the inputs on which kernels are timed (:data:`sdpalab.inputs.TIMED_KINDS`), and the worst of them.
+"""Modelled times on the inputs for timing kernels (:data:`sdpalab.inputs.TIMED_KINDS`), and the worst of them.
 
-A kernel that branches on scores runs other instructions on other inputs. The counts of each kind come from a run on
-such inputs, and each has an issue schedule of its own.
+A kernel that branches on scores executes different instructions on different inputs. The counts of each kind come from
+a run on such inputs, and each kind has an issue schedule of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TimesByInputs", "times_by_inputs"]
 
 @dataclass(frozen=True)
 class TimesByInputs:
-    """Microseconds by kind of inputs; None where the counts fit no path, as those of normal inputs do."""
+    """Microseconds by kind of inputs; None if the counts fit no path although those of normal inputs do."""
 
     times_us: Mapping[str, float | None]
 
@@ -33,18 +33,18 @@ class TimesByInputs:
 
     @property
     def worst_us(self) -> float | None:
-        """The longest time; None where a kind has none, because its time may be longer."""
+        """The longest time; None if a kind has none, since its time may be longer."""
         return None if None in self.times_us.values() else self.times_us[self.inputs]
 
     @property
     def ratio(self) -> float | None:
-        """The longest time over that on normal inputs."""
+        """The longest time over that for normal inputs."""
         worst, normal = self.worst_us, self.times_us[TIMED_KINDS[0]]
         return worst / normal if worst and normal else None
 
     @property
     def sentence(self) -> str:
-        """The worst in words."""
+        """The worst kind in one sentence."""
         if self.worst_us is None or self.ratio is None:
             missing = ", ".join(kind for kind, us in self.times_us.items() if us is None)
             return f"no worst time: no issue schedule on {missing} inputs"
@@ -73,12 +73,12 @@ def times_by_inputs(
     Parameters
     ----------
     normal : ModelledTime
-        On normal inputs; the others are for the same place of the inputs, L2 or DRAM.
+        Time for normal inputs; the others are for the same location of the inputs, L2 or DRAM.
     kernel, problem, config
-        As :func:`sdpalab.model.counted.count` takes them.
+        As in :func:`sdpalab.model.counted.count`.
     gpu : Gpu
     arch : str
-        What the kernel is built for there.
+        Architecture of the kernel's build on the GPU.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def times_by_inputs(
     for kind in TIMED_KINDS[1:]:
         counted = count(kernel, problem, arch, config, sms=gpu.sms, kind=kind)
         time = counted.modelled(gpu, cold=normal.cold)
-        # A floor by counts beside a schedule would be shorter for what it leaves out.
+        # A floor by counts is shorter than a schedule, since it omits more.
         lost = any(
             mine.schedule_us is None and its.schedule_us is not None
             for mine, its in zip(time.steps, normal.steps, strict=True)

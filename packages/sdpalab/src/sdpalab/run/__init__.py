@@ -1,4 +1,4 @@
-"""One launch plan, two executors: the simulator, and a GPU through CUDA's driver."""
+"""One launch plan, two executors: the simulator, and a GPU through the CUDA driver."""
 
 from sdpalab.run.gpu import GpuExecutor
 from sdpalab.run.gpu_driver import KernelFault, gpu_problem

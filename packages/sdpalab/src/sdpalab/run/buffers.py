@@ -1,4 +1,4 @@
-"""The initial content of a launch plan's buffers, for every executor: copies of the inputs, and poison."""
+"""Initial content of a launch plan's buffers, for every executor: copies of the inputs, and poison."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
-    """The buffer's array at the start: a copy of the input, its fill, zeros of a semaphore, or bytes of ``poison``.
+    """Initial array of a buffer: a copy of the input, its fill, zeros of a semaphore, or bytes of ``poison``.
 
     Raises
     ------
     UserError
-        If the input is missing or of another shape or dtype, the dtype does not hold the fill, or the buffer's role is
-        none.
+        If the input is missing or has another shape or dtype, the dtype cannot represent the fill, or the role is
+        unknown.
     """
     dtype = dtype_of(buffer.dtype)
     if buffer.fill is not None and buffer.role in ("out", "workspace"):
@@ -43,7 +43,7 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
-    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse."""
+    """The tensor map on ``array``, its buffer; raises LaunchError for maps that the driver would reject."""
     try:
         return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
     except LaunchError as error:
@@ -51,7 +51,7 @@ def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
 
 
 def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[str]:
-    """A sentence for each semaphore that is not zeros after the plan: the next run would find it taken."""
+    """One sentence for each semaphore that is not zero after the plan, which would block the next run."""
     messages = []
     for buffer in buffers:
         values = arrays[buffer.name].reshape(-1)
@@ -62,12 +62,12 @@ def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[s
 
 
 def multiply(gemm: Gemm, arrays: Mapping[str, Array], ring: Ring | None = None) -> None:
-    """The product on the host, in float32 or in a ring, into the array of C.
+    """Compute the product on the host, in float32 or in a ring, into the array of C.
 
     Raises
     ------
     UserError
-        If there is no such buffer, or one has another number of elements than its matrices.
+        If a buffer does not exist, or its number of elements differs from that of its matrices.
     """
     reason = gemm.reject_reason({name: array.size for name, array in arrays.items()})
     if reason is not None:
@@ -82,10 +82,10 @@ def multiply(gemm: Gemm, arrays: Mapping[str, Array], ring: Ring | None = None) 
     if ring is not None:
         out[...] = ring.product(left, right, out.dtype)
         return
-    with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU: what does not fit is infinite, and NaN stays NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU: overflow is infinite, and NaN stays NaN
         out[...] = np.matmul(left.astype(np.float32), right.astype(np.float32)).astype(out.dtype)
 
 
 def same_bytes(one: Array, other: Array) -> bool:
-    """Equal bit for bit, NaN and the sign of zero included."""
+    """Whether the arrays are bit-identical, including NaN and the sign of zero."""
     return one.tobytes() == other.tobytes()

@@ -1,4 +1,4 @@
-"""The version of this machine's NVIDIA driver."""
+"""Version of this machine's NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 
 
 def driver_version() -> str:
-    """The driver's version, such as ``580.65.06``, as ``nvidia-smi`` prints it.
+    """Version of the driver as printed by ``nvidia-smi``, such as ``580.65.06``.
 
-    Where the kernel module does not give it (WSL, a container without ``/proc/driver``) it is ``CUDA 13.0``, the newest
-    CUDA that the driver supports: coarser, and still different for another driver in most cases.
+    If the kernel module does not report it (WSL, a container without ``/proc/driver``), it is the newest CUDA that the
+    driver supports, such as ``CUDA 13.0``, which is coarser but differs between most drivers.
 
     Source: CUDA Driver API, "Version Management" (cuDriverGetVersion); NVIDIA Accelerated Linux Graphics Driver README,
     "The /proc Filesystem Interface".

@@ -1,4 +1,4 @@
-"""Runs a launch plan on a GPU: the same plan as the simulator, and the cubin that was made with the same PTX.
+"""Runs a launch plan on a GPU: the same plan as on the simulator, with the cubin of the same PTX.
 
 >>> prepared = GpuExecutor().prepare(plan, {"q": q, "k": k, "v": v, "o": o})  # torch tensors
 >>> prepared.launch(torch_gpu.stream())
@@ -37,18 +37,18 @@ class GpuExecutor:
     Parameters
     ----------
     ordinal : int
-        Which GPU, in the driver's order.
+        Number of the GPU in the driver's order.
     arch : str, optional
-        Architecture to build for, one whose cubins the GPU runs. Default: the GPU's own (:func:`arch_of`).
+        Target architecture, whose cubins the GPU must run. Default: the GPU's own (:func:`arch_of`).
     cache : Cache, optional
-        Where builds are kept. Default: the user's.
+        Build cache. Default: the user's.
 
     Raises
     ------
     MachineError
         If there is no GPU, no driver or no cuda.bindings.
     UserError
-        If there is no such GPU, or it does not run cubins for ``arch``.
+        If that GPU does not exist, or does not run cubins for ``arch``.
     """
 
     def __init__(self, ordinal: int = 0, arch: str | None = None, cache: Cache | None = None) -> None:
@@ -62,7 +62,7 @@ class GpuExecutor:
 
     @property
     def sms(self) -> int:
-        """Streaming multiprocessors of the GPU: what plans are to be made for."""
+        """Streaming multiprocessors of the GPU, for launch plans."""
         return self.gpu.sms
 
     @property
@@ -83,21 +83,21 @@ class GpuExecutor:
         Parameters
         ----------
         plan, inputs, poison, builds
-            As :meth:`sdpalab.run.SimulatedExecutor.run` takes them.
+            As for :meth:`sdpalab.run.SimulatedExecutor.run`.
 
         Returns
         -------
         RunResult
-            Its hazards are what was written outside the buffers, and semaphores that were not left as zeros.
+            Its hazards are writes outside the buffers, and semaphores that are not zero after the run.
 
         Raises
         ------
         UserError
-            For wrong inputs or a launch that cannot be, before anything is launched.
+            For wrong inputs or an impossible launch, before any launch.
         MachineError
             If there is no compiler, no memory, no cuBLAS for a product, or the driver fails.
         KernelFault
-            If the kernel does what the GPU does not allow; the process cannot use the GPU after that.
+            If the GPU reports a fault of the kernel; the process cannot use the GPU afterwards.
         """
         image = Image({buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers})
         built = self._builds(plan, builds)
@@ -123,23 +123,23 @@ class GpuExecutor:
     def prepare(
         self, plan: LaunchPlan, buffers: Mapping[str, Any], *, builds: Sequence[Build] | None = None
     ) -> Prepared:
-        """Make the plan ready to be launched on buffers that are on the GPU already; copies nothing.
+        """Prepare the plan for launches on buffers that are already on the GPU, without copies.
 
-        Semaphores are set to zeros here, once: a plan leaves them so. Nothing looks whether it has.
+        Semaphores are set to zero once, here; every run must leave them zero, which is not checked.
 
         Parameters
         ----------
         plan : LaunchPlan
         buffers : mapping of str to torch.Tensor or int
-            One for each buffer of the plan, workspace too: a contiguous tensor of the buffer's shape and dtype on this
-            GPU, or a device pointer, which is not checked.
+            One entry for each buffer of the plan, including workspace: a contiguous tensor of the buffer's shape and
+            dtype on this GPU, or a device pointer, which is not checked.
         builds : sequence of Build, optional
             One for each launch. Default: each launch's module is built here.
 
         Raises
         ------
         UserError
-            For a buffer that is missing or does not fit, or a launch that cannot be.
+            For a missing or unsuitable buffer, or an impossible launch.
         MachineError
             If there is no compiler, no cuBLAS for a product, or the driver fails.
         """
@@ -193,7 +193,7 @@ class GpuExecutor:
         for number, step in enumerate(plan.steps, 1):
             if isinstance(step, Gemm):
                 blas = blas_of(self.gpu)
-                # One for all products of a plan: they run one after the other.
+                # Shared by all products of a plan, which run one after the other.
                 scratch = scratch or Scratch(self.gpu, workspace_size(self.gpu.capability))
                 steps.append(prepare_gemm(blas, step, buffers, addresses, scratch, f"step {number} of the plan"))
                 continue
@@ -217,7 +217,7 @@ def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
     Raises
     ------
     UserError
-        If a tensor is of another dtype or shape, not contiguous or not on that GPU, or its address no multiple of 16.
+        If a tensor has another dtype or shape, is not contiguous, is not on that GPU, or is not aligned to 16 bytes.
     """
     if isinstance(value, int):
         return value

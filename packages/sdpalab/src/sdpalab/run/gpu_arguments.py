@@ -1,7 +1,7 @@
-"""The arguments of a launch as the CUDA driver takes them: a parameter block, and tensor maps encoded by the driver.
+"""Arguments of a launch for the CUDA driver: a parameter block, and tensor maps encoded by the driver.
 
-All but :func:`encode` is plain data and needs no GPU. Sources: CUDA Driver API, "Execution Control" (kernelParams) and
-"Tensor Map Object Management"; PTX ISA, "Kernel Parameter Attributes".
+Only :func:`encode` needs a GPU. Sources: CUDA Driver API, "Execution Control" (kernelParams) and "Tensor Map Object
+Management"; PTX ISA, "Kernel Parameter Attributes".
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 _ALIGN = 128
-"""Bytes; the driver takes a CUtensorMap at a multiple of 64 (CUDA 12) or 128 (CUDA 13)."""
+"""Alignment in bytes; the driver needs a CUtensorMap aligned to 64 (CUDA 12) or 128 (CUDA 13)."""
 
 _SINCE = 12000
-"""The requested version of the functions on tensor maps: CUDA 12.0's."""
+"""Requested version of the tensor map functions: that of CUDA 12.0."""
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_uint
 _ENCODE_TILED = (_POINTER, _NUMBER, _NUMBER, *(_POINTER,) * 5, *(_NUMBER,) * 4)
 _REPLACE_ADDRESS = (_POINTER, _POINTER)
-"""Types of their parameters."""
+"""Types of the functions' parameters."""
 
 _DATA_TYPES = {
     **dict.fromkeys(("uint8", "int8", "bool", "float8_e4m3fn", "float8_e5m2"), "UINT8"),
@@ -46,19 +46,19 @@ _DATA_TYPES = {
     **{name: name.upper() for name in ("uint32", "int32", "uint64", "int64", "float16", "float32", "float64")},
     "bfloat16": "BFLOAT16",
 }
-"""``CU_TENSOR_MAP_DATA_TYPE_*`` by the elements' dtype; 8 and 16 bits have no signed type, and copies need none."""
+"""``CU_TENSOR_MAP_DATA_TYPE_*`` by the elements' dtype; 8 and 16 bits have no signed type, which copies do not need."""
 
 
 @dataclass(frozen=True)
 class TensorMapFields:
-    """The arguments of ``cuTensorMapEncodeTiled``, innermost axis first, enumerations by the ends of their names.
+    """The arguments of ``cuTensorMapEncodeTiled``, innermost axis first, enumerations by name suffix.
 
     Attributes
     ----------
     data_type : str
         Such as ``FLOAT16``.
     address : int
-        Of the tensor in device memory, a multiple of 16.
+        Address of the tensor in device memory, a multiple of 16.
     dims : tuple of int
         Elements along each axis.
     strides : tuple of int
@@ -81,12 +81,12 @@ class TensorMapFields:
 
 
 def tensor_map_fields(tensor: TensorMap, address: int) -> TensorMapFields:
-    """The driver's description of a tensor map whose buffer lies at ``address``.
+    """Fields of a tensor map whose buffer is at ``address``, for the driver.
 
     Raises
     ------
     LaunchError
-        If the elements are of no type that a tensor map has, or the address is no multiple of 16.
+        If tensor maps do not support the element type, or the address is not a multiple of 16.
     """
     name = tensor.array.dtype.name
     if name not in _DATA_TYPES:
@@ -106,15 +106,15 @@ def tensor_map_fields(tensor: TensorMap, address: int) -> TensorMapFields:
 
 
 def encode(device: GpuDevice, fields: TensorMapFields) -> bytes:
-    """The 128 bytes of the tensor map, as ``cuTensorMapEncodeTiled`` makes them.
+    """The 128 bytes of the tensor map from ``cuTensorMapEncodeTiled``.
 
-    The function is called by its address, not through cuda.bindings, whose ``CUtensorMap`` lies wherever Python's
-    allocator puts it, while the driver's is aligned (NVIDIA/cuda-python, pull request 1692: a crash).
+    The function is called by its address, not through cuda.bindings: the ``CUtensorMap`` of cuda.bindings may be
+    unaligned, while the driver needs an aligned one (NVIDIA/cuda-python, pull request 1692: a crash).
 
     Raises
     ------
     MachineError
-        If the driver has no such function, or refuses the map.
+        If the driver lacks the function, or rejects the map.
     """
     names = device.driver
     memory = _aligned(DESCRIPTOR_BYTES)
@@ -138,12 +138,12 @@ def encode(device: GpuDevice, fields: TensorMapFields) -> bytes:
 
 
 def replace_address(device: GpuDevice, tensor_map: int, address: int) -> None:
-    """Change the encoded map at ``tensor_map`` in this process's memory to the buffer at ``address`` on the device.
+    """Change the device address of the encoded map at ``tensor_map`` in host memory to ``address``.
 
     Raises
     ------
     MachineError
-        If the driver has no ``cuTensorMapReplaceAddress``, or refuses the address.
+        If the driver lacks ``cuTensorMapReplaceAddress``, or rejects the address.
     """
     status = _function(device, "cuTensorMapReplaceAddress", *_REPLACE_ADDRESS)(tensor_map, address)
     device.check((device.driver.CUresult(status),), f"move a tensor map to {address:#x}")
@@ -158,14 +158,14 @@ def _function(device: GpuDevice, name: str, *kinds: type) -> Callable[..., int]:
 
 
 def entry_of(ptx: str | bytes, name: str) -> Entry:
-    """The entry, parsed, whose parameters say what a launch passes.
+    """Parse the entry, whose parameters define the arguments of a launch.
 
     Raises
     ------
     warpsan.PtxSyntaxError, warpsan.UnsupportedInstruction
         If the PTX cannot be read.
     UserError
-        If it has no such entry.
+        If the PTX has no such entry.
     """
     module = parse((ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0"))
     if name not in module.entries:
@@ -181,19 +181,19 @@ def parameter_bytes(
     Parameters
     ----------
     entry : Entry
-        Of the PTX that is launched.
+        Entry of the launched PTX.
     step : Launch
     addresses : mapping of str to int
-        Where each buffer lies in device memory.
+        Device address of each buffer.
     encoded : callable
-        Gives the 128 bytes of a tensor map.
+        Returns the 128 bytes of a tensor map.
     where : str
-        Names the step in messages.
+        Name of the step in messages.
 
     Raises
     ------
     UserError
-        If a buffer is named that there is not, or an argument does not fit its parameter.
+        If a buffer does not exist, or an argument does not match its parameter.
     """
     values: list[Any] = []
     for place, argument in enumerate(step.args):
@@ -217,19 +217,18 @@ def parameter_bytes(
 
 
 class Parameters:
-    """A parameter block in memory that stays where it is, and pointers to its parameters, in the form that launches
-    take.
+    """A parameter block at a fixed address, and pointers to its parameters, in the form for launches.
 
     Parameters
     ----------
     entry : Entry
     block : bytes
-        From :func:`parameter_bytes`.
+        Result of :func:`parameter_bytes`.
 
     Attributes
     ----------
     address : int
-        Of the array of pointers (``kernelParams``), valid as long as this object is.
+        Address of the array of pointers (``kernelParams``), valid as long as this object.
     """
 
     def __init__(self, entry: Entry, block: bytes) -> None:
@@ -240,11 +239,11 @@ class Parameters:
         self.address = ctypes.addressof(self._pointers)
 
     def word(self, offset: int) -> ctypes.c_uint64:
-        """The eight bytes of the block at ``offset``, to be read and written."""
+        """The eight bytes of the block at ``offset``, for reads and writes."""
         return ctypes.c_uint64.from_buffer(self._block, offset)
 
 
 def _aligned(size: int) -> ctypes.Array[ctypes.c_char]:
-    """``size`` zeros at a multiple of 128 bytes."""
+    """``size`` zero bytes, aligned to 128 bytes."""
     raw = ctypes.create_string_buffer(size + _ALIGN)
     return (ctypes.c_char * size).from_buffer(raw, -ctypes.addressof(raw) % _ALIGN)

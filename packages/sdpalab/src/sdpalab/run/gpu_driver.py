@@ -1,11 +1,11 @@
-"""One GPU through the CUDA driver API: its context, the functions loaded into it, and errors by CUDA's names.
+"""One GPU through the CUDA driver API: its context, its loaded functions, and errors by CUDA's names.
 
-``cuda.bindings.driver`` is called directly: it is what ``cuda.core`` calls, it is installed wherever the lab compiles,
-and it has all that a launch plan needs: clusters, opt-in shared memory, modules from memory. The one exception is
+``cuda.bindings.driver`` is called directly: ``cuda.core`` is built on it, the lab's compiler installs it, and it has
+all features of a launch plan: clusters, opt-in shared memory, modules from memory. The one exception is
 ``cuTensorMapEncodeTiled`` (:mod:`sdpalab.run.gpu_arguments`).
 
 Source: CUDA Driver API, "Primary Context Management", "Module Management", "Execution Control", and "Data types used by
-CUDA driver" (which errors leave a context unusable).
+CUDA driver" (errors that leave a context unusable).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ STICKY = frozenset(
         "CUDA_ERROR_TENSOR_MEMORY_LEAK",
     }
 )
-"""Errors after which every call in the process fails: what a kernel did, or the hardware."""
+"""Errors of a kernel or the hardware after which every call in the process fails."""
 
 _LOG_BYTES = 8192
 
 
 class KernelFault(RuntimeError):
-    """A kernel failed on the GPU, for example by an illegal access. The process cannot use that GPU any more."""
+    """A kernel failed on the GPU, for example by an illegal access. The process can no longer use that GPU."""
 
 
 @dataclass(frozen=True)
 class GpuFunction:
-    """An entry, loaded. ``static_smem`` in bytes a block; ``max_threads`` of a block, by the registers it takes."""
+    """A loaded entry. ``static_smem``: bytes per block; ``max_threads``: threads per block, limited by registers."""
 
     handle: Any
     name: str
@@ -80,7 +80,7 @@ def _driver() -> ModuleType:
 
 
 def gpu_problem() -> str:
-    """Why no GPU can be used here, in one sentence; empty if one can."""
+    """Reason why no GPU can be used here, in one sentence; empty if one can."""
     try:
         _driver()
     except MachineError as error:
@@ -89,9 +89,9 @@ def gpu_problem() -> str:
 
 
 class GpuDevice:
-    """A GPU and this process's use of it, in its primary context, which is also torch's. Safe under threads.
+    """A GPU in this process, through its primary context, which torch also uses. Thread-safe.
 
-    Use :func:`gpu_device`, which gives the same object every time.
+    Use :func:`gpu_device`, which always returns the same object.
 
     Attributes
     ----------
@@ -105,11 +105,11 @@ class GpuDevice:
     sms : int
         Streaming multiprocessors.
     shared_limit : int
-        Most shared memory of a block, in bytes, with opt-in.
+        Largest shared memory of a block in bytes, with opt-in.
     context : int
         The primary context's handle.
     lost : str
-        What made the context unusable; empty while it is not.
+        Error that made the context unusable; empty while it is usable.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -133,14 +133,14 @@ class GpuDevice:
         self.context = int(self._context)
 
     def check(self, answer: tuple[Any, ...], action: str) -> Any:
-        """The value in what a driver call returned.
+        """Return the value of a driver call's result.
 
         Raises
         ------
         KernelFault
-            If a kernel has made the context unusable: the first time that it shows.
+            If a kernel has made the context unusable, at the first call that reports it.
         MachineError
-            For any other error, and for every call after that. Both have CUDA's name for it.
+            For any other error, and for every later call. Both contain CUDA's name of the error.
         """
         status, *values = answer
         if status is self.driver.CUresult.CUDA_SUCCESS:
@@ -158,7 +158,7 @@ class GpuDevice:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context this thread's own for a while."""
+        """Make the context current in this thread for the block."""
         self.check(self.driver.cuCtxPushCurrent(self._context), "make its context current")
         try:
             yield
@@ -171,7 +171,7 @@ class GpuDevice:
         Raises
         ------
         MachineError
-            If the driver does not load the image, with what its assembler says; or there is no such entry in it.
+            If the driver does not load the image, with its assembler's message; or the image has no such entry.
         """
         key = sha256(image).hexdigest(), entry
         with self._lock, self.current():
@@ -180,21 +180,21 @@ class GpuDevice:
             return self._functions[key]
 
     def allow_shared(self, function: GpuFunction, dynamic: int) -> None:
-        """Let launches of ``function`` have ``dynamic`` bytes of shared memory: 48 KiB in all need no permission."""
+        """Allow ``dynamic`` bytes of shared memory for launches of ``function``; up to 48 KiB in all need no opt-in."""
         with self._lock, self.current():
             if dynamic > self._dynamic_smem.get(function, 0):
                 self._set(function, "MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic)
                 self._dynamic_smem[function] = dynamic
 
     def allow_large_clusters(self, function: GpuFunction) -> None:
-        """Let launches of ``function`` have clusters of more than the eight blocks that every GPU with clusters has."""
+        """Allow clusters of more than eight blocks, the portable size, for launches of ``function``."""
         with self.current():
             self._set(function, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
     def capture_of(self, stream: int) -> int:
-        """The number of the graph capture that ``stream`` (a CUstream's handle) is in; 0 if it is in none.
+        """Number of the graph capture of ``stream`` (a CUstream's handle); 0 if it is not being captured.
 
-        The context is to be current. No two captures of a process have one number. Raises as :meth:`check`.
+        The context must be current. The numbers are unique within a process. Raises as :meth:`check`.
         """
         status, state, number, *_ = self.driver.cuStreamGetCaptureInfo(self.driver.CUstream(stream))
         self.check((status,), "tell whether a stream is captured")
@@ -209,7 +209,7 @@ class GpuDevice:
         log = bytearray(_LOG_BYTES)
         option = driver.CUjit_option
         options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
-        # PTX is a text that ends with a zero byte; a cubin has its length in its header.
+        # PTX is a zero-terminated text; a cubin has its length in its header.
         answer = driver.cuModuleLoadDataEx(image + b"\0", len(options), options, [log, _LOG_BYTES])
         message = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
         module = self.check(answer, f"load the module of {entry}" + (f" ({message})" if message else ""))
@@ -244,7 +244,7 @@ def gpu_device(ordinal: int = 0) -> GpuDevice:
     MachineError
         If there is no GPU, no driver or no cuda.bindings, or the GPU cannot be used: one sentence.
     UserError
-        If there are GPUs, but not that one.
+        If there are GPUs, but none with that number.
     """
     with _devices_lock:
         if ordinal not in _devices:

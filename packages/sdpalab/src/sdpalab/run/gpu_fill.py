@@ -1,4 +1,4 @@
-"""The fill of a buffer on a GPU, as a step in front of a plan's own: asynchronous memsets of the driver.
+"""Fill of a buffer on a GPU before the steps of a plan: asynchronous memsets of the driver.
 
 Source: CUDA Driver API, "Memory Management" (cuMemsetD8Async, cuMemsetD2D32Async).
 """
@@ -23,7 +23,7 @@ __all__ = ["PreparedFill", "prepare_fill"]
 
 @dataclass
 class PreparedFill:
-    """A fill, ready to run: the element's bytes, and how often they are written from the address on."""
+    """A prepared fill: the element's bytes, the address, and the number of elements."""
 
     buffer: str
     element: bytes
@@ -32,7 +32,7 @@ class PreparedFill:
     label: str
 
     def call(self, device: GpuDevice, stream: int) -> Call:
-        """What fills it on a stream, by its handle."""
+        """Function that fills the buffer on a stream, given by its handle."""
         driver = device.driver
         on = driver.CUstream(stream)
         if len(self.element) < 8:
@@ -42,7 +42,7 @@ class PreparedFill:
 
         def halves() -> tuple[Any, ...]:
             answer: tuple[Any, ...] = ()
-            for offset in (0, 4):  # no memset has elements of 8 bytes: rows of one word, 8 bytes apart
+            for offset in (0, 4):  # memsets have no 8-byte elements: two strided fills of one word
                 word = int.from_bytes(self.element[offset : offset + 4], "little")
                 answer = driver.cuMemsetD2D32Async(self.address + offset, 8, word, 1, self.count, on)
                 if answer[0] is not driver.CUresult.CUDA_SUCCESS:
@@ -52,12 +52,12 @@ class PreparedFill:
         return halves
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Change the buffer, of calls that :meth:`call` has returned too, to that at its address."""
+        """Move the fill, including functions that :meth:`call` has returned, to the buffer at its new address."""
         self.address = addresses[self.buffer]
 
 
 def prepare_fill(buffer: Buffer, address: int) -> PreparedFill:
-    """The fill of a buffer that has one; raises UserError if its type does not hold the value."""
+    """Prepare the fill of a buffer; raises UserError if its type cannot represent the value."""
     assert buffer.fill is not None
     element = np.asarray(filler(buffer.fill, dtype_of(buffer.dtype), f"buffer {buffer.name}"))
     return PreparedFill(

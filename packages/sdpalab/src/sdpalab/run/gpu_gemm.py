@@ -1,10 +1,10 @@
 """Matrix products of a plan on a GPU: the arguments of cuBLAS, its handle and its workspace.
 
-``nvmath.bindings.cublas`` (extra ``cublas``) is called directly: it takes pointers and streams as they are, and finds
-the cuBLAS that pip, torch or the CUDA toolkit has installed.
+``nvmath.bindings.cublas`` (extra ``cublas``) is called directly: it accepts raw pointers and streams, and finds the
+cuBLAS of pip, torch or the CUDA toolkit.
 
-cuBLAS is column-major, and a row-major matrix is the transpose of the column-major one in the same memory. So for
-C = A op(B) it computes C^T = op(B)^T A^T, in which all three transposes are what lies there.
+cuBLAS is column-major, and a row-major matrix is the transpose of the column-major one in the same memory. For C = A
+op(B) it therefore computes C^T = op(B)^T A^T, whose three matrices are in memory already.
 
 Source: cuBLAS documentation, "cublasGemmStridedBatchedEx", "cublasSetStream", "cublasSetWorkspace", "cublasMath_t",
 "Results Reproducibility" and "CUDA Graphs Support".
@@ -33,14 +33,14 @@ DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 """``cudaDataType`` (library_types.h) by a buffer's dtype: CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF."""
 
 _OUTPUTS = {"float16": ("float16", "float32"), "bfloat16": ("bfloat16", "float32"), "float32": ("float32",)}
-"""Types of C by the type of A and B, of those that cublasGemmStridedBatchedEx has for CUBLAS_COMPUTE_32F."""
+"""Type of C by the type of A and B, among those of cublasGemmStridedBatchedEx with CUBLAS_COMPUTE_32F."""
 
 _ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
-"""alpha and beta, which are read from the host's memory. With a beta of 0 what C holds is not read."""
+"""alpha and beta in host memory. With beta = 0 the old content of C is not read."""
 
 
 def gemm_problem() -> str:
-    """Why no matrix product can be left to cuBLAS, in one sentence; empty if its bindings are installed."""
+    """Reason why cuBLAS cannot be used, in one sentence; empty if its bindings are installed."""
     try:
         _binding()
     except MachineError as error:
@@ -65,21 +65,21 @@ def workspace_size(capability: tuple[int, int]) -> int:
 
 
 class Blas:
-    """cuBLAS on one GPU. Safe under threads, which take turns: a handle has one stream and one workspace at a time.
+    """cuBLAS on one GPU. Thread-safe by a lock, because a handle has one stream and one workspace at a time.
 
-    Sums stay in float32, also where a product is split along k: a reduction in the type of C is forbidden.
+    Sums are in float32, also where a product is split along k: reductions in the type of C are disabled.
 
     Parameters
     ----------
     device : GpuDevice
-        Its context is to be current here and in every call.
+        Its context must be current here and in every call.
     binding : module
         ``nvmath.bindings.cublas``.
 
     Raises
     ------
     MachineError
-        If there is no cuBLAS, or it does not start.
+        If cuBLAS is missing, or does not start.
     """
 
     def __init__(self, device: GpuDevice, binding: Any) -> None:
@@ -95,21 +95,21 @@ class Blas:
             ) from None
 
     def multiply(self, arguments: tuple[int, ...], stream: int, workspace: Scratch, label: str) -> None:
-        """Launch a product on ``stream``; ``arguments`` are those of cublasGemmStridedBatchedEx behind the handle.
+        """Launch a product on ``stream``; ``arguments`` are those of cublasGemmStridedBatchedEx after the handle.
 
         Raises
         ------
         KernelFault
-            If a kernel has made the context unusable: it may show here first.
+            If a kernel has made the context unusable, and this call is the first to report it.
         MachineError
-            For any other error, with ``label`` and cuBLAS's name for it.
+            For any other error, with ``label`` and cuBLAS's name of the error.
         """
         binding = self.binding
         try:
             with self._lock:
                 binding.set_stream(self._handle, stream)
-                # After every set_stream, which goes back to the handle's own memory. That is shared by all streams, on
-                # which results may then differ from run to run, and is an allocation in each graph that is captured.
+                # Needed after every set_stream, which selects the handle's own workspace. All streams share that one,
+                # so results may differ from run to run, and each captured graph allocates it.
                 binding.set_workspace(self._handle, workspace.address, workspace.size)
                 binding.gemm_strided_batched_ex(self._handle, *arguments)
         except binding.cuBLASError as error:
@@ -119,13 +119,14 @@ class Blas:
 
 @cache
 def blas_of(device: GpuDevice) -> Blas:
-    """cuBLAS on that GPU, whose context is current; raises MachineError as :class:`Blas`, or without nvmath-python."""
+    """cuBLAS on that GPU, whose context must be current; raises MachineError as :class:`Blas`, or without
+    nvmath-python."""
     return Blas(device, _binding())
 
 
 @dataclass
 class PreparedGemm:
-    """One product, ready to launch. ``label`` names it in errors."""
+    """One prepared product. ``label`` is its name in errors."""
 
     blas: Blas
     gemm: Gemm
@@ -135,7 +136,7 @@ class PreparedGemm:
     label: str
 
     def call(self, device: GpuDevice, stream: int) -> Call:
-        """What launches it on a stream, by its handle."""
+        """Function that launches the product on a stream, given by its handle."""
         answer = (device.driver.CUresult.CUDA_SUCCESS,)
 
         def launch() -> tuple[Any, ...]:
@@ -145,7 +146,7 @@ class PreparedGemm:
         return launch
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Change the matrices, of calls that :meth:`call` has returned too, to those at these addresses."""
+        """Move the matrices, including those of functions that :meth:`call` has returned, to these addresses."""
         self.arguments = _arguments(self.gemm, self.dtypes, addresses, self.blas.binding)
 
 
@@ -164,18 +165,18 @@ def prepare_gemm(
     blas : Blas
     gemm : Gemm
     buffers : mapping of str to Buffer
-        Of the plan, by name.
+        Buffers of the plan, by name.
     addresses : mapping of str to int
-        Where each lies in device memory.
+        Device address of each buffer.
     workspace : Scratch
-        Memory for cuBLAS, of :func:`workspace_size`; whatever else uses it runs before or after on the same stream.
+        Memory for cuBLAS, of :func:`workspace_size` bytes; other users must run on the same stream.
     where : str
-        Names the step in messages.
+        Name of the step in messages.
 
     Raises
     ------
     UserError
-        If the buffers do not hold the matrices, or are of types that cuBLAS does not multiply.
+        If the buffers are too small for the matrices, or cuBLAS does not multiply their types.
     """
     reason = gemm.reject_reason({name: math.prod(buffer.shape) for name, buffer in buffers.items()})
     if reason is not None:
@@ -192,7 +193,7 @@ def prepare_gemm(
 
 
 def _arguments(gemm: Gemm, dtypes: tuple[str, str, str], addresses: Mapping[str, int], binding: Any) -> tuple[int, ...]:
-    """The arguments of cublasGemmStridedBatchedEx behind the handle: its A is our B, and its B our A."""
+    """Arguments of cublasGemmStridedBatchedEx after the handle: its A is our B, and its B our A."""
     a, b, c = (
         (addresses[name], DATA_TYPES[dtype], shape.pitch, shape.rows * shape.pitch)
         for name, dtype, shape in zip((gemm.a, gemm.b, gemm.c), dtypes, gemm.matrices.values(), strict=True)

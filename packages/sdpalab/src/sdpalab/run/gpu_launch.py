@@ -1,7 +1,8 @@
-"""Launches ready to be made: functions, parameters and geometry checked against the GPU, and the launch calls alone.
+"""Prepared launches: functions, parameters and geometry are checked against the GPU once; a launch makes only driver
+calls.
 
-A launch through ``cuda.bindings`` takes 3.1 us from Python (published). ``cuda.core`` packs the arguments and makes the
-configuration anew for every launch, on top of that, and has nothing that a prepared launch needs.
+A launch through ``cuda.bindings`` takes 3.1 us from Python (published). ``cuda.core`` additionally packs the arguments
+and rebuilds the configuration for every launch, and has no advantage for a prepared launch.
 
 Source: CUDA Driver API, "Execution Control" (cuLaunchKernelEx); CUDA C++ Programming Guide, "Binary Compatibility".
 """
@@ -29,7 +30,8 @@ _PORTABLE_CLUSTER = 8
 
 
 def arch_of(capability: tuple[int, int]) -> str:
-    """The architecture to build for: (9, 0) is ``sm_90a``, with the features of that chip alone, (8, 9) ``sm_89``."""
+    """Target architecture for a compute capability: ``sm_90a`` for (9, 0), with that chip's specific features;
+    ``sm_89`` for (8, 9)."""
     major, minor = capability
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
@@ -37,7 +39,8 @@ def arch_of(capability: tuple[int, int]) -> str:
 def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     """Whether a cubin for ``arch`` runs on a GPU (CUDA C++ Programming Guide, "Binary Compatibility", "Feature Sets").
 
-    It runs on a later minor version of its major one; with ``f`` too (the family), with ``a`` on its own chip only.
+    A cubin runs on later minor versions of its major version, also with suffix ``f`` (family); with ``a`` on its own
+    chip only.
     """
     digits = arch.removeprefix("sm_").rstrip("af")
     major, minor = int(digits[:-1]), int(digits[-1])
@@ -47,33 +50,32 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
 
 
 Call: TypeAlias = Callable[[], tuple[Any, ...]]
-"""Launches something, and returns the driver's result."""
+"""Function that launches work, and returns the driver's result."""
 
 
 class AnyPrepared(Protocol):
-    """A step that is ready to launch: a :class:`PreparedStep`, or a product."""
+    """A prepared step: a :class:`PreparedStep`, or a product."""
 
     @property
     def label(self) -> str:
-        """Says in errors what was launched."""
+        """Name of the launch in errors."""
         ...
 
     def call(self, device: GpuDevice, stream: int) -> Call:
-        """What launches it on a stream, by its handle."""
+        """Function that launches the step on a stream, given by its handle."""
         ...
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Change the buffers, of calls that :meth:`call` has returned too, to those at these addresses."""
+        """Move the buffers, including those of functions that :meth:`call` has returned, to these addresses."""
         ...
 
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """One launch, ready to run: the function, its parameters, and grid, block, cluster, shared memory.
+    """One prepared launch: the function, its parameters, and grid, block, cluster, shared memory.
 
-    ``label`` says in errors what was launched; ``pointers`` and ``maps`` are where the addresses of buffers lie in the
-    parameters, and tensor maps of them, by the buffers' names; ``programmatic`` is as in
-    :class:`~sdpalab.kernels.plan.Launch`.
+    ``label`` is the name of the launch in errors; ``pointers`` and ``maps`` are the offsets of buffer addresses and
+    tensor maps in the parameters, by buffer name; ``programmatic`` is as in :class:`~sdpalab.kernels.plan.Launch`.
     """
 
     function: GpuFunction
@@ -85,7 +87,7 @@ class PreparedStep:
     programmatic: bool = False
 
     def config(self, device: GpuDevice, stream: int) -> Any:
-        """The ``CUlaunchConfig`` on a stream, by its handle."""
+        """The ``CUlaunchConfig`` on a stream, given by its handle."""
         driver, geometry = device.driver, self.geometry
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry.grid
@@ -110,12 +112,12 @@ class PreparedStep:
         return config
 
     def call(self, device: GpuDevice, stream: int) -> Call:
-        """What launches it on a stream, by its handle."""
+        """Function that launches the step on a stream, given by its handle."""
         config = self.config(device, stream)
         return partial(device.driver.cuLaunchKernelEx, config, self.function.handle, self.parameters.address, 0)
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Write the addresses where the next launch reads them: a launch copies its parameters."""
+        """Write the addresses into the parameters of later launches; a launch copies its parameters."""
         for name, pointer in self.pointers:
             pointer.value = addresses[name]
         for name, tensor_map in self.maps:
@@ -133,19 +135,19 @@ def prepare_step(
     image : bytes
         A cubin, or PTX text for the driver to assemble.
     entry : Entry
-        Of the PTX.
+        Entry of the PTX.
     target : str
-        Such as ``sm_90a``.
+        Target architecture, such as ``sm_90a``.
     step : Launch
     block : bytes
         The parameter block.
     where : str
-        Names the step in messages.
+        Name of the step in messages.
 
     Raises
     ------
     UserError
-        If no such launch is possible.
+        If the launch is impossible.
     MachineError
         If the driver does not load the module.
     """
@@ -181,11 +183,10 @@ def prepare_step(
 
 
 class Prepared:
-    """Steps ready to be launched, again and again, on the buffers that they were prepared with.
+    """Prepared steps, which can be launched repeatedly on their buffers.
 
-    A launch does nothing but the launch calls of the driver, and of cuBLAS where a step is a product, so it can be
-    captured into a CUDA graph; a thread may launch while others do. The caller keeps device pointers alive; tensors are
-    kept alive here.
+    A launch only makes launch calls of the driver, and of cuBLAS for products, so it can be captured into a CUDA graph;
+    several threads may launch concurrently. The caller keeps device pointers alive; tensors are kept alive here.
     """
 
     def __init__(self, device: GpuDevice, steps: Sequence[AnyPrepared], keep: object = None) -> None:
@@ -196,14 +197,14 @@ class Prepared:
         self._calls: dict[int, list[Call]] = {}
 
     def launch(self, stream: int = 0) -> None:
-        """Launch all steps in order on ``stream``, a CUstream's handle such as torch's; does not wait for them.
+        """Launch all steps in order on ``stream``, a CUstream's handle such as torch's; does not wait for their end.
 
         Raises
         ------
         KernelFault, MachineError
-            With the step and CUDA's name for the error; one of an earlier launch may show here.
+            With the step and CUDA's name of the error, which may come from an earlier launch.
         """
-        # Made once for each stream and never changed: a configuration that threads shared would be changed under them.
+        # One configuration per stream, never modified: threads could otherwise change a shared configuration.
         calls = self._calls.get(stream) or self._on_stream(stream)
         answer = self._context()
         if answer[0] is not self._success:
@@ -217,13 +218,13 @@ class Prepared:
     def place(self, addresses: Mapping[str, int]) -> None:
         """Run all later launches on the buffers at these addresses, one for each buffer of the plan.
 
-        They are neither checked nor kept alive; semaphores must hold zeros. Launches under way are not changed,
-        but no other thread may launch or place at the same time: each has to prepare its own.
+        Addresses are neither checked nor kept alive; semaphores must be zero. Running launches are unaffected, but no
+        other thread may launch or place concurrently: each thread must prepare its own object.
 
         Raises
         ------
         MachineError
-            If the driver refuses to move a tensor map.
+            If the driver rejects the new address of a tensor map.
         """
         for step in self.steps:
             step.place(self.device, addresses)
@@ -241,7 +242,7 @@ class Prepared:
 
 
 def _cluster(entry: Entry, step: Launch) -> Dim3:
-    """The step's cluster; without one, the cluster that the kernel was compiled for."""
+    """The step's cluster; by default the cluster that the kernel was compiled for."""
     compiled = entry.directives.get("reqnctapercluster")
     if compiled is None or step.cluster != (1, 1, 1):
         return step.cluster

@@ -1,6 +1,6 @@
-"""Buffers as one stretch of device memory, guarded: a write outside a buffer changes a pattern, and is detected.
+"""Buffers in one guarded range of device memory: a write outside a buffer changes a pattern, and is detected.
 
-The pattern is NaN in every float type, so that a read outside a buffer shows too.
+The pattern is NaN in every float type, so a read outside a buffer also becomes visible.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["GUARD", "DeviceMemory", "Image", "Scratch", "zero"]
 Array = npt.NDArray[Any]
 
 GUARD = 1 << 16
-"""Bytes of the pattern before and behind each buffer, at least: as much as between the simulator's buffers."""
+"""Least bytes of the pattern before and after each buffer, the same as between the simulator's buffers."""
 
 _ALIGN = 1024
-"""Bytes; more than the alignment that any access, tensor map or swizzle needs."""
+"""Alignment in bytes, above that of any access, tensor map or swizzle."""
 
 
 class Image:
-    """The host's copy of the stretch: buffers one after the other, with the pattern between.
+    """Host copy of the range: the buffers in sequence, with the pattern between.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Image:
     ----------
     bytes : ndarray of uint8
     offsets : mapping of str to int
-        Where each buffer begins, a multiple of 1024.
+        Start of each buffer, a multiple of 1024.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -53,13 +53,13 @@ class Image:
             self._place(self.bytes, name)[:] = array.reshape(-1).view(np.uint8)
 
     def array(self, name: str, stretch: Array) -> Array:
-        """A copy of a buffer's array in ``stretch``, which came back from the device."""
+        """A copy of a buffer's array in ``stretch``, a range read back from the device."""
         shape, dtype, _ = self._like[name]
         array: Array = self._place(stretch, name).copy().view(dtype).reshape(shape)
         return array
 
     def damage(self, stretch: Array) -> tuple[str, ...]:
-        """A sentence for each buffer around which the pattern is no longer whole, by the buffer that is nearest."""
+        """One sentence for each buffer with a damaged pattern around it; the nearest buffer is named."""
         wrong = stretch != _pattern(len(stretch))
         for name in self._like:
             self._place(wrong, name)[:] = False
@@ -87,7 +87,8 @@ class Image:
 
 
 class DeviceMemory:
-    """A stretch of device memory with an image in it, freed at the end of a ``with``; its context is to be current."""
+    """A range of device memory with an image in it, freed at the end of a ``with`` block; its context must be
+    current."""
 
     def __init__(self, device: GpuDevice, image: Image) -> None:
         self._device, self._size = device, len(image.bytes)
@@ -98,18 +99,18 @@ class DeviceMemory:
         try:
             device.check(with_image, "copy the buffers to the GPU")
         except BaseException:
-            driver.cuMemFree(self.address)  # there will be no object whose end does it
+            driver.cuMemFree(self.address)  # no object exists yet that would free it
             raise
 
     def __enter__(self) -> DeviceMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # In a lost context this fails, and there is nothing left to free.
+        # In a lost context this fails, and no memory is left to free.
         self._device.driver.cuMemFree(self.address)
 
     def read(self) -> Array:
-        """The stretch as it is now."""
+        """Current content of the range."""
         stretch: Array = np.empty(self._size, np.uint8)
         answer = self._device.driver.cuMemcpyDtoH(stretch.ctypes.data, self.address, self._size)
         self._device.check(answer, "copy the buffers from the GPU")
@@ -117,37 +118,37 @@ class DeviceMemory:
 
 
 class Scratch:
-    """Device memory whose content means nothing, freed with its last reference; at a multiple of 256 bytes.
+    """Uninitialised device memory, aligned to 256 bytes, freed with its last reference.
 
     Parameters
     ----------
     device : GpuDevice
-        Its context is to be current.
+        Its context must be current.
     size : int
-        In bytes.
+        Size in bytes.
 
     Raises
     ------
     MachineError
-        If there is not so much.
+        If there is not enough memory.
     """
 
     def __init__(self, device: GpuDevice, size: int) -> None:
         self.size = size
         self.address = int(device.check(device.driver.cuMemAlloc(size), f"allocate {size / 2**20:.1f} MiB"))
-        # At the end of the process the driver frees everything itself, and may be gone before this.
+        # At process exit the driver frees all memory itself, and may be unloaded before this.
         finalize(self, _free, device, self.address).atexit = False
 
 
 def zero(device: GpuDevice, stretches: Mapping[str, tuple[int, int]]) -> None:
-    """Fill device memory with zeros: after all work that may still use it, and before all later work, on any stream.
+    """Fill device memory with zeros, after all earlier work and before all later work on any stream.
 
     Parameters
     ----------
     device : GpuDevice
-        Its context is to be current.
+        Its context must be current.
     stretches : mapping of str to (int, int)
-        Address and bytes of each, by what errors call it. None: nothing is done.
+        Address and bytes of each range, by its name in errors. An empty mapping has no effect.
 
     Raises
     ------
@@ -164,14 +165,14 @@ def zero(device: GpuDevice, stretches: Mapping[str, tuple[int, int]]) -> None:
 def _free(device: GpuDevice, address: int) -> None:
     if not device.lost:
         with device.current():
-            device.driver.cuMemFree(address)  # waits for what still uses it
+            device.driver.cuMemFree(address)  # waits for earlier users
 
 
 @cache
 def _period() -> Array:
     """NaN of 16 bits, 0x7FFF or 0xFFFF, which are NaN in pairs and by bytes (e4m3) as well.
 
-    Their signs are without order, so that a copy of a neighbour's guard, shifted, is no guard.
+    Their signs are irregular, so a shifted copy of a neighbour's guard does not match.
     """
     signs = np.random.Generator(np.random.PCG64(0)).integers(0, 2, 65521, dtype=np.uint16)
     return (signs << 15 | 0x7FFF).view(np.uint8)

@@ -13,5 +13,5 @@ _WRAPPERS = frozenset(path.name for path in (INCLUDE_DIR / "ptx").iterdir())
 
 
 def kernel_sources(modules: Iterable[Source] = ()) -> Sources:
-    """The sources of a launch plan's modules; device headers come last, and wrappers of PTX are left out."""
+    """Sources of a launch plan's modules; device headers come last, and PTX wrappers are left out."""
     return Sources.of(modules, HEADER_FOLDERS, _WRAPPERS)

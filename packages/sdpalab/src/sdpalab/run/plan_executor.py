@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RunResult:
-    """Outputs of one run of a plan, and what ran.
+    """Outputs of one run of a plan, with its device and code.
 
     Attributes
     ----------
@@ -28,10 +28,10 @@ class RunResult:
     ptx_sha256 : tuple of str
         Digest of the PTX of each launch, in order: the same bytes for every executor.
     hazards : tuple of str
-        Errors of the run itself: the simulator's checks; on a GPU, writes outside buffers; on both, a semaphore that
-        was not left as zeros.
+        Errors of the run itself: the simulator's checks; on a GPU, writes outside buffers; on both, a semaphore that is
+        not zero after the run.
     changed_inputs : tuple of str
-        Input buffers whose bytes are no longer what they were.
+        Input buffers whose bytes changed.
     """
 
     outputs: Mapping[str, Array]

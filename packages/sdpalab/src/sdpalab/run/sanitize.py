@@ -1,7 +1,7 @@
 """Races and memory errors of a kernel: its launches on the simulator, in every schedule, with all checks.
 
-A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
-repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
+A wrong order of warps may give a right result, and one schedule may not reveal every hazard. Each launch is therefore
+repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that reported it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["combine", "sanitize_kernel", "small_problems"]
 
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
-"""Keys of a tile where no knob says so."""
+"""Default number of keys of a tile, if no knob sets it."""
 
 
 def small_problems(
@@ -34,12 +34,12 @@ def small_problems(
 ) -> list[Problem]:
     """Small problems that exercise all cases of a kernel's pipeline.
 
-    One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
-    is one, even and odd, and every stage is filled again; and two tiles of rows and an odd number of keys', all of
-    them whole, for which a kernel may have code of its own. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
-    NUM_STAGES (in Triton num_stages) where the kernel has them; blocks that share a row's keys, as many as SPLIT says,
-    get so many each; and as many heads share a tile of rows and K and V as PACK_GQA says. Unless all are causal, a
-    ragged causal one comes last.
+    The numbers of key tiles are 1, the number of stages, one more, and twice as many with a ragged one, so the count is
+    one, even and odd, and every stage is refilled. A further problem has two row tiles and an odd number of key tiles,
+    all whole, for kernels with separate code for whole tiles. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
+    NUM_STAGES (in Triton num_stages), if the kernel has them. With SPLIT blocks per row each block gets that many key
+    tiles; with PACK_GQA that many heads share a row tile and K and V. Unless all are causal, a ragged causal problem
+    comes last.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def sanitize_kernel(
     progress: Progress | None = None,
     suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
-    """Run a kernel's launch plan for each problem in each mode, and collect what the simulator finds.
+    """Run a kernel's launch plan for each problem in each mode, and collect the simulator's hazards.
 
     Parameters
     ----------
@@ -94,17 +94,17 @@ def sanitize_kernel(
     arch : str, optional
         Default: the kernel's own.
     cache : Cache, optional
-        Where builds are kept. Default: the user's.
+        Build cache. Default: the user's.
     progress : callable, optional
-        Called with the label of each run before it, and in a long one with that and how far it is.
+        Called with the label of each run before it starts, and during a long run with the label and its progress.
     suppressions : sequence of Suppression
-        Beside those in the kernel's source (:mod:`warpsan.report.suppressions`).
+        Suppressions beside those in the kernel's source (:mod:`warpsan.report.suppressions`).
 
     Raises
     ------
     UserError
-        If a problem does not suit the kernel, its source does not compile, or its PTX cannot be launched or holds an
-        instruction that is not modelled (with its PTX line).
+        If the kernel does not support a problem, its source does not compile, or its PTX cannot be launched or has an
+        unmodelled instruction (with its PTX line).
     """
     modes, collected = modes or Modes(), Collected(kernel.name, progress)
     config = kernel.default_config if config is None else config
@@ -131,7 +131,7 @@ def combine(
     arch: str,
     suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
-    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs, hazards and notes of each alone."""
+    """The outcome of :func:`sanitize_kernel` on ``problems``, combined from the runs, hazards and notes of each."""
     collected = Collected(kernel.name, None)
     for labels, hazards, notes in parts:
         collected.labels += labels

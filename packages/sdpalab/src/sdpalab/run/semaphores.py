@@ -1,15 +1,16 @@
-"""Semaphores of a plan on a GPU: device memory of zeros, one stretch for each stream and for each graph capture.
+"""Semaphores of a plan on a GPU: zeroed device memory, one range for each stream and for each graph capture.
 
-A plan leaves its semaphores as zeros (:class:`sdpalab.kernels.plan.Buffer`; the judge reports a plan that does not), so
-that zeros are written once, when memory is allocated, and no launch fills anything. Launches on one stream run one
-after the other and share a stretch; launches that may run at the same time never do:
+A plan must leave its semaphores zero (:class:`sdpalab.kernels.plan.Buffer`; the judge reports a violation). Zeros are
+therefore written once, at allocation, and not at each launch. Launches on one stream run in sequence and share a range;
+launches that can overlap do not:
 
-- another stream has another stretch;
-- a CUDA graph has one of its own for each stream of its capture, for as long as the process lives, because it may be
-  replayed on any stream;
-- a launch that fails may leave other values, and so its stretch is discarded.
+- each stream has its own range;
+- a CUDA graph has its own range for each captured stream until the process ends, because it may be replayed on any
+  stream;
+- a failed launch may leave other values, so its range is discarded.
 
-The memory is the driver's and not torch's: a tensor that outlives a call would stay in the private pool of a capture.
+The memory is allocated by the driver, not by torch: a tensor that outlives a call would stay in the private pool of a
+capture.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ __all__ = ["SemaphorePool"]
 
 _ALIGN = 256
 _STRETCHES = 16
-"""Stretches that are allocated at a time: a capture can take one of those that are left, and cannot allocate."""
+"""Ranges per allocation: a capture can use a free range, but cannot allocate."""
 
 _OF_GRAPHS: set[Scratch] = set()
-"""Memory that a captured graph uses: the end of a graph shows nowhere, and so it is never freed."""
+"""Memory of captured graphs, which is never freed because the end of a graph is not observable."""
 
 
 class SemaphorePool:
-    """The semaphores of one prepared plan, which one thread launches.
+    """Semaphores of one prepared plan, for launches from one thread.
 
     Parameters
     ----------
     device : GpuDevice
     buffers : sequence of Buffer
-        Those of role ``semaphore``; any others are ignored.
+        Buffers with role ``semaphore``; others are ignored.
 
     Raises
     ------
     MachineError
-        If there is no memory, or the driver fails.
+        If memory is exhausted, or the driver fails.
     """
 
     def __init__(self, device: GpuDevice, buffers: Sequence[Buffer]) -> None:
@@ -66,15 +67,15 @@ class SemaphorePool:
         return bool(self._offsets)
 
     def take(self, stream: int) -> Mapping[str, int] | None:
-        """Addresses of zeros for a launch on ``stream``, by the buffers' names.
+        """Addresses of zeroed semaphores for a launch on ``stream``, by buffer name.
 
-        None if the stream is being captured and all stretches are taken: nothing can be allocated then, and the caller
-        has to fill memory of the capture within the graph. A launch outside a capture allocates more.
+        Returns None if the stream is being captured and all ranges are in use: allocation is then impossible, and the
+        caller must zero memory within the graph. A launch outside a capture allocates more ranges.
 
         Raises
         ------
         MachineError
-            If there is no memory, or the driver fails.
+            If memory is exhausted, or the driver fails.
         """
         with self._device.current():
             key = stream, self._device.capture_of(stream)
@@ -92,7 +93,7 @@ class SemaphorePool:
         return {name: address + offset for name, offset in self._offsets.items()}
 
     def discard(self, stream: int) -> None:
-        """Use the stretches of ``stream`` no more: a launch on it failed, and may have left other values than zeros."""
+        """Discard the range of ``stream`` after a failed launch, which may have left values other than zero."""
         for key in [key for key in self._taken if key[0] == stream]:
             del self._taken[key]
 
@@ -100,5 +101,5 @@ class SemaphorePool:
         with self._device.current():
             scratch = Scratch(self._device, _STRETCHES * self._size)
             zero(self._device, {"the semaphores": (scratch.address, scratch.size)})
-        # The last is taken first: the order of addresses is the order of streams.
+        # Popped from the end, so that the order of addresses is the order of streams.
         self._free += [(scratch, scratch.address + self._size * number) for number in reversed(range(_STRETCHES))]

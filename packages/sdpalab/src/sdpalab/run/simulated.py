@@ -18,7 +18,7 @@ __all__ = ["SimulatedExecutor"]
 
 
 _UNWRITTEN = ("out", "workspace")
-"""Roles of buffers that, without a fill, nobody has written before the plan."""
+"""Roles of buffers that, without a fill, are uninitialised before the plan."""
 
 
 class SimulatedExecutor:
@@ -29,7 +29,7 @@ class SimulatedExecutor:
     arch : str
         Architecture to build for, such as ``sm_89``.
     cache : Cache, optional
-        Where builds are kept. Default: the user's.
+        Build cache. Default: the user's.
     on_launch : callable, optional
         Called after each step with its build and the simulator's report, for callers that need more than messages.
     **options
@@ -70,22 +70,21 @@ class SimulatedExecutor:
         ----------
         plan : LaunchPlan
         inputs : mapping of str to ndarray
-            One for each ``in`` buffer, in its shape and dtype (bfloat16: ``ml_dtypes.bfloat16``).
+            One array for each ``in`` buffer, in its shape and dtype (bfloat16: ``ml_dtypes.bfloat16``).
         poison : int
-            Byte that fills ``out`` and ``workspace`` buffers without a fill; 0xFF makes NaN of every float type.
+            Byte that fills ``out`` and ``workspace`` buffers without a fill; 0xFF gives NaN in every float type.
         builds : sequence of Build, optional
-            One for each launch, where that is done already, or a mistake planted in the PTX. Default: each launch's
-            module is built here.
+            One build for each launch, already built or with an edited PTX. Default: each launch's module is built here.
 
         Raises
         ------
         UserError
-            If an input is missing or of another shape or dtype, a step names no buffer or has no module, or (as
+            If an input is missing or has another shape or dtype, a step has an unknown buffer or no module, or (as
             BuildError) a module does not compile.
         MachineError
             If there is no compiler.
         warpsan.SimError
-            If the simulator does not model an instruction, or the run cannot go on.
+            If the simulator does not model an instruction, or the run cannot continue.
         """
         workshop = next(filter(None, (workshop_of(step.module) for step in plan.launches)), None)
         if workshop is not None:
@@ -99,7 +98,7 @@ class SimulatedExecutor:
         digests: list[str] = []
         hazards: list[str] = []
         options, ring = dict(self.options), None
-        if is_ring(options.get("numerics", "")):  # one for all steps, whose codes meet in the buffers
+        if is_ring(options.get("numerics", "")):  # one for all steps, because they share buffers
             builds = builds or self.builds_of(plan)
             ring = ring_of(options["numerics"], eight_bits=any(has_eight_bits(each.ptx.decode()) for each in builds))
             options |= {"numerics": ring.name} if ring is not None else {}
@@ -153,7 +152,7 @@ class SimulatedExecutor:
         """:meth:`run` of an untrusted plan, whose launches a confined process simulates."""
         builds = builds or self.builds_of(plan)
         reports, result = workshop.simulate(plan, builds, inputs, self.arch, poison, self.options)
-        for built, report in zip(builds, reports, strict=False):  # fewer, where one was stopped
+        for built, report in zip(builds, reports, strict=False):  # fewer, if a launch was stopped
             if self.on_launch is not None:
                 self.on_launch(built, report)
         ended: RunResult = result()
@@ -177,7 +176,7 @@ def _buffer_name(argument: str | TiledMap | int | float) -> str:
 
 
 def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | TensorMap | int | float]:
-    """The launch's arguments: arrays in place of buffer names, and tensor maps on them."""
+    """Arguments of the launch: arrays in place of buffer names, and tensor maps on them."""
     where = f"step {number} of the plan"
     values: list[Array | TensorMap | int | float] = []
     for argument in step.args:

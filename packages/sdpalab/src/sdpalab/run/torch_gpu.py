@@ -1,8 +1,8 @@
 """All queries to torch about a GPU: devices, the device of a tensor, streams, graph capture.
 
-Call the functions through the module (``torch_gpu.stream()``): the tests replace them where a GPU is emulated, and
-torch has no part in that. Timing has its own calls (:mod:`sdpalab.measure.clocks`); so have torch's own backends, which
-are witnesses (:mod:`sdpalab.judge.witness`).
+Call the functions through the module (``torch_gpu.stream()``): the tests replace them where a GPU is emulated without
+torch. Timing (:mod:`sdpalab.measure.clocks`) and torch's own backends as witnesses (:mod:`sdpalab.judge.witness`) make
+their own calls.
 
 Source: PyTorch documentation, ``torch.cuda``.
 """
@@ -37,7 +37,7 @@ class GpuProperties:
     ----------
     ordinal : int
     name : str
-        Such as ``NVIDIA H200``.
+        Name, such as ``NVIDIA H200``.
     capability : (int, int)
         Compute capability, such as (9, 0).
     sm_count : int
@@ -45,7 +45,7 @@ class GpuProperties:
     l2_bytes : int
         Size of its L2 cache.
     uuid : str
-        As NVML writes it, with ``GPU-`` before it.
+        UUID in NVML's form, with the prefix ``GPU-``.
     """
 
     ordinal: int
@@ -57,7 +57,7 @@ class GpuProperties:
 
 
 def available() -> bool:
-    """Whether torch has CUDA, and a GPU to use it on."""
+    """Whether torch has CUDA and a usable GPU."""
     import torch
 
     return torch.cuda.is_available()
@@ -93,17 +93,17 @@ def properties(ordinal: int) -> GpuProperties:
 
 
 def ordinal_of(tensor: torch.Tensor) -> int | None:
-    """The number of the GPU whose memory holds the tensor; None if it lies elsewhere."""
+    """Number of the GPU whose memory contains the tensor; None for other memory."""
     return tensor.device.index if tensor.device.type == "cuda" else None
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the tensor's first element lies in its GPU's memory."""
+    """Device address of the tensor's first element."""
     return int(tensor.data_ptr())
 
 
 def stream(ordinal: int | None = None) -> int:
-    """The handle of this thread's current stream on GPU ``ordinal``, by default the current one."""
+    """Handle of this thread's current stream on GPU ``ordinal``, by default the current GPU."""
     import torch
 
     return int(torch.cuda.current_stream(ordinal).cuda_stream)
@@ -117,7 +117,7 @@ def capturing() -> bool:
 
 
 def synchronize(ordinal: int | None = None) -> None:
-    """Wait for all work on GPU ``ordinal``, by default the current one."""
+    """Wait for all work on GPU ``ordinal``, by default the current GPU."""
     import torch
 
     torch.cuda.synchronize(ordinal)

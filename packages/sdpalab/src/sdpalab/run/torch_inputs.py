@@ -1,6 +1,6 @@
-"""Checks of the tensors of an attention call, and of whether a kernel could take them, by their metadata alone.
+"""Checks of the tensors of an attention call, and of their suitability for kernels, by metadata alone.
 
-Nothing here reads an element or a file, so ``torch.compile`` can trace it.
+The checks read no elements or files, so ``torch.compile`` can trace them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
-    """Raises UserError for arguments that torch refuses, too, with a clearer message."""
+    """Raises UserError, with a clearer message, for arguments that torch would also reject."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
@@ -32,7 +32,7 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
             f"and {v.dim()}"
         )
     if q.shape == k.shape == v.shape:
-        return  # the common case: every call pays for these checks
+        return  # common case: every call pays for these checks
     if q.shape[-1] != k.shape[-1]:
         raise UserError(f"q and k must have one head_dim, not {q.shape[-1]} and {k.shape[-1]}")
     if k.shape[-2] != v.shape[-2]:
@@ -60,9 +60,9 @@ def unfit_reason(
     *,
     anywhere: bool = False,
 ) -> str | None:
-    """Why no kernel takes this call, whatever is proven; None if one may. Uses only what can be traced.
+    """Reason why no kernel supports this call, independent of proofs; None if a kernel may. Traceable.
 
-    With ``anywhere`` the tensors stand for such on a GPU, wherever they are.
+    With ``anywhere`` tensors on other devices represent tensors on a GPU.
     """
     if attn_mask is not None:
         return "the kernels take no attn_mask: key padding masks and additive bias stay with torch"
@@ -89,7 +89,7 @@ def unfit_reason(
 
 
 def shape_reason(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why these are not the tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
+    """Reason why these are not tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
     if not q.dim() == k.dim() == v.dim() == 4:
         return f"the kernels take tensors of rank 4, not {q.dim()}, {k.dim()} and {v.dim()}"
     if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:

@@ -1,4 +1,4 @@
-"""A launch plan called on torch tensors, as the torch functions of the lab call it: allocate, place, launch."""
+"""A launch plan called on torch tensors, for the lab's torch functions: allocate, place, launch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["TorchLaunch"]
 
 
 class TorchLaunch:
-    """A plan that is prepared on one GPU, by and for one thread: a call takes its addresses from one place in memory.
+    """A plan prepared on one GPU for one thread: all calls share the memory of its addresses.
 
-    All that does not depend on the call is prepared here; a call allocates, writes addresses, and launches the plan's
-    kernels and no other: semaphores hold zeros already (:mod:`sdpalab.run.semaphores`).
+    Parts that do not depend on the call are prepared here. A call allocates, writes addresses, and launches only the
+    plan's kernels: semaphores are already zero (:mod:`sdpalab.run.semaphores`).
 
     Parameters
     ----------
     executor : GpuExecutor
-        On the GPU of the tensors.
+        Executor of the tensors' GPU.
     plan : LaunchPlan
     q, k, v : Tensor
-        As :meth:`__call__` takes them. Their values are not read.
+        Tensors as for :meth:`__call__`. Their values are not read.
     builds : sequence of Build, optional
-        One for each launch. Default: they are built.
+        One build for each launch. Default: built here.
     further : mapping of str to Tensor, optional
-        The other inputs of the plan, as :meth:`__call__` takes them.
+        The other inputs of the plan, as for :meth:`__call__`.
 
     Raises
     ------
@@ -66,14 +66,15 @@ class TorchLaunch:
         self._prepared = executor.prepare(plan, buffers, builds=builds)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, **further: Tensor) -> dict[str, Tensor]:
-        """Launch on torch's current stream of the GPU, and return the outputs by name; does not wait for them.
+        """Launch on torch's current stream of the GPU, and return the outputs by name, without waiting for them.
 
         Parameters
         ----------
         q, k, v : Tensor
-            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Not checked.
+            Contiguous tensors on the GPU with the plan's shapes and dtype, aligned to 16 bytes. Not checked.
         **further : Tensor
-            Likewise, the other inputs of the plan (:attr:`sdpalab.problem.Problem.array_shapes`) by their names.
+            The other inputs of the plan with the same requirements (:attr:`sdpalab.problem.Problem.array_shapes`) by
+            their names.
         """
         stream = torch_gpu.stream(self._ordinal)
         released = self._semaphores.take(stream) if self._semaphores else {}
@@ -90,9 +91,10 @@ class TorchLaunch:
         return {name: allocated[name] for name in self._outputs}
 
     def _allocated(self, released: Mapping[str, int] | None) -> dict[str, Tensor]:
-        """Outputs and workspace of one call alone, because calls may overlap on several streams.
+        """Outputs and workspace of one call; not reused, because calls may overlap on several streams.
 
-        So are semaphores where the pool has none (``released`` is None): zeros, which the captured graph fills in.
+        Semaphores are also allocated if the pool has none (``released`` is None); the captured graph fills them with
+        zeros.
         """
         import torch
 

@@ -1,9 +1,8 @@
-"""Search: find a kernel's best configuration, and never a wrong one.
+"""Search for a kernel's fastest correct configuration.
 
-A space of valid configurations (:mod:`~sdpalab.search.space`), a strategy that chooses from it
-(:mod:`~sdpalab.search.strategy`), gates that each configuration has to pass, cheapest first
-(:mod:`~sdpalab.search.gates`), an append-only log (:mod:`~sdpalab.search.log`), and an executor that runs the gates as
-jobs (:mod:`~sdpalab.jobs`).
+The parts: a space of valid configurations (:mod:`~sdpalab.search.space`), a strategy that chooses from it
+(:mod:`~sdpalab.search.strategy`), gates for each configuration, cheapest first (:mod:`~sdpalab.search.gates`), an
+append-only log (:mod:`~sdpalab.search.log`), and an executor that runs the gates as jobs (:mod:`~sdpalab.jobs`).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name on first use."""
     if name in _MODULE_OF:
         return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

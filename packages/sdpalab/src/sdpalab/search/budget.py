@@ -1,4 +1,4 @@
-"""How long a search may go on: so many configurations, or so much time."""
+"""The budget of a search: a number of configurations, or a time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sdpalab.errors import UserError
 __all__ = ["FULL_OVER_PROVE", "Budget", "BudgetClock"]
 
 FULL_OVER_PROVE = 14.0
-"""Wall clock of the last gates over that of the sanitizer and the quick judge: 8.7 for ``flash`` on a quiet machine,
-and more than 9 on one where other work had half of the time."""
+"""Wall clock of the last gates over that of the sanitizer and the quick judge: 8.7 for ``flash`` on an idle machine,
+and more than 9 on one with half of its time in other work."""
 LEAST_SHARE, MOST_SHARE, USUAL_SHARE = 0.25, 0.75, 0.6
-"""Of a time budget, what is kept for the last gates: at least, at most, and where nothing was judged to tell by."""
+"""Share of a time budget reserved for the last gates: smallest, largest, and the default without judged data."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """One of the two is given.
+    """A limit by configurations or by time; exactly one of the two is set.
 
     Attributes
     ----------
     configurations : int or None
-        That are tried, those of a resumed log among them; the last gates come on top.
+        Number of configurations to try, including those of a resumed log; the last gates come on top.
     seconds : float or None
-        Of this run, last gates included.
+        Duration of this run, including the last gates.
     """
 
     configurations: int | None = None
@@ -37,12 +37,12 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | int) -> Budget:
-        """From ``200``, ``90s``, ``10m`` or ``1h``.
+        """Parse ``200``, ``90s``, ``10m`` or ``1h``.
 
         Raises
         ------
         UserError
-            If it is none of these, or nothing.
+            For any other text, or a budget of zero.
         """
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(text).strip())
         if match is None or (not match[2] and "." in match[1]):
@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class BudgetClock:
-    """A budget that began to run."""
+    """A running budget."""
 
     budget: Budget
     now: Callable[[], float] = time.monotonic
@@ -68,18 +68,18 @@ class BudgetClock:
             object.__setattr__(self, "start", self.now())
 
     def left(self, tried: int) -> int | None:
-        """Configurations that may still be tried; None for any number."""
+        """Number of configurations that may still be tried; None for no limit."""
         return None if self.budget.configurations is None else max(0, self.budget.configurations - tried)
 
     @property
     def seconds_left(self) -> float:
-        """Until the end of everything; infinite without a limit."""
+        """Seconds until the end of the whole run; infinite without a limit."""
         if self.budget.seconds is None:
             return float("inf")
         return self.start + self.budget.seconds - self.now()
 
     def for_last_gates(self, prove_seconds: float | None) -> float:
-        """Seconds to keep for the last gates where the sanitizer and the quick judge took ``prove_seconds``."""
+        """Seconds to reserve for the last gates, if the sanitizer and the quick judge took ``prove_seconds``."""
         if self.budget.seconds is None:
             return 0.0
         share = USUAL_SHARE if prove_seconds is None else FULL_OVER_PROVE * prove_seconds / self.budget.seconds

@@ -1,4 +1,4 @@
-"""What one search is about, and the jobs that it is made of."""
+"""The subject of one search, and the jobs of its gates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warpsan.gpus import Gpu
 __all__ = ["LIMITS_S", "SearchContext", "TimeUp", "Value"]
 
 Value = Mapping[str, Any]
-"""Of a job that is done."""
+"""Result of a completed job."""
 
 LIMITS_S: Mapping[str, float] = {
     "build": 300.0,
@@ -33,23 +33,23 @@ LIMITS_S: Mapping[str, float] = {
     "full": 4 * 3600.0,
     "held_out": 900.0,
 }
-"""Wall clock of a job of each kind, after which its configuration is TIMED_OUT."""
+"""Time limits of jobs by kind, wall clock; a configuration beyond its limit is TIMED_OUT."""
 SLOWEST = {"count": (20.0, 60.0), "prove": (6.0, 60.0)}
-"""How many times as long as with the default configuration a job may take, and the seconds that it has at least."""
+"""Time limits of jobs relative to the default configuration's time, and the least limit in seconds."""
 
 
 class TimeUp(Exception):
-    """The time of the search is used up; what it interrupted has no record."""
+    """The time of the search is used up; interrupted work has no record."""
 
 
 @dataclass(frozen=True)
 class SearchContext:
-    """A search: what is searched, for what, by whom it is run, and where its records go.
+    """A search: kernel, problems and GPUs, executor, and destination of its records.
 
     Attributes
     ----------
     spec : str
-        How jobs name the kernel.
+        Name of the kernel in jobs.
     kernel : Kernel
     problems : tuple of Problem
     gpus : tuple of Gpu
@@ -58,15 +58,15 @@ class SearchContext:
     log : SearchLog
     clock : BudgetClock
     device : str
-        ``sim``, or ``gpu`` where costs are measured: what the judge runs on.
+        Device of the judge: ``sim``, or ``gpu`` for measured costs.
     say : callable
-        Given a line of progress.
+        Receives a line of progress.
     source : str
-        Digest of the kernel's source, by default as it is now.
+        Digest of the kernel's source; by default of the present one.
     include_dirs : tuple of str
-        Folders for ``#include`` beside those of a user's kernel, absolute.
+        Folders for ``#include`` besides those of a user's kernel, absolute.
     here : Executor, optional
-        On this machine, where the executor's workers are on others: what they say of a finalist is derived again by it.
+        Executor on this machine, if the executor's workers are on others: it repeats their results for finalists.
     """
 
     spec: str
@@ -90,11 +90,11 @@ class SearchContext:
 
     @property
     def modelled(self) -> bool:
-        """Whether costs are the model's."""
+        """Whether costs are modelled."""
         return self.log.head.clock == MODELLED
 
     def job(self, kind: str, config: Config, problems: Sequence[Problem] | None = None, **more: Any) -> Job:
-        """A job of the search on one configuration; ``more`` are further inputs of its gate."""
+        """A job of the search on one configuration; ``more`` has further inputs of its gate."""
         inputs = {
             "kernel": self.spec,
             "source": self.source,
@@ -108,24 +108,24 @@ class SearchContext:
         return Job(0, kind, inputs, self.limits_s[kind], code_version(), fresh=kind == "held_out")
 
     def on_this_machine(self) -> SearchContext | None:
-        """The same search, with jobs that run here; None if they do already."""
+        """The same search with jobs on this machine; None if they already run here."""
         return replace(self, executor=self.here, here=None) if self.here is not None else None
 
     def took(self, kind: str, seconds: float) -> None:
-        """Limit jobs of a kind by what the default configuration took: one that hangs must not use up the budget."""
+        """Limit jobs of a kind by the default configuration's time: a hanging job must not use up the budget."""
         if kind in SLOWEST:
             times, least = SLOWEST[kind]
             self.limits_s[kind] = min(LIMITS_S[kind], max(least, times * seconds))
 
     def run(self, jobs: Sequence[Job]) -> list[Value | GateFailure]:
-        """Run jobs; for each its value, or what it failed by. Jobs have at most the time that the search has left.
+        """Run jobs; returns each value, or the failure. Jobs are limited to the remaining time of the search.
 
         Raises
         ------
         TimeUp
-            If a job did not end within that.
+            If a job exceeds that time.
         UserError
-            If a job cannot be asked for, such as when the source was changed meanwhile.
+            If a job cannot be submitted, for example after a change of the source.
         """
         left = self.clock.seconds_left
         if left <= 0:
@@ -140,7 +140,7 @@ def _value(result: JobResult) -> Value | GateFailure:
     if result.value is None:
         if result.outcome is JobOutcome.LOST:
             return GateFailure(Standing.LOST, result.reason)
-        # Without the seconds, which follow from what the default took in this run: a record must not.
+        # without the seconds, which depend on this run's time of the default: a record must not
         return GateFailure(Standing.TIMED_OUT, "a job of it took longer than its limit")
     if "bad_input" in result.value:
         raise UserError(str(result.value["bad_input"]))

@@ -1,4 +1,4 @@
-"""What a configuration costs where there is no GPU: the one place where the search asks the model."""
+"""Cost of a configuration without a GPU; the only module of the search that uses the model."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from warpsan.gpus import Gpu
 __all__ = ["modelled_ratio", "modelled_us"]
 
 _scheduled: dict[tuple[str, str, Problem, Gpu], bool] = {}
-"""Whether the default configuration of a kernel has issue schedules."""
+"""Whether a kernel's default configuration has issue schedules."""
 
 
 def modelled_us(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> float:
     """The modelled time of a configuration on ``gpu`` in microseconds, inputs in L2 (:mod:`sdpalab.model.modelled`).
 
-    All configurations of a search have one kind of time, that of the default configuration: with its issue schedule,
-    or, where the default's machine code has none, a floor by counts. A floor beside schedules would win for what it
-    leaves out.
+    All configurations of a search have the same kind of time as the default configuration: with its issue schedule, or,
+    if the default's machine code has none, a floor by counts. A floor among schedules would win by what it omits.
 
     Raises
     ------
     UserError
-        If the kernel does not run there, or the model says nothing of it, with the reason: also if the default has an
-        issue schedule, and this configuration none.
+        If the kernel does not run on the GPU, or the model gives no time, with the reason; also if only the default has
+        an issue schedule.
     MachineError
-        If there is no compiler or disassembler.
+        Without a compiler or disassembler.
     """
     time = _modelled(kernel, config, problem, gpu)
     if not _default_has_schedules(kernel, problem, gpu):
@@ -42,8 +41,8 @@ def modelled_us(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> f
 
 
 def modelled_ratio(kernel: Kernel, config: Config, base: Config, problem: Problem, gpu: Gpu) -> float:
-    """The modelled time of a configuration over that of another, ``base``: by issue schedules, or where one of the two
-    has none, by floors of both.
+    """The modelled time of a configuration over that of ``base``: by issue schedules, or, if one of the two has none,
+    by floors of both.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A configuration on its way through the gates: what is known of it so far, until it has a record."""
+"""A configuration on its way through the gates, before it has a record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Times = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class GateFailure:
-    """What a gate rejected, or why there is no answer."""
+    """Rejection by a gate, or the reason for a missing answer."""
 
     standing: Standing
     reason: str
@@ -25,7 +25,7 @@ class GateFailure:
 
 @dataclass(frozen=True)
 class Draft:
-    """As :class:`~sdpalab.search.outcome.Trial`, without a standing; ``times_us`` may be there before it is judged."""
+    """As :class:`~sdpalab.search.outcome.Trial`, without a standing; ``times_us`` may precede the judgement."""
 
     number: int
     config: Config
@@ -36,20 +36,20 @@ class Draft:
     times_us: Times = field(default_factory=dict)
 
     def through(self, *gates: str) -> Draft:
-        """With further gates passed."""
+        """The draft after further gates."""
         return replace(self, gates=(*self.gates, *gates))
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """One cost a GPU, in the order of their names."""
+        """One cost per GPU, in the order of their names."""
         return costs_of(self.times_us)
 
     def failed(self, failed: GateFailure, same_as: int | None = None) -> Trial:
-        """The record of a configuration that is not PASSED: without any time."""
+        """Record of a configuration that is not PASSED: without any time."""
         return self._trial(failed.standing, failed.reason, {}, same_as)
 
     def passed(self) -> Trial:
-        """The record of one that is."""
+        """Record of a PASSED configuration."""
         return self._trial(Standing.PASSED, "", self.times_us, None)
 
     def _trial(self, standing: Standing, reason: str, times: Times, same_as: int | None) -> Trial:
@@ -74,5 +74,5 @@ def costs_of(times: Times) -> tuple[float, ...]:
 
 
 def geometric_mean(times: Mapping[str, float]) -> float:
-    """Of times above 0."""
+    """Geometric mean of positive times."""
     return math.exp(sum(map(math.log, times.values())) / len(times))

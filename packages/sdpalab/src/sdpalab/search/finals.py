@@ -1,4 +1,4 @@
-"""The last gates, for the best: held-out shapes, the full judge, a fresh seed in a fresh process."""
+"""The last gates, for the best configurations: held-out shapes, full judge, fresh seed in a fresh process."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from sdpalab.search.pareto import front, ranked
 __all__ = ["MOST_FINALISTS", "TOLERATED", "front_of", "run_finals"]
 
 MOST_FINALISTS = 5
-"""Configurations that are judged in full at most, until one passes; the default is one more."""
+"""Largest number of configurations for the full judge, until one passes; the default is an additional one."""
 TOLERATED = 1.01
-"""Ratio to the default on a held-out shape that is no loss: the margin of :mod:`sdpalab.measure.comparison`."""
+"""Largest accepted ratio to the default on a held-out shape: the margin of :mod:`sdpalab.measure.comparison`."""
 
 Ratios = Mapping[str, Mapping[str, float]]
-"""Cost over that of the default, by GPU and held-out problem."""
+"""Cost relative to the default, by GPU and held-out problem."""
 
 
 def front_of(passed: Sequence[Trial]) -> list[Trial]:
-    """The trials that no other dominates, best first."""
+    """Trials that no other dominates, best first."""
     costs = [trial.outcome.costs for trial in passed]
     members = set(front(costs))
     return [passed[place] for place in ranked(costs) if place in members]
 
 
 def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial | None = None) -> list[Finalist]:
-    """Judge the best in full, best first: until one passes or, with several GPUs, all of the front are judged.
+    """Judge the best trials in full, best first: until one passes or, with several GPUs, the whole front is judged.
 
-    If none of them passes, the default configuration is judged: where nothing beats it everywhere, it is the winner.
-    The ``champion`` of measured races comes first. With equal costs the nearest to the default does. A verdict of the
-    log is not asked for again.
+    If none passes, the default configuration is judged: it is the winner if nothing beats it everywhere. The
+    ``champion`` of measured races comes first. Equal costs are ordered by distance from the default. Verdicts in the
+    log are reused.
 
     Raises
     ------
     TimeUp
-        If time ends before; what was judged by then is in the log.
+        If time ends before; the log has the verdicts up to then.
     """
     passed = [trial for trial in trials if trial.standing is Standing.PASSED]
     if not passed:
@@ -69,8 +69,8 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
 
 
 def _derived_here(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
-    """Through the last gates; where workers on other machines say that it passed, again on this one, and alone that
-    counts: it becomes a default."""
+    """Run the last gates; a pass by workers on other machines is repeated on this one, and only this result counts, as
+    it sets a default."""
     finalist, here = _judged(context, trial, default), context.on_this_machine()
     if here is None or finalist.standing is not Standing.PASSED:
         return finalist
@@ -83,7 +83,7 @@ def _derived_here(context: SearchContext, trial: Trial, default: Trial) -> Final
 
 
 def _differs(here: SearchContext, trial: Trial) -> GateFailure | None:
-    """What of a trial's record this machine does not find: its code, or its modelled cost."""
+    """Parts of a trial's record that this machine does not reproduce: code or modelled cost."""
     jobs = [here.job("build", trial.knobs), *([here.job("count", trial.knobs)] if here.modelled else [])]
     for value in here.run(jobs):
         if isinstance(value, GateFailure):
@@ -98,7 +98,7 @@ def _differs(here: SearchContext, trial: Trial) -> GateFailure | None:
 
 
 def _rounded(value: object) -> object:
-    """Plain values whose numbers differ by no more than the last digits that two machines may compute differently."""
+    """Plain values, with numbers rounded to the digits that two machines compute alike."""
     if isinstance(value, Mapping):
         return {name: _rounded(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -107,7 +107,7 @@ def _rounded(value: object) -> object:
 
 
 def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
-    """Through the last gates, one after the other."""
+    """Run the last gates in order."""
     context.say(f"finalist {trial.number} ({trial.knobs}): last gates")
     seed = int(
         sha256(f"held out {context.log.head.seed} {sorted(trial.identity.items())}".encode()).hexdigest()[:12], 16
@@ -117,7 +117,7 @@ def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
         return Finalist(trial.number, trial.config, failed.standing, failed.reason, trial.identity, {}, ratios, seed)
 
     unseen = _held_out(context)
-    # The model takes seconds and the full judge a minute. A measurement waits until its outputs are judged.
+    # The model takes seconds and the full judge a minute. Measurements wait until the outputs are judged.
     ratios, failure = _compared(context, trial, default, unseen) if context.modelled else ({}, None)
     if failure is not None:
         return rejected(failure, ratios)
@@ -138,7 +138,7 @@ def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
 def _compared(
     context: SearchContext, trial: Trial, default: Trial, unseen: Sequence[Problem]
 ) -> tuple[Ratios, GateFailure | None]:
-    """Ratios on the held-out shapes, and why the trial fails by them; with several GPUs a slower one is no failure."""
+    """Ratios on the held-out shapes, and the trial's failure by them; with several GPUs a slower one is no failure."""
     if not unseen:
         return {}, None
     ratios = _ratios(context, trial, default, unseen)
@@ -153,7 +153,7 @@ def _compared(
 
 
 def _held_out(context: SearchContext) -> list[Problem]:
-    """The held-out shapes of every problem, but none that is searched, and none that the kernel refuses."""
+    """Held-out shapes of all problems, without searched problems and those that the kernel rejects."""
     unseen = dict.fromkeys(each for problem in context.problems for each in held_out(problem))
     return [
         problem

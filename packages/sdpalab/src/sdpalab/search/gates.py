@@ -1,9 +1,9 @@
-"""The gates of a search, as jobs: each takes plain JSON values and gives plain JSON values, in whatever process.
+"""The gates of a search, as jobs with plain JSON values as inputs and outputs, for any process.
 
 Cheapest first: ``build`` (compile, static gate, identity), ``count`` (the modelled cost), ``prove`` (sanitize, quick
 judge), ``race`` (the measured cost, on a GPU), ``full`` (the full judge) and ``held_out`` (held-out shapes with a fresh
-seed). The predicates come before all of them (:mod:`sdpalab.search.space`). Each uses the lab's own function for its
-gate; what is judged runs in the judge's own confined processes.
+seed). The predicates precede all of them (:mod:`sdpalab.search.space`). Each gate uses the lab's own function; judged
+code runs in the judge's confined processes.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _FULL_WORKERS = 2
 _HOLDER = KernelHolder()
 _MOST_VERDICTS = 256
 _verdicts: dict[str, Verdict] = {}
-"""PASSED verdicts of this process, the last ones: what a race relies on."""
+"""The last PASSED verdicts of this process, the basis of races."""
 
 
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
-    """The GPU that a job names: by its row of the data file, or one at hand that has none, by ``arch`` and ``sms``."""
+    """The GPU of a job: a row of the data file, or the present one without a row, by ``arch`` and ``sms``."""
     from dataclasses import replace
 
     if about["name"] in GPUS:
@@ -61,9 +61,9 @@ def gpu_from(about: Mapping[str, Any]) -> Gpu:
 
 
 def build_gate(inputs: Inputs) -> Value:
-    """Build a configuration for each GPU, and hold it against the kernel's static limits.
+    """Build a configuration for each GPU, and check it against the kernel's static limits.
 
-    ``identity``, ``ptx_sha256`` and ``resources`` by GPU; or ``standing`` and ``reason`` of what does not hold.
+    Returns ``identity``, ``ptx_sha256`` and ``resources`` by GPU; or ``standing`` and ``reason`` of the failed check.
     """
     kernel, config, problems, gpus = _asked(inputs)
     about: Value = {"identity": {}, "ptx_sha256": {}, "resources": {}}
@@ -75,7 +75,7 @@ def build_gate(inputs: Inputs) -> Value:
             try:
                 plan = kernel.launch_plan(problem, config, sms=gpu.sms)
                 builds = [build(step.module, arch) for step in plan.launches if step.module is not None]
-            except UserError as error:  # of the compiler, or of the kernel's own Python
+            except UserError as error:  # from the compiler, or from the kernel's own Python
                 return _failed(Standing.BUILD_FAILED, str(error))
             identities.append(identity_of(plan, builds))
             digests += [built.ptx_sha256 for built in builds]
@@ -93,7 +93,7 @@ def build_gate(inputs: Inputs) -> Value:
 
 
 def identity_of_all(identities: Sequence[str]) -> str:
-    """One digest for the plans of several problems; that of the plan for a single one."""
+    """One digest for the plans of several problems; a single plan keeps its own."""
     from hashlib import sha256
 
     return identities[0] if len(identities) == 1 else sha256(" ".join(identities).encode()).hexdigest()
@@ -106,7 +106,7 @@ def count_gate(inputs: Inputs) -> Value:
         times = {gpu.name: {each.label: modelled_us(kernel, config, each, gpu) for each in problems} for gpu in gpus}
     except (UserError, UnsupportedInstruction) as error:
         return _failed(Standing.NO_COST, str(error))
-    except SimError as error:  # the simulator counts by running it: an access out of bounds, a deadlock, a trap
+    except SimError as error:  # counting runs the code in the simulator: an access out of bounds, a deadlock, a trap
         return _failed(_standing_of(error), str(error))
     return {"times_us": times}
 
@@ -127,19 +127,19 @@ def compare_gate(inputs: Inputs) -> Value:
 
 
 def prove_gate(inputs: Inputs) -> Value:
-    """Sanitize a configuration and judge it at level quick, for each architecture; ``gates`` that it passed."""
+    """Sanitize a configuration and judge it at level quick, for each architecture; returns the passed ``gates``."""
     from sdpalab.run.sanitize import sanitize_kernel
     from warpsan.report import ENDINGS
 
     kernel, config, problems, gpus = _asked(inputs)
     for gpu in _one_an_arch(kernel, gpus):
         arch = _arch(kernel, gpu)
-        for small in _small(kernel, config, problems):  # one by one: the first hazard is enough
+        for small in _small(kernel, config, problems):  # one by one: the first hazard is sufficient
             try:
                 sanitized = sanitize_kernel(kernel, [small], config, arch=arch)
             except UserError as error:
                 return _failed(Standing.HAZARD, str(error))
-            if sanitized.hazards:  # suppressed or not
+            if sanitized.hazards:  # including suppressed ones
                 first = sanitized.hazards[0]
                 standing = Standing.TIMED_OUT if first.kind == ENDINGS[StepLimit] else Standing.HAZARD
                 return _failed(standing, f"{arch}: {first.message}")
@@ -150,7 +150,7 @@ def prove_gate(inputs: Inputs) -> Value:
 
 
 def full_gate(inputs: Inputs) -> Value:
-    """The full judge on every problem, for each architecture: ``verdict``."""
+    """Run the full judge on every problem, for each architecture; returns ``verdict``."""
     kernel, _, problems, gpus = _asked(inputs)
     specs = cases_for("full", problems, claims=False)
     devices = []
@@ -166,7 +166,7 @@ def full_gate(inputs: Inputs) -> Value:
 
 
 def held_out_gate(inputs: Inputs) -> Value:
-    """Judge held-out problems on inputs of a fresh ``seed``; a worker that ran nothing before does this."""
+    """Judge held-out problems on inputs of a fresh ``seed``, in a fresh worker."""
     kernel, _, problems, gpus = _asked(inputs)
     specs = [CaseSpec(f"{each.label} seed {inputs['seed']}", each, "normal", inputs["seed"]) for each in problems]
     for gpu in _one_an_arch(kernel, gpus):
@@ -177,7 +177,7 @@ def held_out_gate(inputs: Inputs) -> Value:
 
 
 def race_gate(inputs: Inputs) -> Value:
-    """Time configurations on the GPU at hand in the same rounds; see :func:`sdpalab.search.racing.race`."""
+    """Time configurations on the present GPU in the same rounds; see :func:`sdpalab.search.racing.race`."""
     from sdpalab.search.racing import race
 
     kernel, _, problems, _ = _asked({**inputs, "config": {}})
@@ -195,7 +195,7 @@ def race_gate(inputs: Inputs) -> Value:
 
 
 def _asked(inputs: Inputs) -> tuple[Kernel, Config, tuple[Problem, ...], tuple[Gpu, ...]]:
-    """Kernel, configuration, problems and GPUs of a job; refuses another source than that which is searched."""
+    """Kernel, configuration, problems and GPUs of a job; rejects a source other than the searched one."""
     kernel = _HOLDER.get(inputs["kernel"], _include_dirs(inputs))
     if source_digest(kernel) != inputs["source"]:
         raise UserError(f"the source of {kernel.name} was changed during the search: start it again")
@@ -208,7 +208,7 @@ def _include_dirs(inputs: Inputs) -> tuple[Path, ...]:
 
 
 def _arch(kernel: Kernel, gpu: Gpu) -> str:
-    """What the kernel is built for on ``gpu``; a user's Triton function is compiled for that from now on."""
+    """Architecture of the kernel's build on ``gpu``; a user's Triton function is compiled for it from now on."""
     arch = arch_on(kernel, gpu)
     if arch is None:
         raise UserError(f"kernel {kernel.name} does not run on {gpu.name}")
@@ -217,12 +217,12 @@ def _arch(kernel: Kernel, gpu: Gpu) -> str:
 
 
 def _one_an_arch(kernel: Kernel, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """GPUs whose plans or builds differ: the judge runs each of these once."""
+    """GPUs with distinct plans or builds; the judge runs each of these once."""
     return list({(_arch(kernel, gpu), gpu.sms): gpu for gpu in gpus}.values())
 
 
 def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[Problem]:
-    """Small problems for the sanitizer with the type, mask and head dimension of what is searched."""
+    """Small problems for the sanitizer with the type, mask and head dimension of the searched ones."""
     from sdpalab.run.sanitize import small_problems
 
     small_ones: dict[Problem, None] = {}
@@ -234,14 +234,14 @@ def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[
 
 
 def _like(problem: Problem, small: Problem) -> Problem:
-    """A small problem with the head dimension of ``problem``, and a window, lengths and the like as it has them."""
+    """A small problem with the head dimension, window, lengths and other extras of ``problem``."""
     sizes = {name: getattr(small, name) for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "causal")}
     window = problem.window_size and tuple(min(side, small.seq_kv // 2) for side in problem.window_size)
     return problem.with_(**sizes, window_size=window, scale=None)
 
 
 def _judged(inputs: Inputs, kernel: Kernel, gpu: Gpu, specs: Sequence[CaseSpec], *, workers: int) -> Value | None:
-    """None if every case passes, otherwise the standing and reason."""
+    """None if every case passes, otherwise standing and reason."""
     outcome = _verdict(inputs, kernel, gpu, specs, workers=workers)
     return outcome if "standing" in outcome else None
 
@@ -277,7 +277,7 @@ def _verdict(
 
 
 def _standing_of(error: SimError) -> Standing:
-    """Of a configuration whose simulation ended with an error of the kernel."""
+    """Standing of a configuration whose simulation ended with an error of the kernel."""
     return Standing.TIMED_OUT if isinstance(error, StepLimit) else Standing.HAZARD
 
 

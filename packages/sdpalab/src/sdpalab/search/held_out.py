@@ -1,4 +1,4 @@
-"""Held-out shapes: problems of the same class that a search does not see, and the class itself."""
+"""Held-out shapes: problems of the searched class that a search does not use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["held_out"]
 def held_out(problem: Problem) -> tuple[Problem, ...]:
     """Problems of the class of ``problem`` with other sizes: a ragged length, and other numbers of heads and keys.
 
-    None of them is ``problem``; all are in its :class:`~sdpalab.kernels.tuned.ProblemClass`, so that what is tuned for
-    one of them would be used for the others.
+    ``problem`` is not among them; all are in its :class:`~sdpalab.kernels.tuned.ProblemClass`, so a configuration tuned
+    for one of them would be used for the others.
     """
     wanted = ProblemClass.of(problem)
     shorter_q, shorter_kv = _shorter(problem.seq_q), _shorter(problem.seq_kv)

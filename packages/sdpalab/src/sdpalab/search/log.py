@@ -1,11 +1,11 @@
-"""The log of a search: append-only JSON Lines, a head and then one record a line, each with a checksum.
+"""The log of a search: append-only JSON Lines, a head and then one record per line, each with a checksum.
 
-A record is on the disk before the search goes on, so that a kill at any byte loses at most the line that was being
-written. What is read back counts if its checksum is right. A cut last line is dropped: its configuration is tried
-again. Damage in the middle is skipped with a warning, and all that is whole counts.
+A record is on the disk before the search continues, so a kill at any byte loses at most the line in progress. Lines
+with a right checksum are valid. A truncated last line is dropped, and its configuration is tried again. Damage in the
+middle is skipped with a warning; all intact lines are valid.
 
-A resumed search runs the same strategy with the same seed from the start, and takes from the log what was tried under
-the same key: PTX and launches (the identity), GPU, clock, version of the judge and of the lab.
+A resumed search runs the same strategy with the same seed from the start, and takes results from the log for equal
+keys: PTX and launches (the identity), GPU, clock, version of the judge and of the lab.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["FORMAT", "Head", "LogWarning", "SearchLog", "read_log"]
 R = TypeVar("R", Trial, Finalist)
 
 FORMAT = 1
-"""Of the lines; raised when what they mean changes."""
+"""Version of the line format, raised with every change of meaning."""
 
 
 class LogWarning(UserWarning):
-    """Lines of a log are damaged; they count for nothing."""
+    """Lines of a log are damaged and ignored."""
 
 
 @dataclass(frozen=True, config=RECORD)
 class Head(JsonRecord):
-    """What a search is: its first line. A log continues a search with an equal head, but for ``when``.
+    """Definition of a search: its first line. A log continues a search with an equal head, ``when`` excepted.
 
     Attributes
     ----------
@@ -50,20 +50,21 @@ class Head(JsonRecord):
     problems : tuple of Problem
     gpus : tuple of str
     clock : str
-        ``modelled``, or the clock of the measured times.
+        ``modelled``, or the clock of measured times.
     strategy : str
     seed : int
     knobs : mapping of str to tuple of values
-        The space, and ``configurations``: how many valid ones it has.
+        Values of each knob in the space.
     configurations : int
+        Number of valid configurations in the space.
     judge : str
         Digest of the judge's source (:func:`sdpalab.jobs.versions.judge_version`).
     lab : str
         Version of the lab.
     when : str
-        UTC time at which the log was begun.
+        UTC time of the log's creation.
     source : str
-        Digest of the kernel's source (:func:`sdpalab.kernels.tuned.source_digest`); empty in a log of an older version.
+        Digest of the kernel's source (:func:`sdpalab.kernels.tuned.source_digest`); empty in logs of older versions.
     """
 
     added = ("source",)
@@ -82,7 +83,7 @@ class Head(JsonRecord):
     source: str = ""
 
     def differs_from(self, other: Head) -> str:
-        """The first thing in which the two are different searches, in words; empty if they are one."""
+        """The first difference between the two searches, in words; empty if they are the same."""
         for name, value in self.to_dict().items():
             theirs = other.to_dict()[name]
             if name != "when" and value != theirs:
@@ -100,27 +101,27 @@ def _short(value: Any) -> str:
 
 
 class SearchLog:
-    """The records of one search: in a file if there is a path, otherwise in memory alone.
+    """The records of one search: in a file if there is a path, otherwise in memory only.
 
     Parameters
     ----------
     path : Path or None
     head : Head
-        Of the search that is to be run.
+        Head of the search to run.
     resume : bool
-        Whether to continue the log that is there. Without it, a log that is there is refused: nothing is overwritten.
+        Whether to continue an existing log. Otherwise an existing log is an error: nothing is overwritten.
 
     Attributes
     ----------
     notes : list of str
-        What was found wrong with the log, in a sentence each.
+        Problems of the log, in one sentence each.
 
     Raises
     ------
     UserError
-        If the log is of another search or version, another process writes to it, or it is there and not resumed.
+        If the log is of another search or version, another process writes to it, or it exists and is not resumed.
     MachineError
-        If it cannot be written.
+        If the log cannot be written.
     """
 
     def __init__(self, path: Path | None, head: Head, *, resume: bool = False) -> None:
@@ -149,29 +150,29 @@ class SearchLog:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All records, by their numbers."""
+        """All records, in order of their numbers."""
         return tuple(sorted((*self._trials.values(), *self._unbuilt.values()), key=lambda trial: trial.number))
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """The finalists' records."""
+        """Records of the finalists."""
         return tuple(self._finalists.values())
 
     def known(self, identity: Mapping[str, str]) -> Trial | None:
-        """The record of what has this identity on every GPU; None if it was not tried, or was LOST."""
+        """The record with this identity on every GPU; None without one, or for LOST."""
         return _unless_lost(self._trials.get(_key(identity))) if identity else None
 
     def known_finalist(self, identity: Mapping[str, str]) -> Finalist | None:
-        """What the last gates said of it; None if they were not asked, or it was LOST."""
+        """Result of the last gates for this identity; None without one, or for LOST."""
         return _unless_lost(self._finalists.get(_key(identity)))
 
     def keep(self, record: Trial | Finalist) -> None:
-        """Keep a record: on the disk when this returns. One that says nothing new is not written again.
+        """Store a record: it is on the disk on return. A record without news is not written again.
 
         Raises
         ------
         MachineError
-            If it cannot be written.
+            If the record cannot be written.
         """
         if self._note(record):
             self._write(type(record).__name__.lower(), record.to_dict())
@@ -183,7 +184,7 @@ class SearchLog:
             self._file = None
 
     def _note(self, record: Trial | Finalist) -> bool:
-        """Whether the record is new."""
+        """Add the record to the index; returns whether it is new."""
         if isinstance(record, Finalist):
             known: object = self._finalists.get(_key(record.identity))
             self._finalists[_key(record.identity)] = record
@@ -215,7 +216,7 @@ class SearchLog:
         for record in records:
             self._note(record)
         if not data.endswith(b"\n"):
-            # Cut in the middle of a line: what is whole stays, and the next record begins on a line of its own.
+            # Truncated line: the intact part stays, and the next record begins on a new line.
             whole = data.rpartition(b"\n")[0] + b"\n"
             if _record(data[len(whole) :]) is not None:
                 self._file.write(b"\n")
@@ -239,17 +240,17 @@ class SearchLog:
 
 
 def read_log(path: Path) -> tuple[Head, tuple[Trial | Finalist, ...]]:
-    """The head and all whole records of a log, in the order in which they were written.
+    """The head and all intact records of a log, in the order of writing.
 
     Warns
     -----
     LogWarning
-        With one sentence, if lines are damaged: how many, and the first of them.
+        In one sentence, if lines are damaged: their number, and the first of them.
 
     Raises
     ------
     UserError
-        If it cannot be read, is no log of a search, or is of another format.
+        If it cannot be read, is not a log of a search, or has another format.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -264,7 +265,7 @@ def read_log(path: Path) -> tuple[Head, tuple[Trial | Finalist, ...]]:
             break
         record = _record(line)
         if record is None:
-            if number <= len(lines):  # what is left of the last line is no damage: it was being written
+            if number <= len(lines):  # a partial last line is not damage: it was being written
                 damaged.append(number)
         elif isinstance(record, Head):
             head = head or record
@@ -291,7 +292,7 @@ def _line(kind: str, record: Mapping[str, Any]) -> bytes:
 
 
 def _record(line: bytes) -> Head | Trial | Finalist | None:
-    """The record of a line; None if it is not whole, or its checksum is wrong."""
+    """The record of a line; None for a truncated line or a wrong checksum."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         parsed = json.loads(line)
         body = parsed["body"]

@@ -1,8 +1,8 @@
-"""The measured cost: challengers against the champion, in the same rounds. Only FASTER, confirmed, replaces it.
+"""Measured costs: challengers against the champion, in the same rounds. Only FASTER, confirmed, replaces the champion.
 
-A time on its own is not kept as a cost: clocks and temperature change from one minute to the next. Each challenger runs
-in the same rounds as the champion and the default configuration, and its cost is its ratio to the default, times what
-the default took in its first session. So costs of different sessions compare.
+A time alone is not stored as a cost, since clocks and temperature change from one minute to the next. Each challenger
+runs in the same rounds as the champion and the default configuration. Its cost is its ratio to the default, times the
+default's time in its first session: costs of different sessions are then comparable.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CONFIRMED = "faster, confirmed"
 """The gate of a challenger that became the champion."""
 
 NEAR = 1.02
-"""Times the champion's cost: what costs no more is raced once more in the end."""
+"""Largest cost, relative to the champion's, of configurations that are raced once more at the end."""
 SECONDS = 5.0
-"""Of a race, for each problem."""
+"""Duration of a race for each problem."""
 AGAIN = 1 << 20
-"""Seeds of the last races begin here: others than those of the sweep."""
+"""First seed of the last races, above those of the sweep."""
 
 
 class Champion:
-    """The best configuration by measurement so far; the default is the first."""
+    """The best configuration by measurement so far; initially the default."""
 
     def __init__(self, context: SearchContext) -> None:
         self._context = context
@@ -38,11 +38,11 @@ class Champion:
 
     @property
     def trial(self) -> Trial | None:
-        """Its record."""
+        """Record of the champion."""
         return self._best
 
     def learn(self, trial: Trial) -> None:
-        """Take over a record from the log."""
+        """Use a record from the log."""
         if trial.standing is not Standing.PASSED:
             return
         self._default = self._default or trial
@@ -50,7 +50,7 @@ class Champion:
             self._best = trial
 
     def measured(self, proven: Mapping[int, Draft]) -> dict[int, Trial]:
-        """Race each configuration, in order; the records."""
+        """Race each configuration, in order; returns the records."""
         trials = {}
         for place, draft in sorted(proven.items()):
             trials[place] = self._challenge(draft)
@@ -58,7 +58,7 @@ class Champion:
         return trials
 
     def race_again(self, trials: Sequence[Trial]) -> None:
-        """Race the near-best once more, in other rounds: one that is FASTER, confirmed, becomes the champion."""
+        """Race the near-best once more, in other rounds; one that is FASTER, confirmed, becomes the champion."""
         assert self._best is not None, "the default configuration has passed"
         near = [
             trial
@@ -86,7 +86,7 @@ class Champion:
         return raced.through(CONFIRMED).passed()
 
     def _race(self, draft: Draft, seed: int) -> Value | GateFailure:
-        """One session. Entrants: the champion first, the default, and the challenger."""
+        """One session with the entrants champion (first), default and challenger."""
         entrants = {"challenger": dict(draft.config)}
         if self._best is not None and self._default is not None:
             others = {"champion": dict(self._best.config)}
@@ -102,7 +102,7 @@ class Champion:
         return value
 
     def _times(self, value: Value) -> dict[str, dict[str, float]]:
-        """Times of the challenger as if the default had taken what it took at first."""
+        """Times of the challenger, scaled to the default's first time."""
         (gpu,) = self._context.gpus
         if self._default is None:
             return {gpu.name: {label: times["challenger"] for label, times in value["times_us"].items()}}
@@ -115,14 +115,15 @@ class Champion:
         }
 
     def _behind(self, draft: Draft) -> Trial:
-        """The record of one that did not win: its cost is not below the champion's, whatever one session says."""
+        """Record of a configuration that did not win: its cost is at least the champion's, whatever one session
+        shows."""
         if self._best is None or costs_of(draft.times_us) >= self._best.outcome.costs:
             return draft.passed()
         return replace(draft, times_us=self._best.times_us).passed()
 
 
 def _faster(value: Value) -> bool:
-    """FASTER on a problem, and SLOWER on none."""
+    """Whether the outcome is FASTER on a problem, and SLOWER on none."""
     outcomes = {each.get("challenger") for each in value["outcomes"].values()}
     good = {ComparisonOutcome.FASTER.value, ComparisonOutcome.SAME.value}
     return ComparisonOutcome.FASTER.value in outcomes and outcomes <= good

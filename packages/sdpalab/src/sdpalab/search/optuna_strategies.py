@@ -1,8 +1,8 @@
 """Optuna's samplers behind the protocol of strategies: TPE and NSGA-II (extra ``search``).
 
-Optuna repeats points by design and knows constraints only as a preference. So each trial it proposes is looked up
-here: a valid and new one is asked, an invalid one is told as failed and its nearest new valid neighbour is asked in its
-place, and of a repeated one the known result is told again, so that the sampler moves on.
+Optuna may repeat points and treats constraints as a preference. Each proposed trial is therefore looked up here. A
+valid new one is used. An invalid one is reported as failed, and its nearest new valid neighbour replaces it. A repeated
+one is reported with its known result, so the sampler moves on.
 
 Sources: Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011); Deb et al., "A fast and elitist
 multiobjective genetic algorithm: NSGA-II" (2002); Optuna 5 reference, "The Ask-and-Tell Interface".
@@ -22,7 +22,7 @@ from sdpalab.search.space import ConfigSpace
 __all__ = ["Nsga2", "Tpe"]
 
 _MOST_PROPOSALS = 50
-"""In a row that are no new configurations; then the next one is drawn from what is left of the space."""
+"""Largest number of consecutive proposals without a new configuration; the next one is then drawn from the rest."""
 
 
 class _OptunaStrategy(ABC):
@@ -53,7 +53,7 @@ class _OptunaStrategy(ABC):
     def tell(self, config: Config, outcome: TrialOutcome) -> None:
         trial = self._asked.pop(config, None)
         self._known[config] = outcome
-        if trial is None:  # a start that was not asked for
+        if trial is None:  # a start that was not proposed
             trial = self._fixed(config)
         self._report(trial, outcome)
 
@@ -89,7 +89,7 @@ class _OptunaStrategy(ABC):
         return min(new, key=lambda each: self._space.distance(each, config), default=None)
 
     def _fixed(self, config: Config) -> Any:
-        """A trial of the study with these very knobs."""
+        """A trial of the study with exactly these knobs."""
         self._study.enqueue_trial({name: config[name] for name in self._values})
         return self._study.ask(self._values)
 
@@ -97,7 +97,7 @@ class _OptunaStrategy(ABC):
         if outcome.passed:
             self._study.tell(trial, list(outcome.costs))
         elif outcome.standing is Standing.SCREENED and self._single:
-            self._study.tell(trial, state=self._pruned)  # worse than what completed; a failed one would say nothing
+            self._study.tell(trial, state=self._pruned)  # worse than completed ones; a failure carries no information
         else:
             self._study.tell(trial, state=self._failed)
 

@@ -1,4 +1,4 @@
-"""The outcome of a configuration: a closed set of standings, and a record that cannot say anything illegal."""
+"""The outcome of a configuration: a closed set of standings, and a record without illegal states."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sdpalab.record import RECORD, JsonRecord
 __all__ = ["MODELLED", "Finalist", "Standing", "Trial", "TrialOutcome"]
 
 MODELLED = "modelled"
-"""The clock of costs that no GPU measured; otherwise a value of :class:`sdpalab.measure.samples.ClockKind`."""
+"""Clock of modelled costs; measured costs have a value of :class:`sdpalab.measure.samples.ClockKind`."""
 
 
 class Standing(str, Enum):
-    """Where a configuration stands. Only PASSED has a cost, and only what PASSED can be an elite."""
+    """Standing of a configuration. Only PASSED has a cost, and only PASSED configurations can be elites."""
 
     PASSED = "PASSED"
-    """Every gate up to the quick judge holds, and it has a cost."""
+    """The configuration passed every gate up to the quick judge, and has a cost."""
     DUPLICATE = "DUPLICATE"
-    """Its PTX and launches are those of an earlier configuration, whose record counts for both."""
+    """PTX and launches are equal to those of an earlier configuration, whose record applies to both."""
     SCREENED = "SCREENED"
-    """By the model enough configurations that passed are at least as fast; it was not judged and has no cost."""
+    """Enough PASSED configurations are at least as fast by the model; it was not judged and has no cost."""
     BUILD_FAILED = "BUILD_FAILED"
     STATIC_LIMITS = "STATIC_LIMITS"
     """Registers, shared memory, spills, stack or resident blocks are beyond the kernel's declared limits."""
     HAZARD = "HAZARD"
     """The simulator found a race, an illegal access, a deadlock or an endless loop."""
     INCORRECT = "INCORRECT"
-    """The judge rejected it; the reason begins with the status of its verdict."""
+    """The judge rejected it; the reason begins with the status of the verdict."""
     TIMED_OUT = "TIMED_OUT"
     """A gate took longer than its limit."""
     NO_COST = "NO_COST"
-    """It is correct, but there is no modelled or measured time of it."""
+    """The configuration is correct, but has no modelled or measured time."""
     SLOWER = "SLOWER"
-    """A finalist that is correct, and slower than the default on a held-out shape."""
+    """A correct finalist that is slower than the default on a held-out shape."""
     LOST = "LOST"
-    """No worker lived to answer, however often it was tried. Never a verdict: a resumed search tries it again."""
+    """No worker answered in any attempt. Never a verdict: a resumed search tries it again."""
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -51,31 +51,31 @@ class Trial(JsonRecord):
     Attributes
     ----------
     number : int
-        Order in which it was asked for, from 0, which is the kernel's default configuration.
+        Order of the attempts, from 0, which is the kernel's default configuration.
     config : mapping
-        Its knobs.
+        Knobs of the configuration.
     standing : Standing
     reason : str
-        Why it is not PASSED; empty if it is.
+        Why the trial is not PASSED; empty if it is.
     identity : mapping of str to str
         By GPU: sha256 of its PTX and launches (:func:`sdpalab.search.targets.identity_of`).
     ptx_sha256 : mapping of str to tuple of str
         By GPU: digest of each build's PTX.
     resources : mapping of str to mapping
-        By GPU: registers a thread, shared memory and spills in bytes, blocks an SM, of the launch that uses most.
+        By GPU: registers a thread, shared memory and spills in bytes, blocks an SM, of the launch with the highest use.
     times_us : mapping of str to mapping
-        By GPU and label of the problem: the cost in microseconds, of the kind that the head of the log names.
+        By GPU and label of the problem: cost in microseconds, of the kind in the log's head.
     costs_us : mapping of str to float
-        By GPU: geometric mean of ``times_us`` over the problems. What the search minimises.
+        By GPU: geometric mean of ``times_us`` over the problems, the objective of the search.
     gates : tuple of str
-        The gates that it passed, in their order.
+        Passed gates in order.
     same_as : int or None
         For a DUPLICATE: the number of the earlier configuration.
 
     Raises
     ------
     ValueError
-        If it has a cost and is not PASSED, or is PASSED without one; or lacks a reason.
+        For a cost without PASSED, PASSED without a cost, or a missing reason.
     """
 
     number: int
@@ -106,13 +106,13 @@ class Trial(JsonRecord):
 
     @property
     def outcome(self) -> TrialOutcome:
-        """What a strategy is given of it."""
+        """The part of the record that strategies get."""
         return TrialOutcome(self.standing, tuple(self.costs_us[gpu] for gpu in sorted(self.costs_us)))
 
 
 @dataclass(frozen=True, config=RECORD)
 class TrialOutcome:
-    """What a strategy learns of a configuration: its standing, and the costs to minimise, one a GPU, if it PASSED."""
+    """Result of a configuration for a strategy: its standing, and, if PASSED, the costs to minimise, one per GPU."""
 
     standing: Standing
     costs: tuple[float, ...] = ()
@@ -123,28 +123,28 @@ class TrialOutcome:
 
     @property
     def passed(self) -> bool:
-        """True if it may be an elite."""
+        """True if the configuration may be an elite."""
         return self.standing is Standing.PASSED
 
 
 @dataclass(frozen=True, config=RECORD)
 class Finalist(JsonRecord):
-    """What the last gates say of one configuration that PASSED: the full judge, held-out shapes, a fresh seed.
+    """Result of the last gates for one PASSED configuration: full judge, held-out shapes, fresh seed.
 
     Attributes
     ----------
     number : int
-        Of its :class:`Trial`.
+        Number of its :class:`Trial`.
     config : mapping
     standing : Standing
-        PASSED if it may be used.
+        PASSED if the configuration may be used.
     reason : str
     identity : mapping of str to str
-        As in its Trial: what was judged.
+        As in its Trial: the judged code.
     verdict : mapping
         ``level``, ``cases`` and ``devices`` of the full judge, with the digest of the judge's own source.
     held_out : mapping of str to mapping
-        By GPU and label of the held-out problem: its cost over that of the default configuration.
+        By GPU and label of the held-out problem: cost relative to the default configuration.
     seed : int
         The fresh seed of the held-out inputs.
     """

@@ -1,4 +1,4 @@
-"""Comparing configurations by several costs at once: dominance, the front, and ranks."""
+"""Comparison of configurations by several costs: dominance, front, and ranks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Costs = Sequence[float]
 
 
 def at_least_as_good(one: Costs, other: Costs) -> bool:
-    """True if ``one`` is no worse in any cost."""
+    """True if ``one`` is at most ``other`` in every cost."""
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def dominates(one: Costs, other: Costs) -> bool:
-    """True if ``one`` is no worse in any cost, and better in one."""
+    """True if ``one`` is at most ``other`` in every cost, and lower in one."""
     return at_least_as_good(one, other) and any(a < b for a, b in zip(one, other, strict=True))
 
 
 def front(costs: Sequence[Costs]) -> list[int]:
-    """Places of those that no other dominates, in order."""
+    """Positions of the costs that no other dominates, in order."""
     return [n for n, each in enumerate(costs) if not any(dominates(other, each) for other in costs)]
 
 
 def ranked(costs: Sequence[Costs]) -> list[int]:
-    """All places, best first: front by front, and within one by the geometric mean of the costs, then in order."""
+    """All positions, best first: front by front, within a front by the geometric mean of the costs, then in order."""
     if all(len(each) == 1 for each in costs):
         return sorted(range(len(costs)), key=lambda n: (costs[n][0], n))
     left, ordered = list(range(len(costs))), []

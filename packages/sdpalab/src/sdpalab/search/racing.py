@@ -1,4 +1,4 @@
-"""The measured cost: configurations of one kernel timed on the GPU at hand, interleaved in the same rounds."""
+"""Measured costs: configurations of one kernel timed on the present GPU, interleaved in the same rounds."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ def race(
     verdicts: Mapping[str, Verdict] | None = None,
     include_dirs: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Time the entrants on each problem by graph replay, outputs checked.
+    """Time the entrants on each problem by graph replay, with checked outputs.
 
     Parameters
     ----------
     kernel : Kernel
     entrants : mapping of str to Config
-        Configurations by the names that they have here; all others are compared with the first. One whose code for a
-        problem no verdict covers is judged on the GPU first.
+        Configurations by entrant name; all others are compared with the first. An entrant without a verdict on its code
+        for a problem is judged on the GPU first.
     problems : sequence of Problem
     seconds : float
-        Most wall clock for one problem.
+        Largest wall clock for one problem.
     seed : int
-        Of the inputs and of the rounds that are checked.
+        Seed of the inputs and of the checked rounds.
     candidate, include_dirs
-        As :func:`sdpalab.measure.timing_gate.judge_for_timing` takes them.
+        As for :func:`sdpalab.measure.timing_gate.judge_for_timing`.
     verdicts : mapping of str to Verdict, optional
-        Verdicts at hand, by any names.
+        Available verdicts, by any names.
 
     Returns
     -------
     dict
         ``times_us`` by problem label and entrant: the median; ``outcomes`` likewise: the
-        :class:`~sdpalab.measure.comparison.ComparisonOutcome` against the first entrant. An entrant without a time has
-        a ``reasons`` instead.
+        :class:`~sdpalab.measure.comparison.ComparisonOutcome` against the first entrant. An entrant without a time is
+        in ``reasons`` instead.
 
     Raises
     ------
     UserError
-        If there is no GPU.
+        Without a GPU.
     """
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.stopping import StoppingRule

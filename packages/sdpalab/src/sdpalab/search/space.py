@@ -1,6 +1,6 @@
-"""The space of a search: finite named knobs, and the configurations of them that can be valid at all.
+"""The space of a search: named knobs with finite values, and their valid configurations.
 
-A predicate decides from the problem and the knobs alone, before anything is built. A configuration is valid if every
+A predicate depends on the problem and the knobs alone, and precedes every build. A configuration is valid if every
 predicate holds for every problem of the search.
 """
 
@@ -26,25 +26,27 @@ from warpsan.gpus import Gpu
 __all__ = ["MOST_COMBINATIONS", "ConfigSpace"]
 
 MOST_COMBINATIONS = 1_000_000
-"""Of the values of all knobs: the valid configurations are listed one by one."""
+"""Largest number of knob combinations: the valid configurations are listed one by one."""
 SURVEYED_AT_A_TIME = 1000
-"""Configurations of a user's kernel in one message to its process."""
+"""Number of configurations of a user's kernel per message to its process."""
 MAX_THREADS = 1024
-"""Of a block. Source: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table of technical specifications."""
+"""Largest number of threads of a block (CUDA C++ Programming Guide 13.0, "Compute Capabilities", technical
+specifications)."""
 
 
 @dataclass(frozen=True)
 class ConfigSpace:
-    """Knobs and the valid configurations of them, in the order of the knobs' values.
+    """Knobs and their valid configurations, in the order of the knobs' values.
 
     Attributes
     ----------
     knobs : mapping of str to tuple of values
-        Values of each knob that a search tries, in the order that the kernel gives them.
+        Values of each knob to try, in the kernel's order.
     configs : tuple of Config
-        The valid configurations, without repeats.
+        The valid configurations, without duplicates.
     rejected : mapping of str to str
-        For each predicate that rejected something: how many configurations it rejected, and its first reason.
+        Number of configurations that each predicate rejected, with its first reason; predicates without rejections are
+        absent.
     """
 
     knobs: Mapping[str, tuple[Knob, ...]]
@@ -66,13 +68,13 @@ class ConfigSpace:
     def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> ConfigSpace:
         """The space of ``kernel`` for all ``problems`` on all ``gpus``: combinations of its knobs, or its ``configs``.
 
-        Predicates, in their order: ``arch`` (the kernel can be built for the GPUs), ``supports`` and ``reject`` (the
-        kernel's own), ``static limits`` (threads of a block, and dynamic shared memory against the declared limit).
+        Predicates in order: ``arch`` (the kernel can be built for the GPUs), ``supports`` and ``reject`` (the kernel's
+        own), ``static limits`` (threads of a block, and dynamic shared memory against the declared limit).
 
         Raises
         ------
         UserError
-            If no configuration is valid, with the predicates that emptied the space; or there are too many to list.
+            If no configuration is valid, with the predicates that emptied the space, or if there are too many to list.
         """
         knobs, candidates, total = _candidates(kernel)
         if total > MOST_COMBINATIONS:
@@ -107,13 +109,13 @@ class ConfigSpace:
         return config in self._members
 
     def distance(self, one: Config, other: Config) -> int:
-        """How many knobs differ."""
+        """Number of different knobs."""
         return sum(one.get(name) != other.get(name) for name in self.knobs)
 
     def nearest(self, config: Config, fixed: Mapping[str, Knob] | None = None) -> Config | None:
-        """The valid configuration with the ``fixed`` knobs that differs from ``config`` in the fewest others.
+        """The valid configuration with the ``fixed`` knobs that differs from ``config`` in the fewest other knobs.
 
-        None if there is none with those knobs. Of several the first in the order of the space.
+        None if no configuration has those knobs. At equal distance, the first in the order of the space.
         """
         wanted = [place.get(config[name], -1) for name, place in self._places.items()]
         differ = (self._codes != wanted).sum(axis=1)
@@ -124,10 +126,10 @@ class ConfigSpace:
         return self.configs[nearest] if differ[nearest] <= len(self.knobs) else None
 
     def steps(self, config: Config) -> tuple[Config, ...]:
-        """The valid configurations one step away: one knob changed to a neighbouring value.
+        """Valid configurations one step away: one knob changed to a neighbouring value.
 
-        The neighbours of a number are those beside it in the knob's order; of a name, all others. Where a condition
-        makes that configuration invalid, the nearest valid one with the changed knob takes its place.
+        Neighbours of a number are adjacent in the knob's order; neighbours of a name are all others. If a condition
+        makes that configuration invalid, the nearest valid one with the changed knob replaces it.
         """
         if config not in self._steps:
             neighbours: dict[Config, None] = {}
@@ -141,14 +143,14 @@ class ConfigSpace:
         return self._steps[config]
 
     def crossed(self, one: Config, other: Config, draw: random.Random) -> Config | None:
-        """A child with each knob from one of two parents, or the nearest valid one; None if it is one of the two."""
+        """A child with each knob from one of two parents, or the nearest valid one; None if equal to a parent."""
         mixed = one.but(**{name: draw.choice((one, other))[name] for name in self.knobs})
         child = mixed if mixed in self else self.nearest(mixed)
         return None if child in (one, other) else child
 
 
 def _candidates(kernel: Kernel) -> tuple[dict[str, tuple[Knob, ...]], Iterator[Config], int]:
-    """Knobs, all their combinations, and how many these are; of a kernel that declares no knobs, its configurations."""
+    """Knobs, all their combinations, and the number of these; for a kernel without knobs, its configurations."""
     if not kernel.knobs:
         listed = [Config(each) for each in kernel.configs]
         names = dict.fromkeys(name for config in listed for name in config)
@@ -173,7 +175,7 @@ def _rejections(
 ) -> Iterator[tuple[Config, tuple[str, str] | None]]:
     """Each configuration with the first predicate that does not hold, and its reason; None if all hold.
 
-    A user's kernel answers for many configurations at once: its predicates run in a process of their own.
+    A user's kernel processes many configurations per message: its predicates run in a process of their own.
     """
     if not isinstance(kernel, SandboxedKernel):
         for config in configs:
@@ -195,7 +197,7 @@ def _rejections(
 
 
 def _no_arch(kernel: Kernel, gpus: Sequence[Gpu]) -> str | None:
-    """Why the kernel cannot be built for one of the GPUs; None if it can for all."""
+    """Reason why the kernel cannot be built for one of the GPUs; None if it can for all."""
     for gpu in gpus:
         if arch_on(kernel, gpu) is None:
             return kernel.arch_reason(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
@@ -232,7 +234,7 @@ def _over_static_limits(kernel: Kernel, problem: Problem, config: Config, gpu: G
 
 
 def _over(config: Config, threads: int, dynamic_smem: int, most_shared: int | None) -> str | None:
-    """Why a launch of so many threads a block and so much dynamic shared memory is impossible or over the limit."""
+    """Reason why a launch with these threads and dynamic shared memory is impossible or over the limit."""
     if threads > MAX_THREADS:
         return f"{config}: a block of {threads} threads, and at most {MAX_THREADS} are possible"
     if most_shared is not None and dynamic_smem > most_shared:

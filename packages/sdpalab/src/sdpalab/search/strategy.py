@@ -1,6 +1,6 @@
-"""Strategies: which configuration to try next. ``ask`` and ``tell`` are all that a search needs of one.
+"""Strategies choose the next configurations. A search uses only their methods ``ask`` and ``tell``.
 
-Add one in a module of its own: a class with these two methods, and a line in :data:`STRATEGIES`.
+To add one, write a module with a class that has these two methods, and add a line to :data:`STRATEGIES`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ __all__ = ["STRATEGIES", "Elites", "Exhaustive", "Strategy", "strategy_named"]
 
 
 class Strategy(Protocol):
-    """Chooses configurations of a space. The same seed and the same outcomes give the same choices."""
+    """Chooses configurations of a space. Equal seeds and outcomes give equal choices."""
 
     def ask(self, n: int) -> Sequence[Config]:
-        """At most ``n`` valid configurations that were neither asked for nor told before; none if all were."""
+        """At most ``n`` valid configurations that were neither asked for nor told before; empty if all were."""
         ...
 
     def tell(self, config: Config, outcome: TrialOutcome) -> None:
-        """The outcome of a configuration: one that was asked for, or one that a strategy may start from."""
+        """Report the outcome of a configuration that was asked for, or of one to start from."""
         ...
 
 
 class Exhaustive:
-    """Every configuration, in the order of the space."""
+    """All configurations, in the order of the space."""
 
     def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
         self._left = list(space)[::-1]
@@ -50,17 +50,17 @@ class Exhaustive:
 
 
 class Elites:
-    """An evolutionary sweep: the best configurations that passed, their one-step mutations and crossovers.
+    """An evolutionary sweep: the best passed configurations, with their one-step mutations and crossovers.
 
-    The first :data:`FIRST` configurations are drawn from the whole space, besides any that is told before. Then most
-    children are one step from an elite, chosen with a preference for the better ones; some cross two elites; a few are
-    drawn from the whole space, so that no part of it is out of reach. Nothing is asked twice.
+    The first :data:`FIRST` configurations are drawn from the whole space, besides any told before. Later, most children
+    are one step from an elite, with a preference for better ones; some cross two elites; a few are drawn from the whole
+    space, so every part of it stays reachable. No configuration is returned twice.
 
     Parameters
     ----------
     space : ConfigSpace
     objectives : int
-        Costs of an outcome; more than one are ranked front by front.
+        Number of costs of an outcome; several costs are ranked front by front.
     seed : int
     """
 
@@ -78,7 +78,7 @@ class Elites:
 
     @property
     def elites(self) -> tuple[Config, ...]:
-        """The best configurations that passed, best first."""
+        """The best passed configurations, best first."""
         return tuple(self._elites)
 
     def ask(self, n: int) -> list[Config]:
@@ -112,7 +112,7 @@ class Elites:
         return self._drawn()
 
     def _step(self) -> Config | None:
-        """A new configuration one step from an elite; from a worse one if the better have none left."""
+        """A new configuration one step from an elite; from a worse elite if the better ones have no new steps."""
         preference = {elite: place + self.ELITES * self._draw.random() / 2 for place, elite in enumerate(self._elites)}
         for elite in sorted(self._elites, key=preference.__getitem__):
             new = [step for step in self._space.steps(elite) if step not in self._asked]
@@ -146,7 +146,7 @@ STRATEGIES: Mapping[str, Callable[[ConfigSpace, int, int], Strategy]] = {
     "tpe": _tpe,
     "nsga2": _nsga2,
 }
-"""By name; the first is the default."""
+"""Strategies by name; the first is the default."""
 
 
 def strategy_named(name: str, space: ConfigSpace, objectives: int, seed: int) -> Strategy:
@@ -155,7 +155,7 @@ def strategy_named(name: str, space: ConfigSpace, objectives: int, seed: int) ->
     Raises
     ------
     UserError
-        If there is none, or it needs a package that is not installed.
+        For an unknown name, or if a required package is not installed.
     """
     if name not in STRATEGIES:
         raise UserError(f"there is no strategy {name!r}: the strategies are {', '.join(STRATEGIES)}")

@@ -1,11 +1,10 @@
-"""The sweep: batches of configurations through the gates, cheapest first, and what the strategy learns of them.
+"""The sweep: batches of configurations pass the gates, cheapest first, and the strategy gets the results.
 
-A batch has a fixed size, goes through its gates together, and is told and recorded in the order in which it was asked
-for. So the records do not depend on how many workers there are, nor on which of them answers first.
+A batch has a fixed size and passes its gates together; results are reported and recorded in the order of the requests.
+The records therefore depend neither on the number of workers nor on their speed.
 
-Where the cost is modelled it is asked for before the sanitizer and the judge, which take ten times as long: what the
-model puts behind :data:`KEEP` configurations that passed is SCREENED, and its number is thrown away. Where the cost is
-measured, nothing is timed that was not judged.
+Modelled costs precede the sanitizer and the judge, which take ten times as long. Configurations that :data:`KEEP`
+passed ones beat by the model are SCREENED, without a cost. Measured costs follow the judge: only judged code is timed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from sdpalab.search.strategy import Strategy
 __all__ = ["BATCH", "KEEP", "Sweep", "line_of"]
 
 BATCH = 8
-"""Configurations that are asked for at a time."""
+"""Number of configurations per request."""
 KEEP = 3
-"""What the model puts behind so many configurations that passed is not judged."""
+"""Number of better passed configurations from which on the model screens a configuration."""
 
 
 class Sweep:
@@ -36,9 +35,9 @@ class Sweep:
     Attributes
     ----------
     trials : list of Trial
-        In the order in which they were asked for; the first is the default configuration.
+        Records in the order of the requests; the first is the default configuration.
     stopped : str
-        Why it ended, in words; empty before that.
+        Reason for the end, in words; empty before it.
     """
 
     def __init__(self, context: SearchContext, strategy: Strategy) -> None:
@@ -52,16 +51,16 @@ class Sweep:
 
     @property
     def baseline(self) -> Trial:
-        """The record of the default configuration."""
+        """Record of the default configuration."""
         return self.trials[0]
 
     def champion(self) -> Trial | None:
-        """The best by measured races, after the near-best were raced again; None where costs are modelled.
+        """The best configuration by measured races, after a second race of the near-best; None for modelled costs.
 
         Raises
         ------
         TimeUp
-            If time ends before.
+            If the time ends before.
         """
         if self._champion is None or self.baseline.standing is not Standing.PASSED:
             return None
@@ -70,21 +69,21 @@ class Sweep:
 
     @property
     def passed(self) -> list[Trial]:
-        """The records that may be elites."""
+        """Records of possible elites."""
         return [trial for trial in self.trials if trial.standing is Standing.PASSED]
 
     def run(self, last_gates_s: float | None = None) -> bool:
-        """Try configurations; True if time alone ended it, and it can go on where the last gates leave some.
+        """Try configurations; returns True if only time ended the sweep, and it can continue after the last gates.
 
         Parameters
         ----------
         last_gates_s : float, optional
-            Seconds to keep for the last gates. Default: estimated.
+            Seconds to reserve for the last gates. Default: estimated.
 
         Raises
         ------
         TimeUp
-            If time ends in the middle of a batch.
+            If the time ends in the middle of a batch.
         """
         context = self._context
         if not self.trials:
@@ -110,11 +109,11 @@ class Sweep:
 
     @property
     def _left(self) -> int | None:
-        """Configurations that the budget still allows; None for any number."""
+        """Number of configurations left in the budget; None for no limit."""
         return self._context.clock.left(sum(trial.same_as is None for trial in self.trials))
 
     def _start(self) -> None:
-        """Tell the strategy the default configuration, or the nearest that is in the space, with its own outcome."""
+        """Report the default configuration to the strategy, or the nearest one in the space with its own outcome."""
         context = self._context
         default = context.kernel.default_config
         if default not in context.space:
@@ -129,7 +128,7 @@ class Sweep:
         self._strategy.tell(default, self.baseline.outcome)
 
     def _batch(self, configs: Sequence[Config]) -> list[Trial]:
-        """Bring configurations through the gates; keep and return their records, in order."""
+        """Run configurations through the gates; stores and returns their records, in order."""
         first = len(self.trials)
         builds = self._context.run([self._context.job("build", config) for config in configs])
         settled: dict[int, Trial] = {}
@@ -151,7 +150,7 @@ class Sweep:
         return trials
 
     def _begun(self, number: int, config: Config, build: Value | GateFailure) -> Draft | Trial:
-        """A configuration after its build; its record, if that is all there is to say of it."""
+        """The draft of a configuration after its build, or its record if it ends there."""
         draft = Draft(number, config)
         if isinstance(build, GateFailure):
             return draft.failed(build)
@@ -166,7 +165,7 @@ class Sweep:
         return draft.through("build", "static gate")
 
     def _gated(self, drafts: Mapping[int, Draft]) -> dict[int, Trial]:
-        """The records of what was built: from the log, or through the other gates."""
+        """Records of built configurations: from the log, or after the other gates."""
         replayed: dict[int, Trial] = {}
         for place, draft in drafts.items():
             known = self._context.log.known(draft.identity)
@@ -185,7 +184,7 @@ class Sweep:
         settled, costed = _parted(self._answers("count", drafts))
         passed = [trial.outcome.costs for trial in (*self.trials, *replayed) if trial.outcome.passed]
         while costed:
-            first = not self.trials  # the default, which everything is compared with, is judged whatever it costs
+            first = not self.trials  # the default, the basis of all comparisons, is judged at any cost
             chosen = list(costed) if first else _worth_judging(costed, passed)
             if not chosen:
                 break
@@ -196,7 +195,7 @@ class Sweep:
         return settled | {place: draft.failed(behind) for place, draft in costed.items()}
 
     def _answers(self, kind: str, drafts: Mapping[int, Draft]) -> dict[int, Draft | Trial]:
-        """What a gate makes of each: a draft that is through it, or the record of what it rejected."""
+        """Results of a gate: a draft for each passed configuration, a record for each rejected one."""
         if not drafts:
             return {}
         start_s = self._context.clock.now()
@@ -216,16 +215,17 @@ class Sweep:
 
 
 def _parted(results: Mapping[int, Draft | Trial]) -> tuple[dict[int, Trial], dict[int, Draft]]:
-    """The records, and the drafts."""
+    """The results, split into records and drafts."""
     trials = {place: each for place, each in results.items() if isinstance(each, Trial)}
     return trials, {place: each for place, each in results.items() if isinstance(each, Draft)}
 
 
 def _worth_judging(costed: Mapping[int, Draft], passed: Sequence[tuple[float, ...]]) -> list[int]:
-    """Places of what fewer than :data:`KEEP` are at least as good as, of those that passed and those chosen before it.
+    """Positions of configurations that fewer than :data:`KEEP` passed or previously chosen ones are at least as good
+    as.
 
-    Whatever comes to be judged in one round or in several, a configuration is judged if fewer than KEEP that precede it
-    pass; so a search that was cut in the middle of a batch screens the same ones when it is resumed.
+    For any division into rounds, a configuration is judged if fewer than KEEP configurations before it pass; a search
+    interrupted in a batch therefore screens the same ones after it is resumed.
     """
     places = sorted(costed)
     ahead, chosen = list(passed), []
@@ -238,6 +238,6 @@ def _worth_judging(costed: Mapping[int, Draft], passed: Sequence[tuple[float, ..
 
 
 def line_of(trial: Trial) -> str:
-    """A record in one line of progress."""
+    """One line of progress for a record."""
     costs = ", ".join(f"{gpu} {cost:.2f} us" for gpu, cost in trial.costs_us.items())
     return f"{trial.number:4} {trial.standing.value:13} {trial.knobs}: {costs or trial.reason}"

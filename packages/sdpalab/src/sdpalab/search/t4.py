@@ -1,4 +1,4 @@
-"""Export to the T4 format of the autotuning community: results of configurations with their invalidity and times.
+"""Export to the T4 format of the autotuning community: results of configurations with invalidity and times.
 
 Source: the results schema 1.0.0 that Kernel Tuner ships (``kernel_tuner/schema/T4/1.0.0/results-schema.json``).
 """
@@ -24,13 +24,13 @@ INVALIDITY = {
     Standing.TIMED_OUT: "timeout",
     Standing.NO_COST: "runtime",
 }
-"""What T4 calls each standing. What was not judged (SCREENED, LOST) has no result, and a DUPLICATE that of another."""
+"""T4's name of each standing. SCREENED and LOST have no result; a DUPLICATE has that of another configuration."""
 
 
 def to_t4(head: Head, trials: Iterable[Trial]) -> dict[str, Any]:
     """The T4 results of a search, as plain JSON values.
 
-    Each objective is named after its GPU and the kind of the time: a modelled time must not pass for a measured one.
+    Objective names contain the GPU and the kind of time, so a modelled time cannot be taken for a measured one.
     """
     kind = head.clock if head.clock == "modelled" else f"measured {head.clock}"
     objectives = [f"{gpu} {kind} time" for gpu in head.gpus]

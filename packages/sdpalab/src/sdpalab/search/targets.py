@@ -1,4 +1,4 @@
-"""What a search is for: a kernel by name, the GPUs, and what identifies a configuration on them."""
+"""Targets of a search: a kernel by name, the GPUs, and the identity of a configuration on them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["KernelHolder", "identity_of", "searched_kernel", "spec_of"]
 
 
 def searched_kernel(spec: str, include_dirs: Sequence[Path] = ()) -> AbstractContextManager[Kernel]:
-    """The kernel that ``spec`` names: of the registry, or in a file, whose Python runs in a guarded process.
+    """The kernel named by ``spec``: of the registry, or in a file, whose Python runs in a guarded process.
 
     Raises
     ------
     UserError
-        If there is none, or it is a Python callable, which has no knobs.
+        For an unknown name, or a Python callable, which has no knobs.
     """
     return kernel_in_sandbox(spec, else_say="it has no knobs and no PTX to search", include_dirs=include_dirs)
 
 
 class KernelHolder:
-    """The kernel that the jobs of this process are about: a user's stays in its process from one job to the next."""
+    """Cache of the kernel of this process's jobs; a user's kernel stays in its process between jobs."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
@@ -42,7 +42,7 @@ class KernelHolder:
         atexit.register(self.close)
 
     def get(self, spec: str, include_dirs: Sequence[Path] = ()) -> Kernel:
-        """The kernel of :func:`searched_kernel`; loaded anew if a source beside it was changed or its process ended."""
+        """The kernel of :func:`searched_kernel`; reloaded after a change of its source or the end of its process."""
         key = (spec, tuple(include_dirs), source_of(spec))
         broken = isinstance(self._kernel, SandboxedKernel) and not self._kernel.usable
         if self._kernel is None or broken or key != self._key:
@@ -51,18 +51,18 @@ class KernelHolder:
         return self._kernel
 
     def close(self) -> None:
-        """End its process."""
+        """End the kernel's process."""
         self._kernel = None
         self._process.close()
 
 
 def spec_of(kernel: str | Kernel) -> str:
-    """How a job names ``kernel``, on any machine: a registry name, or an absolute ``FILE.py[:NAME]``.
+    """Name of ``kernel`` in jobs, for any machine: a registry name, or an absolute ``FILE.py[:NAME]``.
 
     Raises
     ------
     UserError
-        If it is an object that no name leads to: jobs carry names, never pickled objects.
+        For an object without a name: jobs carry names, never pickled objects.
     """
     if isinstance(kernel, Kernel):
         if kernel.name in KERNELS and KERNELS[kernel.name] is kernel:
@@ -74,9 +74,10 @@ def spec_of(kernel: str | Kernel) -> str:
 
 
 def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:
-    """Sha256 of what runs: each launch's PTX, grid, block, cluster, shared memory and arguments, and matrix products.
+    """Sha256 of the executed code: PTX, grid, block, cluster, shared memory and arguments of launches, and matrix
+    products.
 
-    Two configurations with one identity are the same kernel.
+    Configurations with equal identities are the same kernel.
     """
     ready = iter(builds)
     parts: list[object] = []

@@ -1,4 +1,4 @@
-"""``sdpalab.tune``: find the best configuration of a kernel, and never a wrong one."""
+"""``sdpalab.tune``: search for a kernel's fastest correct configuration."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from warpsan.gpus import Gpu, gpu_named
 __all__ = ["HERE", "TuneResult", "tune"]
 
 HERE = "here"
-"""The GPU at hand, on which costs are measured."""
+"""The present GPU, on which costs are measured."""
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes
     ----------
     head : Head
-        What was searched.
+        Definition of the search.
     trials : tuple of Trial
-        Every configuration that was tried, in order; the first is the default.
+        All tried configurations in order; the first is the default.
     finalists : tuple of Finalist
-        What the last gates said.
+        Results of the last gates.
     front : tuple of Trial
-        Of those that passed, the ones that no other dominates, best first.
+        Passed configurations that no other dominates, best first.
     stopped : str
-        Why it ended.
+        Reason for the end.
     notes : tuple of str
-        What was found wrong with the log.
+        Problems of the log.
     """
 
     head: Head
@@ -63,12 +63,12 @@ class TuneResult:
 
     @property
     def default(self) -> Trial | None:
-        """The record of the default configuration; None if time ended before it."""
+        """Record of the default configuration; None if time ended before it."""
         return self.trials[0] if self.trials else None
 
     @property
     def winners(self) -> Mapping[str, Trial]:
-        """By GPU: the best configuration that passed all gates, the last ones too. Empty if none did."""
+        """By GPU: the best configuration that passed all gates, including the last ones. Empty without one."""
         good = {each.number for each in self.finalists if each.standing is Standing.PASSED}
         passed = [trial for trial in self.trials if trial.number in good]
         order = [each.number for each in self.finalists]
@@ -80,11 +80,12 @@ class TuneResult:
 
     @property
     def passed(self) -> bool:
-        """True if a configuration passed all gates, and is no slower than the default."""
+        """True if a configuration passed all gates and is not slower than the default."""
         return bool(self.winners)
 
     def tuned_entries(self) -> tuple[TunedEntry, ...]:
-        """Tuned defaults, one a GPU and class of problems, for a shipped kernel whose default passed the gates, too."""
+        """Tuned defaults, one per GPU and class of problems, for a shipped kernel whose default also passed the
+        gates."""
         default = self.default
         if self.head.kernel not in KERNELS or default is None or default.standing is not Standing.PASSED:
             return ()
@@ -144,37 +145,37 @@ def tune(
     include_dirs: Sequence[Path | str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> TuneResult:
-    """Search a kernel's configurations for the fastest that is correct.
+    """Search a kernel's configurations for the fastest correct one.
 
     Parameters
     ----------
     kernel : str or Kernel
         A registry name, ``FILE.py:NAME`` or ``FILE.py``; or a kernel of the registry.
     problems : Problem or iterable of Problem, optional
-        What it is to be fast on, all at once. Default: the mission shape.
+        Problems to optimise together. Default: the mission shape.
     gpu : str or sequence of str, optional
         Names of ``gpus.json`` such as ``L4``: costs are modelled, and with several GPUs the result is a Pareto front.
-        ``here``: costs are measured on the GPU at hand. Default: the GPU at hand, or else the one that stands for the
-        kernel's own architecture.
+        ``here``: costs are measured on the present GPU. Default: the present GPU, or, without one, the reference GPU of
+        the kernel's own architecture.
     budget : str or int
-        ``200`` configurations, or a time such as ``10m``, last gates included.
+        ``200`` configurations, or a time such as ``10m``, including the last gates.
     strategy : str
-        One of :data:`sdpalab.search.strategy.STRATEGIES`.
+        Name in :data:`sdpalab.search.strategy.STRATEGIES`.
     executor : str or Executor
-        ``local``, ``ray``, or an executor of your own, which is left open. If its workers are on other machines
-        (attribute ``remote``), what they say of a finalist is derived again on this one.
+        ``local``, ``ray``, or your own executor, which is not closed. If its workers are on other machines (attribute
+        ``remote``), this machine repeats their results for finalists.
     log : Path or str, optional
-        Where records are kept; without it they are kept in memory alone.
+        File of the records; default: memory only.
     resume : bool
-        Continue the log that is there.
+        Whether to continue an existing log.
     seed : int
-        Of the strategy and of held-out inputs.
+        Seed of the strategy and of held-out inputs.
     address : str, optional
-        Of the Ray cluster.
+        Address of the Ray cluster.
     include_dirs : sequence of Path or str
-        Folders for ``#include`` beside those of a user's kernel.
+        Folders for ``#include`` besides those of a user's kernel.
     progress : callable, optional
-        Given a line for each configuration.
+        Receives a line for each configuration.
 
     Returns
     -------
@@ -184,7 +185,7 @@ def tune(
     ------
     UserError
         For an unknown kernel, strategy, GPU or executor, an empty space (with the predicates that emptied it), a budget
-        of nothing, or a log of another search or version.
+        of zero, or a log of another search or version.
     MachineError
         If the default configuration cannot be tried, or the log cannot be written.
     """
@@ -238,11 +239,11 @@ def tune(
 
 
 _SPARE = 1.5
-"""Seconds kept for the last gates over those that they took the time before."""
+"""Seconds reserved for the last gates, relative to their previous time."""
 
 
 def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
-    """The sweep, then the last gates, again while they leave time; where time ends in between, what there is."""
+    """The sweep, then the last gates, repeated while time is left; if time ends in between, the results up to then."""
     finalists: list[Finalist] = []
     last_gates_s: float | None = None
     more = True
@@ -273,7 +274,7 @@ def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
 
 
 def _gpus(kernel: Kernel, names: str | Sequence[str] | None) -> tuple[tuple[Gpu, ...], bool]:
-    """The GPUs that costs are for, and whether they are measured."""
+    """The GPUs of the costs, and whether costs are measured."""
     from sdpalab.run import gpu_problem
     from warpsan.gpus import default_gpu
 
@@ -290,7 +291,7 @@ def _gpus(kernel: Kernel, names: str | Sequence[str] | None) -> tuple[tuple[Gpu,
 
 
 def _gpu_here() -> Gpu:
-    """The GPU at hand; raises UserError if there is none."""
+    """The present GPU; raises UserError without one."""
     from sdpalab.measure.benchmark import cuda_device
     from sdpalab.run import GpuExecutor
     from sdpalab.search.gates import gpu_from
@@ -305,4 +306,4 @@ def _gpu_here() -> Gpu:
 
 
 def _silent(line: str) -> None:
-    """Print nothing."""
+    """No output."""

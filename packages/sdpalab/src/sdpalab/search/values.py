@@ -1,4 +1,4 @@
-"""The values of the gates' jobs, as types: an answer of a worker that is none of its kind is refused."""
+"""Types of the gates' results; a worker's answer of another type is rejected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Proven(_GateValue):
 
 
 class Raced(_GateValue):
-    """By label of the problem and entrant: medians and comparisons; by entrant: why it has no time."""
+    """Medians and comparisons by problem label and entrant; by entrant the reason for a missing time."""
 
     times_us: Times
     outcomes: dict[str, dict[str, str]]

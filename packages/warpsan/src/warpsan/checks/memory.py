@@ -21,7 +21,7 @@ _NULL_PAGE = 1 << 16
 
 
 class MemoryCheck(Observer):
-    """Reports illegal accesses, which the machine suppresses. Native code notes them (:mod:`..native.suspects`);
+    """Reports illegal accesses, which the machine suppresses. Native code notes them (:mod:`warpsan.engine.suspects`);
     :mod:`.undefined_reads` reports reads of unwritten memory."""
 
     records_faults = True

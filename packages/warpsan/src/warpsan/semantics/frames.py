@@ -43,7 +43,7 @@ def restore_frame(asm: Assembler, circle: frozenset[str]) -> None:
 
 
 def _frame(asm: Assembler, circle: frozenset[str]) -> int:
-    """Start of the list of a call cycle's frame, in the words of :mod:`..layout`."""
+    """Start of the list of a call cycle's frame, in the words of :mod:`warpsan.engine.layout`."""
     if circle in asm.frames:
         return asm.frames[circle]
     functions = [asm.entry.functions[name] for name in sorted(circle)]

@@ -1,7 +1,7 @@
 """Records of accesses and fences in launches with stale reads: they call :class:`~warpsan.engine.stale.StaleReads`.
 
 The operation of an access computes addresses, checks them and converts values as always, but reads from and writes to
-the scratch, where each lane has :data:`~..layout.STALE_BYTES`; Python moves them.
+the scratch, where each lane has :data:`~warpsan.engine.layout.STALE_BYTES`; Python moves them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Records that track undefined bytes of memory through loads, stores and matrix products
-(:mod:`..watch.undefined_bytes`, :mod:`..watch.undefined_global`)."""
+(:mod:`warpsan.engine.watch.undefined_bytes`, :mod:`warpsan.engine.watch.undefined_global`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records before accesses, for the checks: a possible hazard ends the native run (:mod:`..watch`)."""
+"""Records before accesses, for the checks: a possible hazard ends the native run (:mod:`warpsan.engine.watch`)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def watch_access(
     """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` is the row of the bytes that each lane reads,
-    if they differ; ``strong`` has the effects of a strong access to global memory, as bits (:data:`..layout.ACQUIRES`
+    if they differ; ``strong`` has the effects of a strong access to global memory, as bits (:data:`~warpsan.engine.layout.ACQUIRES`
     and so on), or is -1 for a weak one. In shared memory a strong load or store counts as a weak one, which may cause
     false suspicions. ``written`` has the bytes of an element that is written, and the rows that it comes from.
     """
@@ -193,7 +193,7 @@ class Place:
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return the result of ``act`` for the lanes' offsets in their space, which are then in the scratch.
 
-        The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private. In
+        The lanes of a generic access are all in one space (:func:`warpsan.engine.access.addresses`); local memory is private. In
         shared::cluster the offsets have the ranks of their CTAs.
         """
         b = code.builder
@@ -350,7 +350,7 @@ def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> No
 
 def _note_partial_read(code: OperationCode, present: Any, width: int, shift: int) -> None:
     """Note the reads of the places in the scratch if some lanes of the current warp were absent, as
-    :func:`~..watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
+    :func:`warpsan.engine.watch.cluster_memory.note_partial_read`, all granules of a lane at a time."""
     b, many = code.builder, max(width >> shift, 1)
     there = code.call(lanes_there, b.ptrtoint(code.base, WORD64), present)
     with b.if_then(b.icmp_signed("!=", there, WORD64(layout.EVERY_LANE))):

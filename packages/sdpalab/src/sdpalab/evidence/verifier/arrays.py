@@ -41,7 +41,7 @@ def paths_of(digests: Mapping[str, str]) -> dict[str, str]:
 def arrays_of(
     problem: Problem, digests: Mapping[str, str], members: Mapping[str, bytes], names: Iterable[str]
 ) -> dict[str, Any]:
-    """Arrays of a case by name: inputs in the problem's forms, ``lse`` float32 [B, H, Sq], all others as O.
+    """Arrays of a case by name: inputs in the problem's shapes and dtypes, ``lse`` float32 [B, H, Sq], all others as O.
 
     Raises
     ------

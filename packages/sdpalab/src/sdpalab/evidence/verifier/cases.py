@@ -38,7 +38,7 @@ MOST_THREADS = 8
 MOST_SCORES = 1 << 36
 """Most scores of all cases of a bundle together, about an hour on two cores."""
 MOST_AT_ONCE = 1 << 28
-"""Scores of one block of rows, or of one problem in exact arithmetic: 2 GiB in float64."""
+"""Most scores of one block of rows, or of one problem in exact arithmetic: 2 GiB in float64."""
 LEAST_ROWS = 64
 """Least number of rows that a head counts for: a loop over keys costs the same for fewer rows."""
 Case = Mapping[str, Any]
@@ -152,7 +152,7 @@ def missing_of(case: Case, members: Members) -> list[str]:
 
 
 def size_of(case: Case, members: Members) -> int:
-    """A figure that grows with the number of scores of a case."""
+    """Work estimate that grows with the number of scores of a case."""
     paths = paths_of(case["digests"])
     return len(members[paths["q"]]) * len(members[paths["k"]])
 

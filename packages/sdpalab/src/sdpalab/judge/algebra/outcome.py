@@ -54,7 +54,7 @@ class AlgebraCase(JsonRecord):
     lse_unequal : int, optional
         Rows whose log-sum-exp differs; None where the kernel writes no algebraic log-sum-exp.
     digests : mapping of str to str
-        sha256 of the words of q, k, v, o and perhaps lse.
+        sha256 of the words of q, k, v, o and, if written, lse.
     ptx_sha256 : tuple of str
         Digest of the PTX of each launch.
     lse_refusal : str

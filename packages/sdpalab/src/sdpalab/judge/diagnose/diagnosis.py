@@ -73,8 +73,8 @@ def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
 
 
 def _chosen(failures: Sequence[Failure]) -> list[Failure]:
-    """The small problems with the largest errors, largest problems first; without small problems, the smallest
-    problem."""
+    """The small problems with the largest errors, preferring larger problems among equal errors; without small
+    problems, the smallest problem."""
     possible = sorted(
         (failure for failure in failures if failure.problem.scores <= MOST_SCORES),
         key=lambda failure: failure.problem.scores,

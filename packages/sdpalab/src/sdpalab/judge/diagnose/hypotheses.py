@@ -175,7 +175,7 @@ def _accumulated(
 
 
 def _parts(w: Float64Attention, tile: int) -> list[_Part]:
-    """For each tile of keys: the factor of the previous sums, its weights times V, and the sum of its weights."""
+    """Terms of each tile of keys: the factor of the previous sums, its weights times V, and the sum of its weights."""
     top = np.full((*w.problem.q_shape[:3], 1), -np.inf)
     parts = []
     for start in range(0, w.problem.seq_kv, tile):

@@ -39,7 +39,7 @@ class Float64Attention:
     k, v : ndarray of float64, [B, H, Skv, D]
         K and V of each query head.
     scores : ndarray of float64, [B, H, Sq, Skv]
-        Scaled, capped and biased, and not masked.
+        Scores after scale, cap and bias, before masks.
     by_place : ndarray of bool, [Sq, Skv]
         Keys that the causal mask and a window hide.
     beyond : ndarray of bool, [B, H, Sq, Skv] or broadcast to that

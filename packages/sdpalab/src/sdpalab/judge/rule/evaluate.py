@@ -196,7 +196,7 @@ def evaluate(
 
 
 def _hazards(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """The hazards by pair of source lines (:class:`warpsan.report.groups.HazardGroup`), if there are any."""
+    """Hazards by pair of source lines (:class:`warpsan.report.groups.HazardGroup`); empty without hazards."""
     return {"hazards": list(reply["groups"])} if reply.get("groups") else {}
 
 
@@ -221,6 +221,6 @@ def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str
 
 
 def _other_padding(inputs: Inputs, differs: npt.NDArray[np.bool_]) -> str:
-    """Says that two runs had different padding, if rows that differ ([B, H, Sq]) have padding; otherwise empty."""
+    """Sentence that two runs had different padding, if rows that differ ([B, H, Sq]) have padding; otherwise empty."""
     padding = first_padding(inputs, differs)
     return f"; {padding}, which was NaN in the first run and infinite in the second" if padding else ""

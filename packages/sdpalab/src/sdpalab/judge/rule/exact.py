@@ -3,8 +3,8 @@
 Three kinds of rows have such elements. They are found from the inputs alone:
 
 - *dominated*: one visible key j outweighs the sum of all others by so much that O[i] is V[j];
-- *level*: all visible scores are 0, because the row of Q, the visible K or the scale is, and so is every bias, and V
-  are integers: O[i] is their exact mean, rounded once (a sink of 0 counts as one key more, with a V of 0);
+- *level*: all visible scores are 0, because the row of Q, the visible K or the scale is 0, every bias is 0, and V are
+  integers: O[i] is their exact mean, rounded once (a sink of 0 counts as one more key with a V of 0);
 - *empty*: the row sees no key, and O[i] is 0.
 
 In the first two kinds every type represents P exactly (1, or 1/n for n a power of two). The result has no rounding
@@ -53,8 +53,8 @@ MOST_REST = 2.0**-14
 normalised first is still 1. It is also small enough that no threshold of a lazy rescale (8 in log2) skips the rescale
 for the dominant key."""
 LOST = 2.0**-52
-"""Possible loss per key of the sum of other weights, which is the difference of two float64 sums. Where V is 0,
-bfloat16 represents smaller values."""
+"""Possible loss per key of the sum of other weights, which is the difference of two float64 sums. With V = 0, bfloat16
+represents smaller values."""
 TERM_ERROR = 2.0**-22
 """Error of a float32 dot product per term, relative to the product of the norms: four roundings."""
 CAP_TERMS = 16

@@ -23,7 +23,7 @@ LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
 """Errors that have a limit of the same name."""
 
 ORIGINAL_CONTRACT: Mapping[str, float] = {"max_abs": 0.06, "rel_l2": 1e-3}
-"""The contract this project started with: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
+"""The project's original contract: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -37,7 +37,7 @@ class LseErrors(JsonRecord):
     row : tuple of int
         The row (b, h, i).
     not_finite : int
-        Rows whose log-sum-exp is NaN or infinite, or, where the row sees no key, anything but -inf.
+        Number of rows whose log-sum-exp is NaN or infinite, or is not -inf where the row sees no key.
     """
 
     error: float
@@ -69,7 +69,7 @@ class Errors(JsonRecord):
         Number of elements that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact`), and number of those that
         differ.
     ignored_rows : int
-        Rows that are not judged, because an input of theirs is NaN or infinite.
+        Number of rows that are not judged, because one of their inputs is NaN or infinite.
     lse : LseErrors, optional
         Errors of the log-sum-exp; None for a candidate that writes none.
     """
@@ -91,9 +91,9 @@ class Errors(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class Limits(JsonRecord):
-    """The limits of :class:`Errors`, and the yardsticks from which they were derived.
+    """Limits of :class:`Errors`, and the errors from which they are derived.
 
-    ``yardstick_max_abs`` is torch's own same-precision error; ``intended_*`` are those of the declared numerics.
+    ``yardstick_max_abs`` is torch's error in the same precision; ``intended_*`` are errors of the declared numerics.
     """
 
     max_abs: float

@@ -5,11 +5,11 @@ All must hold:
 
 1. largest absolute error <= 2 * the larger of torch's own in the same precision and the intended numerics' + half an
    ulp of the output type at max|reference|
-2. relative L2 error over all elements, and root mean square over the rows of the rows' own relative L2 errors, each
-   <= 1.5 * that of the intended numerics
+2. relative L2 error over all elements, and root mean square of the rows' relative L2 errors, each <= 1.5 * that of the
+   intended numerics
 3. worst row's relative L2 error <= 2 * that of the intended numerics' worst row
 4. every element is finite
-5. every element that the inputs fix bit for bit is that number (:mod:`sdpalab.judge.rule.exact`)
+5. every exact element has its exact value (:mod:`sdpalab.judge.rule.exact`)
 
 Rule 2 has a second half because the first weighs a row by its norm. Under a causal mask the first rows average few
 keys, have small rounding errors, and outweigh all other rows together.
@@ -19,8 +19,8 @@ These rules are for 16-bit problems. In float32 the intended numerics are float3
 below 3 * u (u = 2**-24), because a reciprocal with an error of 2 ulp is correct.
 
 The limits of rules 2 and 3 are at least their factor times half a unit roundoff u of the output type (2**-11 for
-float16, 2**-8 for bfloat16). Rounding of the output alone costs up to u. Where the emulation hits numbers that the type
-represents exactly (one key, or equal weights over a power of two), its own error is 0; a kernel that multiplies by a
+float16, 2**-8 for bfloat16). Rounding of the output alone costs up to u. If the type represents the emulated output
+exactly (one key, or equal weights over a power of two), the emulation's error is 0; a kernel that multiplies by a
 reciprocal instead of dividing is still correct.
 
 Relative errors are over ||reference||. A row whose norm is below 2**-8 of the root mean square of its head's row norms

@@ -203,7 +203,7 @@ def intended_output(
 
     Returns
     -------
-    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
+    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the chosen rows only
         Rows that are not judged hold arbitrary finite numbers. A float16 accumulator may overflow to infinity.
 
     Raises

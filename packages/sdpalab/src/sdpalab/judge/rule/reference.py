@@ -36,7 +36,7 @@ F64 = npt.NDArray[np.float64]
 ROWS = 512
 """Rows per block: at Skv = 4096 one block of scores takes 16 MiB."""
 _EXPONENTS = {np.dtype(np.float16): np.uint16(0x7C00), np.dtype(ml_dtypes.bfloat16): np.uint16(0x7F80)}
-"""Bit masks of the exponents of 16-bit types; NumPy's isfinite on these types is slow."""
+"""Bit masks of the exponents of 16-bit types; NumPy's isfinite processes these types one element at a time."""
 MOST_WEIGHT_BYTES = 64 << 20
 """Most bytes of weights that :class:`Weights` keeps; the mission shape (1x8x512x64) takes 16 MiB."""
 

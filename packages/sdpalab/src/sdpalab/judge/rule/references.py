@@ -137,7 +137,7 @@ class References:
             return self._limits[numerics]
 
     def exact(self, numerics: Numerics) -> ExactElements | None:
-        """The elements that the inputs fix bit for bit; None if the arithmetic has none, or not all rows are judged."""
+        """The exact elements; None if the arithmetic has none, or not all rows are judged."""
         if self.rows is not None or not has_exact_elements(numerics):
             return None
         any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
@@ -175,7 +175,7 @@ _lock = threading.Lock()
 
 
 def references_of(problem: Problem, inputs: Inputs) -> References:
-    """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
+    """References of all rows; the same object for the same problem and the same bytes of the inputs."""
     digest = sha256(repr(problem).encode())  # the inputs' bytes, not their kind or seed
     for name, array in inputs.arrays.items():
         digest.update(repr((name, array.dtype.name, array.shape)).encode())

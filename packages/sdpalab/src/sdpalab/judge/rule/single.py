@@ -1,4 +1,4 @@
-"""Attention in float32, in one stated order of operations: the intended numerics of a problem in float32.
+"""Attention in float32 in one fixed order of operations: the intended numerics of a float32 problem.
 
 In 16-bit problems the rounding of Q, K, V and O is the error, and that of float32 sums is negligible
 (:mod:`sdpalab.judge.rule.numerics`). In float32 problems the sums are the error. They are computed here as in a plain
@@ -58,7 +58,7 @@ def single_output(
     q, k, v, rows, **scoring
         As in :func:`sdpalab.judge.rule.numerics.intended_output`.
     before : bool
-        Whether the weights are divided by their sum before they are multiplied by V, and not the result after.
+        Whether the weights are divided by their sum before the product with V, instead of the result after it.
     tanh : callable
         tanh of the soft cap; its result is rounded to float32.
 

@@ -1,1 +1,1 @@
-"""The sandbox: guarded processes that hold an untrusted candidate and execute its plan, and the wire to them."""
+"""The sandbox: guarded processes that load an untrusted candidate and execute its plan, and the wire to them."""

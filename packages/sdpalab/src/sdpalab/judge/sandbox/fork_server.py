@@ -181,7 +181,7 @@ def main(orders: int, torch: int) -> None:
 
 
 def _guard_a_copy(order: dict[str, Any], fds: Sequence[int], on_interrupt: Any) -> NoReturn:
-    """In the copy: set the session, folder and environment of a guard that was started as a program, and run it."""
+    """Set up the session, folder and environment of a forked guard as for a guard that is a program, and run it."""
     try:
         *wire, lifeline, report, output, _ = fds
         os.setsid()

@@ -112,7 +112,7 @@ def main(order: Order, become: Callable[[Order], None] = execute) -> None:
 
 
 def _in_namespaces(order: Order, become: Callable[[Order], None], answer: int) -> NoReturn:
-    """In a child of the guard: create namespaces and serve in them, or report the kernel's refusal."""
+    """Create namespaces and serve in them, in a child of the guard; or report the kernel's refusal."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         entered, refusal = _enter_namespaces()
@@ -204,7 +204,7 @@ def _serve(order: Order, become: Callable[[Order], None], confinement: str, fold
 
 
 def _limit_itself(order: Order, folder: str, become: Callable[[Order], None]) -> None:
-    """In the child: set limits that it cannot raise, and become the guarded process."""
+    """Set limits in the child, which it cannot raise, and become the guarded process."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if "cgroup" in order:

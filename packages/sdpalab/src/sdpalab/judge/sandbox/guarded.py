@@ -125,7 +125,7 @@ class GuardedProcess:
     gpu : bool
         Whether it will use a GPU. CUDA reserves more address space than any limit allows.
     read : sequence of Path
-        Files and folders that a confined process sees beside this Python and the lab.
+        Files and folders visible to a confined process, beside this Python and the lab.
     write : Path, optional
         The only folder that a confined process may write to beside one in memory; created if missing.
     environment : mapping of str to str
@@ -380,5 +380,5 @@ def _path() -> list[str]:
 def _environment(more: tuple[str, ...]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    # glibc reuses small freed blocks without poisoning them, unless its free lists are empty.
+    # glibc reuses small freed blocks without poisoning them, unless its thread cache is disabled.
     return inherited | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

@@ -195,7 +195,7 @@ class CandidateProcesses:
         runs = [("first", inputs, False)]
         if other is not None and self._executor is None:
             runs.append(("other", other, True))
-        # torch's maximum keeps NaN.
+        # Callables need no other padding: torch's maximum keeps NaN.
         second = inputs if self._executor is None else loud_padding(inputs, problem.kv_lengths)
         runs.append(("second", second, False))
         self._begin()
@@ -208,7 +208,7 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                # The code with checks is another build, which is loaded already.
+                # Runs with checks reuse the code that the simulator has already translated.
                 watched = not notes.get("hazards")
                 reply, results = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched, layout)
                 outputs[name] = results["o"]
@@ -470,7 +470,7 @@ class _Failed(Exception):
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
-    """``header`` as a message of that kind; a WireError if it is malformed."""
+    """``header`` as a message of that kind; raises WireError if it is malformed."""
     try:
         return kind.model_validate(header)
     except ValidationError as error:

@@ -38,19 +38,19 @@ PEERS: tuple[Peer, ...] = (
     SageAttention(),
     Xformers(),
 )
-"""Every peer, torch's first."""
+"""All peers, those of torch first."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The peers that can be measured on a problem, and for each of the others one sentence with the reason."""
+    """Peers that can be measured on a problem, and one sentence with the reason for each other peer."""
 
     peers: tuple[Peer, ...]
     refused: tuple[str, ...]
 
 
 def select(problem: Problem, arch: int, peers: Sequence[Peer] = PEERS) -> Selection:
-    """Choose among ``peers`` by problem and GPU, and then by what is installed.
+    """Select from ``peers`` by problem and GPU, and then by installed libraries.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def select(problem: Problem, arch: int, peers: Sequence[Peer] = PEERS) -> Select
 
 
 def peers_named(names: Sequence[str]) -> tuple[Peer, ...]:
-    """The peers of these names, in the order of :data:`PEERS`; all for no names.
+    """The peers with these names, in the order of :data:`PEERS`; all peers for an empty sequence.
 
     Raises
     ------
     UserError
-        If there is no peer of one of the names.
+        If a name has no peer.
     """
     known = [peer.name for peer in PEERS]
     for name in names:

@@ -30,7 +30,7 @@ class FlashAttention(Peer):
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """A window, a soft cap and slopes are arguments of the function itself."""
+        """Window, soft cap and slopes are arguments of the function."""
         call = super().prepared(problem, inputs, q, k, v)
         extras: dict[str, Any] = {}
         if problem.window_size is not None:
@@ -44,7 +44,7 @@ class FlashAttention(Peer):
     def run(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool, **extras: Any
     ) -> torch.Tensor:
-        """Some releases return the LSE too, which is left out."""
+        """Discards the log-sum-exp, which some releases return, too."""
         function = self.library().flash_attn_func
         rows = (each.transpose(1, 2) for each in (q, k, v))
         result = function(*rows, softmax_scale=scale, causal=causal, **extras)

@@ -1,6 +1,6 @@
 """FlashInfer's prefill kernel for one sequence. Source: docs.flashinfer.ai, ``single_prefill_with_kv_cache``.
 
-It takes no batch; its causal mask is aligned to the bottom right.
+The kernel has no batch axis; its causal mask is aligned to the bottom right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FlashInfer(Peer):
     envelope = Envelope(head_dims=(64, 128, 256), causal_square_only=True, batches=False)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
-        """K and V as they lie (layout ``HND``), Q as a transposed view."""
+        """K and V in their own layout (``HND``), Q as a transposed view."""
         out: torch.Tensor = self.library().single_prefill_with_kv_cache(
             q[0].transpose(0, 1), k[0], v[0], causal=causal, kv_layout="HND", sm_scale=scale
         )

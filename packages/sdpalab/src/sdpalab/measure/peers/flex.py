@@ -1,7 +1,7 @@
 """torch's FlexAttention, compiled: a Triton kernel that torch.compile makes for the mask and the shapes.
 
-Source: torch.nn.attention.flex_attention. Compiling and the block mask, which depends on the lengths only, come before
-what is timed.
+Source: torch.nn.attention.flex_attention. Compilation and the block mask, which depends on lengths only, are not
+timed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["FlexAttention"]
 
 
 class FlexAttention(Peer):
-    """``torch.compile(flex_attention)``, with a block mask for what hides keys, and a score_mod for what else there is.
+    """``torch.compile(flex_attention)``, with a block mask for hidden keys and a score_mod for other changes of scores.
 
-    Both are compiled into the kernel, windows and caps as constants; lengths, masks and slopes are tensors.
+    Both are compiled into the kernel. Windows and caps are constants; lengths, masks and slopes are tensors.
     """
 
     name, module, package = "flex", "torch.nn.attention.flex_attention", "torch"
@@ -36,13 +36,13 @@ class FlexAttention(Peer):
     )
 
     def missing_reason(self) -> str | None:
-        """Compiled for a GPU it needs Triton too."""
+        """The compiled function also needs Triton on a GPU."""
         return super().missing_reason() or library_missing(self.name, "triton", "triton")
 
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """With the mask of the problem's extras."""
+        """A call with the mask of the problem's extras."""
         if not problem.extras:
             return super().prepared(problem, inputs, q, k, v)
         scoring = FlexScoring.of(problem, inputs, q.device)
@@ -66,7 +66,7 @@ class FlexAttention(Peer):
 
 @dataclass(frozen=True)
 class FlexScoring:
-    """The masks and biases of a problem as the two functions that FlexAttention takes; tensors are on its device."""
+    """The masks and biases of a problem as FlexAttention's two functions; tensors are on the call's device."""
 
     problem: Problem
     device: torch.device
@@ -76,23 +76,23 @@ class FlexScoring:
 
     @classmethod
     def of(cls, problem: Problem, inputs: Inputs, device: torch.device) -> FlexScoring:
-        """With copies of the arrays of ``inputs``."""
+        """Scoring with copies of the arrays of ``inputs``."""
         arrays = (inputs.kv_lengths, inputs.attn_mask, inputs.alibi_slopes)
         return cls(problem, device, *(None if each is None else extra_tensor(each).to(device) for each in arrays))
 
     def score_mod(self) -> Callable[..., Any] | None:
-        """:meth:`changed` as a function; None if no score of a key that is seen changes."""
+        """:meth:`changed` as a function; None if it changes no visible score."""
         form = self.problem.mask_form
         if not (self.problem.softcap or self.slopes is not None or (form and form.type == "float")):
             return None
 
-        def changed(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:  # torch counts the parameters, a method's too
+        def changed(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:  # torch counts all parameters, including self
             return self.changed(score, b, h, i, j)
 
         return changed
 
     def block_mask(self) -> Any:
-        """The blocks of keys that rows see; None if all see all."""
+        """Blocks of visible keys; None if all keys are visible."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         problem, form = self.problem, self.problem.mask_form
@@ -122,7 +122,7 @@ class FlexScoring:
         return seen & (masked > -math.inf if masked.is_floating_point() else masked)
 
     def changed(self, score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        """The scaled score of row i and key j with the soft cap and what is added."""
+        """The scaled score of row i and key j with soft cap and biases."""
         import torch
 
         if cap := self.problem.softcap:

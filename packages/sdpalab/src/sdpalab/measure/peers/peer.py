@@ -1,4 +1,4 @@
-"""The interface of an adapter for another implementation of attention, with the problems that it takes as data."""
+"""The interface of adapters for other implementations of attention, with their supported problems as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Envelope", "Peer", "library_missing"]
 
 @dataclass(frozen=True)
 class Envelope:
-    """Which problems a peer's forward pass takes, as its own documentation says.
+    """Problems that a peer's forward pass supports, according to its documentation.
 
     Attributes
     ----------
@@ -31,14 +31,14 @@ class Envelope:
     archs : range
         Compute capabilities, major times ten plus minor.
     gqa : bool
-        K and V may have fewer heads than Q.
+        Whether K and V may have fewer heads than Q.
     causal_square_only : bool
-        With a causal mask Sq and Skv must be equal: it refuses others, or aligns the mask to the bottom right, which is
-        another problem than this lab's.
+        Whether a causal mask requires Sq = Skv: otherwise the peer rejects it, or aligns the mask to the bottom right,
+        which is another problem.
     batches : bool
-        The batch may be larger than 1.
+        Whether the batch may be larger than 1.
     extras : tuple of str
-        Those of :data:`sdpalab.problem.EXTRAS` that it is called with here.
+        Supported extras (:data:`sdpalab.problem.EXTRAS`) of the adapter.
     """
 
     dtypes: tuple[str, ...] = HALF_DTYPES
@@ -50,7 +50,7 @@ class Envelope:
     extras: tuple[str, ...] = ()
 
     def reject_reason(self, name: str, problem: Problem, arch: int) -> str | None:
-        """None if ``problem`` lies within, otherwise one sentence that says why not."""
+        """None if ``problem`` is supported, otherwise the reason in one sentence."""
         if arch not in self.archs:
             return f"{name} needs sm_{self.archs.start} to sm_{self.archs.stop - 1}, and this GPU is sm_{arch}"
         if problem.dtype not in self.dtypes:
@@ -78,33 +78,33 @@ def _in_words(dims: range | tuple[int, ...]) -> str:
 
 
 def library_missing(peer: str, module: str, package: str) -> str | None:
-    """None if ``module`` loads, otherwise one sentence: ``package`` is not there, or it is and does not load."""
+    """None if ``module`` loads, otherwise one sentence: ``package`` is missing, or installed and does not load."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
             return f"{peer}: the package {package} is not installed"
         return f"{peer}: {package} is installed but lacks {error.name}"
-    except Exception as error:  # a library built for another torch fails in ways of its own
+    except Exception as error:  # libraries built for another torch raise various exceptions
         message = " ".join(str(error).split())[:200]
         return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {message})"
     return None
 
 
 class Peer(ABC):
-    """Another implementation of attention, called as its users call it.
+    """Another implementation of attention, called in its usual way.
 
     Attributes
     ----------
     name : str
-        In tables and records.
+        Name in tables and records.
     module : str
-        What must be importable.
+        Module that must be importable.
     package : str
-        What to install for that.
+        Package that provides the module.
     envelope : Envelope
     precision : str
-        In which it multiplies at the fastest: ``fp16``, or ``fp8`` for anything of 8 bits.
+        Fastest precision of its products: ``fp16``, or ``fp8`` for any 8-bit type.
     """
 
     name: str
@@ -114,21 +114,21 @@ class Peer(ABC):
     precision: str = "fp16"
 
     def missing_reason(self) -> str | None:
-        """None if the library is here and loads, otherwise one sentence."""
+        """None if the library is installed and loads, otherwise one sentence."""
         return library_missing(self.name, self.module, self.package)
 
     def reject_reason(self, problem: Problem, arch: int) -> str | None:
-        """None if it takes ``problem`` on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
+        """None if ``problem`` is supported on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
         return self.envelope.reject_reason(self.name, problem, arch)
 
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """A call on these tensors, a copy of those of ``inputs``; a mask that it needs is made here, and not timed."""
+        """A call on these tensors, a copy of those of ``inputs``; a required mask is created here, untimed."""
         return partial(self.run, q, k, v, scale=problem.scale, causal=problem.causal)
 
     def library(self) -> Any:
-        """The module; raises what importing it raises."""
+        """The module; raises the exceptions of its import."""
         return importlib.import_module(self.module)
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -139,5 +139,5 @@ class Peer(ABC):
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """Attention of ``q`` [B, H, Sq, D] over ``k`` and ``v`` [B, Hkv, Skv, D], contiguous; a tensor like ``q``.
 
-        A library that takes [B, S, H, D] gets transposed views: no copy that its users would not make is timed.
+        Libraries with the layout [B, S, H, D] get transposed views: copies that users would not make are not timed.
         """

@@ -1,7 +1,7 @@
 """SageAttention: Q K^T in INT8, P V in FP8 or FP16. Source: ``sageattention.sageattn``, thu-ml/SageAttention.
 
-It is held to the same tolerance as all others, that of 16-bit arithmetic; where its quantisation exceeds that, the
-table has the reason in place of a time.
+The tolerance is the same as for all others, that of 16-bit arithmetic; if quantisation exceeds it, the table has the
+reason instead of a time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ class SageAttention(Peer):
     precision = "fp8"
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
-        """Quantising is part of the call, and of its time."""
+        """The call quantises its inputs, and its time includes that."""
         out: torch.Tensor = self.library().sageattn(q, k, v, tensor_layout="HND", is_causal=causal, sm_scale=scale)
         return out

@@ -1,6 +1,6 @@
-"""torch's scaled_dot_product_attention: each backend by itself, and torch's own choice among them.
+"""torch's scaled_dot_product_attention: each backend by itself, and torch's own choice.
 
-What each takes: ``torch/nn/attention`` and the checks of ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
+Supported problems: ``torch/nn/attention`` and the checks of ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["TORCH_PEERS", "TorchSdpa"]
 
 
 class TorchSdpa(Peer):
-    """One backend, a member of ``torch.nn.attention.SDPBackend``; None is torch's own choice: what users get."""
+    """One backend, a member of ``torch.nn.attention.SDPBackend``; None is torch's own choice, the default for users."""
 
     module, package = "torch.nn.attention", "torch"
 
@@ -46,7 +46,7 @@ class TorchSdpa(Peer):
     def prepared(
         self, problem: Problem, inputs: Inputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """A window and lengths become a mask, joined with the problem's own and the causal one."""
+        """Window and lengths become a mask, combined with the problem's own and the causal one."""
         if not problem.extras:
             return super().prepared(problem, inputs, q, k, v)
         joined = joined_mask(inputs.q, inputs.k, np.arange(problem.seq_q), problem.scoring_with(inputs.arrays))
@@ -63,7 +63,7 @@ class TorchSdpa(Peer):
         causal: bool,
         attn_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As a user calls it; ``enable_gqa`` only where it is needed."""
+        """A user's call; ``enable_gqa`` only if needed."""
         from torch.nn.functional import scaled_dot_product_attention
 
         out: torch.Tensor = scaled_dot_product_attention(

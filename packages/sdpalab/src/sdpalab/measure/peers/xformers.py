@@ -19,7 +19,7 @@ class Xformers(Peer):
     envelope = Envelope(head_dims=range(8, 257, 8), gqa=False)
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
-        """Heads and sequence change places as views."""
+        """Heads and sequence are transposed as views."""
         ops = self.library()
         mask = ops.LowerTriangularMask() if causal else None
         out: torch.Tensor = ops.memory_efficient_attention(
