@@ -49,7 +49,7 @@ def disagreement(record: dict[str, Any], job: Job, golden: list[np.ndarray]) -> 
 
 NONE = pytest.param(
     *(None, 0),
-    marks=pytest.mark.skip(reason="no golden vectors recorded yet: pytest packages/warpsan/tests --replay-on-gpu evidence/GPU"),
+    marks=pytest.mark.skip(reason="no golden vectors recorded yet: pytest packages/warpsan/tests --replay-on-gpu DIR"),
     id="none",
 )
 

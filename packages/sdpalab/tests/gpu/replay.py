@@ -1,4 +1,5 @@
-"""``pytest packages/warpsan/tests --replay-on-gpu FOLDER``: every clean launch of the simulator's tests, repeated on a GPU.
+"""``pytest packages/warpsan/tests --replay-on-gpu FOLDER``: every clean launch of the simulator's tests, repeated on a
+GPU.
 
 The plugin stands in for ``warpsan.launch``. A launch that the simulator ends without a hazard, all default checks
 on, is repeated on the GPU from the same PTX and the same buffers, and a record is appended to ``FOLDER/golden.jsonl``

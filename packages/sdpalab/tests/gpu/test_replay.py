@@ -201,7 +201,8 @@ def test_the_process_says_that_there_is_no_gpu() -> None:
     ],
 )
 def test_the_option_is_refused_in_one_sentence(root: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:
-    command = [sys.executable, "-m", "pytest", "packages/warpsan/tests/test_video.py", "--replay-on-gpu", str(tmp_path / "out")]
+    test = "packages/warpsan/tests/test_video.py"
+    command = [sys.executable, "-m", "pytest", test, "--replay-on-gpu", str(tmp_path / "out")]
     done = subprocess.run([*command, *more], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     (line,) = done.stderr.strip().splitlines()

@@ -1,4 +1,5 @@
-"""``pytest packages/warpsan/tests --replay-on-gpu FOLDER`` on the stand-in: a sample of it, whose launches all agree."""
+"""``pytest packages/warpsan/tests --replay-on-gpu FOLDER`` on the stand-in: a sample of it, whose launches all
+agree."""
 
 from __future__ import annotations
 

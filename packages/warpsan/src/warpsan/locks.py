@@ -24,5 +24,5 @@ def lock_file(descriptor: int, *, wait: bool = True) -> None:
         If the file system or the operating system does not support locks.
     """
     if fcntl is None:
-        raise OSError(errno.ENOTSUP, f"{platform.system()} has no locks of files that the lab can use; Linux has")
+        raise OSError(errno.ENOTSUP, f"{platform.system()} has no usable file locks; Linux has")
     fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,6 @@ def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") ->
     """
     for old, new in edits:
         if (count := text.count(old)) != 1:
-            raise ValueError(f"an edit of {where} needs its old piece there once, not {count} times: {old!r}")
+            raise ValueError(f"an edit of {where} needs exactly one occurrence of its old text, not {count}: {old!r}")
         text = text.replace(old, new)
     return text

@@ -2,7 +2,7 @@
 
 A bug is planted in :class:`.tiled.TiledAttention` in Python, or by an edit of a shipped kernel's source.
 :data:`.catalogue.BUGS` lists all of them. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) must reject each
-for the right reason, the diagnosis (:mod:`sdpalab.campaigns.diagnosis`) should name its cause, and the tests run all
+for the right reason, the diagnosis (:mod:`sdpalab.judge.diagnose`) should name its cause, and the tests run all
 bugs whose cause is a hazard on the simulator.
 """
 

@@ -259,6 +259,30 @@ class TorchMatrixContent(Content):
     rows: list[Json]
 
 
+class LaunchContent(Content):
+    """``launches``: entry and hazards of each; ``wrong``: buffers that differ from ``expect``; ``out``: their folder."""
+
+    launches: list[Json]
+    wrong: list[str]
+    stopped: str
+    out: str
+
+
+class CountersContent(Content):
+    launches: list[Json]
+    pictures: list[Json]
+
+
+class ExplainContent(Content):
+    kinds: list[dict[str, str]]
+
+
+class InstructionsContent(Content):
+    opcode: str
+    executed: bool
+    forms: list[dict[str, str]]
+
+
 class SpeedOfLightContent(Content):
     problem: ProblemJson
     precision: str
@@ -333,6 +357,10 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "sanitize": (SanitizeContent,),
     "run": (RunContent,),
     "capture": (RunContent,),
+    "launch": (LaunchContent,),
+    "counters": (CountersContent,),
+    "explain": (ExplainContent,),
+    "instructions": (InstructionsContent,),
     "speed-of-light": (SpeedOfLightContent,),
     "bench": (BenchContent,),
     "profile": (ProfileContent, SimulatedProfileContent),

@@ -100,7 +100,7 @@ class Launch:
     ``args`` are the arguments of the entry's parameters, in order: a str is the address of that buffer; an int or float
     is passed by value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None
     means the kernel's own module and entry; :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills them in.
-    :meth:`sdpalab.compile.Build.completed` adds values from the compiler (Triton's shared memory and scratch
+    :func:`sdpalab.compile.completed` adds values from the compiler (Triton's shared memory and scratch
     parameters). ``entry`` names another ``__global__`` function of the kernel's own source, for plans of several
     launches. With ``programmatic`` (programmatic stream serialization, sm_90 and up) the kernel may begin during the
     previous one in the stream: it must execute ``griddepcontrol.wait`` before any access to the plan's buffers.

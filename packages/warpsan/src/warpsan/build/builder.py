@@ -160,7 +160,7 @@ class _Facts:
         texts = isinstance(self.entry, str) and isinstance(self.log, str)
         triton = isinstance(self.triton, dict) and all(type(value) is int for value in self.triton.values())
         if not texts or not triton or type(self.compile_seconds) not in (int, float):
-            raise TypeError("a fact of a build is of another type")
+            raise TypeError("a fact of a build has the wrong type")
 
 
 @dataclass(frozen=True)

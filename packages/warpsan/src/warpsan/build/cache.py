@@ -160,7 +160,7 @@ class Cache:
             raise _Corrupt(f"{error.strerror}") from None
         sums = files.pop(_SUMS, b"")
         if sums != _sums(key, files):
-            raise _Corrupt("a file, the list of files or the key is not what was written")
+            raise _Corrupt("a file, the list of files or the key differs from the written content")
         return files
 
     def _load_or_quarantine(self, name: str, key: str) -> Files | None:

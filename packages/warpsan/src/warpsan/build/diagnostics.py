@@ -57,7 +57,7 @@ def _header_hint(message: str) -> str:
     header = undefined and next(
         (each for each, names in IMPLICIT_HEADERS.items() if re.fullmatch(names, undefined[1])), None
     )
-    return f": #include <{header}>, which nvcc does by itself and NVRTC does not" if header else ""
+    return f": #include <{header}>, which nvcc includes implicitly and NVRTC does not" if header else ""
 
 
 def _source_line(name: str, ptx: bytes, ptx_line: str | None) -> str:

@@ -92,7 +92,7 @@ def capability(arch: str) -> int:
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if match is None or int(match[1]) not in SM_LIMITS:
         known = ", ".join(f"sm_{number}" for number in SM_LIMITS)
-        raise UserError(f"no limits are known for architecture {arch!r}; known are {known}")
+        raise UserError(f"unknown limits of architecture {arch!r}; known are {known}")
     return int(match[1])
 
 

@@ -157,13 +157,13 @@ def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
     if scratch:
         raise BuildError(
             f"{module.name}: {module.entry} needs {scratch} bytes of scratch memory in global memory "
-            "(tensor descriptors made in the kernel do), which the lab does not provide"
+            "(tensor descriptors made in the kernel do), which the build does not support"
         )
     ptx = _without_paths(compiled.asm["ptx"])
     params = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
     threads = re.search(r"^\s*\.reqntid\s+(\d+)", ptx, re.MULTILINE)
     if params is None or threads is None:
-        raise MachineError(f"{module.name}: Triton's PTX does not say its parameters or its block")
+        raise MachineError(f"{module.name}: Triton's PTX lacks its parameters or its block size")
     cubin, log = assemble(ptx.encode(), module.name)
     return TritonCompiled(
         ptx=ptx.encode(),
@@ -227,7 +227,7 @@ def _version(path: str) -> str:
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
     if match is None:
-        raise MachineError(f"{path} does not say its version")
+        raise MachineError(f"{path} does not print its version")
     return match[1]
 
 
@@ -250,7 +250,7 @@ def assemble(ptx: bytes, name: str) -> tuple[bytes, str]:
     """
     named = re.search(rb"^\.target\s+(\w+)", ptx, re.MULTILINE)
     if named is None:
-        raise MachineError(f"{name}: the PTX does not say its target")
+        raise MachineError(f"{name}: the PTX has no target")
     target = named[1].decode()
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")

@@ -41,7 +41,7 @@ def explain(
             console.print(f"    {line}", soft_wrap=True)
         if chosen.tool:
             console.print()
-            console.print(f"On a GPU, compute-sanitizer --tool {chosen.tool} reports the like.", soft_wrap=True)
+            console.print(f"On a GPU, compute-sanitizer --tool {chosen.tool} reports similar errors.", soft_wrap=True)
     kinds = EXPLANATIONS if kind is None else {kind: EXPLANATIONS[kind]}
     write_document(json, {"kinds": [_content(name, each) for name, each in kinds.items()]}, status="PASSED")
     return 0

@@ -6,10 +6,10 @@ constants, and one loop (:mod:`.scheduler`) runs each cluster from its first ins
 it blocks. The lanes at its lowest block go first, under a mask. No Python runs between two instructions, or between two
 blocks of the grid.
 
-**Operations** (:mod:`warpsan.semantics`) are Python functions of values of all 32 lanes (:mod:`.lanes`), which LLVM compiles
-through llvmlite: ``lambda a, b: a + b`` is a complete addition. They are compiled when a kernel first needs them and
-kept in the user's cache (:mod:`.library`), under a key of all their inputs. LLVM contracts no operations and gets no
-fast-math flags: the bits do not depend on the processor.
+**Operations** (:mod:`warpsan.semantics`) are Python functions of values of all 32 lanes (:mod:`.lanes`), which LLVM
+compiles through llvmlite: ``lambda a, b: a + b`` is a complete addition. They are compiled when a kernel first needs
+them and kept in the user's cache (:mod:`.library`), under a key of all their inputs. LLVM contracts no operations and
+gets no fast-math flags: the bits do not depend on the processor.
 
 **Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
 :mod:`.translate` and LLVM turn into machine code, once for a machine. Numba took longer, because it infers types that

@@ -1,7 +1,7 @@
 """Memory access of operations: the addresses of all lanes, checked before use.
 
-A lane whose address is misaligned or out of bounds is left out, and noted (:func:`warpsan.engine.suspects.note_fault`); a run
-without notes ends there. Inactive lanes get a valid address whose bytes mean nothing.
+A lane whose address is misaligned or out of bounds is left out, and noted (:func:`warpsan.engine.suspects.note_fault`);
+a run without notes ends there. Inactive lanes get a valid address whose bytes mean nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Frames of recursive functions: machine code (:mod:`~warpsan.engine.translate`).
 
-The rules are those of :mod:`warpsan.frames`. A warp has a stack for each call cycle: at each depth, a frame with a row
-of 32 elements for each register of the functions, and for each ``.param`` variable.
+The rules are those of :mod:`warpsan.semantics.frames`. A warp has a stack for each call cycle: at each depth, a frame
+with a row of 32 elements for each register of the functions, and for each ``.param`` variable.
 """
 
 from __future__ import annotations

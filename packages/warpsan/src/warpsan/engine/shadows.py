@@ -2,8 +2,8 @@
 
 Such a register has a shadow row, whose bits are 1 for its undefined bits. If undefined bytes of shared memory are
 tracked, a row of origins follows: the pc, plus one, of the load or the store to shared memory that the bits came from,
-or 0 if the register was never set. A use of an undefined value is noted (:func:`warpsan.engine.suspects.note_reached`), or ends the
-run.
+or 0 if the register was never set. A use of an undefined value is noted (:func:`warpsan.engine.suspects.note_reached`),
+or ends the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Memory accesses of native code in launches with stale reads.
 
-The records of such accesses (:mod:`warpsan.semantics.stale`) leave their lanes' addresses and the values to write in the
-scratch, and call Python; :class:`~warpsan.weak.WeakMemory` decides the values that they read, and executes them. Fences
-and barriers (:mod:`.stale_events`) call it too. No Python runs between two accesses, as in other launches.
+The records of such accesses (:mod:`warpsan.semantics.stale`) leave their lanes' addresses and the values to write in
+the scratch, and call Python; :class:`~warpsan.weak.WeakMemory` decides the values that they read, and executes them.
+Fences and barriers (:mod:`.stale_events`) call it too. No Python runs between two accesses, as in other launches.
 """
 
 from __future__ import annotations

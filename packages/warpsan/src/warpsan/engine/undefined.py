@@ -3,7 +3,7 @@
 Instructions that move bits are also executed on shadows (:mod:`.shadows`); results of other instructions are undefined
 as a whole if an operand is. If undefined bytes of memory are tracked, they are tracked through products and stores to
 shared memory too. A branch that only selects values then makes these undefined at its reconvergence point
-(:mod:`warpsan.checks.tracking`).
+(:mod:`warpsan.checks.undefined_reads`).
 """
 
 from __future__ import annotations

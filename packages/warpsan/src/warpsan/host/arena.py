@@ -73,7 +73,7 @@ class Arena:
         if self.memory is not None and top > len(self.memory):
             raise LaunchError(
                 f"{name} has {size} bytes, and the device has {max(0, len(self.memory) - begin - _GUARD)} of its "
-                f"{len(self.memory)} left (what was freed is not given out again): make a Device with more memory"
+                f"{len(self.memory)} left (freed memory is not reused): make a Device with more memory"
             )
         self.extents.append(Extent(name, begin, begin + size))
         self.end = top
@@ -135,7 +135,7 @@ class Arena:
         """
         for each in unwritten:
             if not each.array.flags.c_contiguous:
-                raise LaunchError("what nobody has written is a contiguous array")
+                raise LaunchError("an array with unwritten bytes must be contiguous")
             begin = self._begin_of(each.array)
             if begin is not None:
                 self._unwritten.append((each, begin))
@@ -317,6 +317,6 @@ def _copy(data: Array, begin: int, content: bytes | Array) -> None:
 def _check(name: str, array: Array) -> None:
     """Raise LaunchError for an array that cannot be a device buffer."""
     if not array.flags.c_contiguous:
-        raise LaunchError(f"{name} is an array that is not contiguous; pass numpy.ascontiguousarray of it")
+        raise LaunchError(f"{name} is not contiguous; pass numpy.ascontiguousarray of it")
     if not array.flags.writeable:
         raise LaunchError(f"{name} is a read-only array; pass a writable copy")

@@ -240,7 +240,7 @@ def _address(value: int) -> bytes:
 def _number(param: Param, value: Any, name: str) -> bytes:
     """The bytes of a number with the type of its parameter."""
     if param.size != param.type.bytes:
-        if isinstance(value, np.generic) and value.nbytes == param.size:  # a structure that holds a half
+        if isinstance(value, np.generic) and value.nbytes == param.size:  # a half is passed as a structure
             return value.tobytes()
         raise LaunchError(f"{name} is a structure of {param.size} bytes; pass a Struct or bytes")
     if value is None and param.size == _POINTER_BYTES and not param.type.is_float:

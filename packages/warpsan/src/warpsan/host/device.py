@@ -132,7 +132,7 @@ class Device:
             If the array is not contiguous, or not on the device.
         """
         if not array.flags.c_contiguous:
-            raise LaunchError("what nobody has written is a contiguous array")
+            raise LaunchError("an array with unwritten bytes must be contiguous")
         begin = array.address - GLOBAL_BASE
         self._memory[begin : begin + array.nbytes] = self._fill
         assert self._arena.undefined is not None

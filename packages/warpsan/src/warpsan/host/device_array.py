@@ -57,5 +57,5 @@ class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
         memory = None if self._arena is None else self._arena.memory
         offset = -1 if memory is None else int(self.ctypes.data - memory.ctypes.data)
         if memory is None or not 0 <= offset < len(memory):
-            raise LaunchError("the array is a copy of one on the device: Device.array puts it there")
+            raise LaunchError("the array is a copy outside the device: Device.array copies it to the device")
         return GLOBAL_BASE + offset

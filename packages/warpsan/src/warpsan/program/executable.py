@@ -90,8 +90,7 @@ def check_program(name: str) -> tuple[Path, Executable]:
         return path, Executable((), False)
     if facts.device_code and not facts.runtime:
         raise UserError(
-            f"{name} is linked with the static CUDA runtime, in whose place nothing can be loaded: link it with "
-            "nvcc -cudart shared"
+            f"{name} is linked with the static CUDA runtime, which cannot be replaced: link it with nvcc -cudart shared"
         )
     return path, facts
 

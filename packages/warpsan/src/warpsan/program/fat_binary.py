@@ -56,7 +56,7 @@ def read_fat_binary(data: bytes) -> FatBinary:
         If the PTX is compressed and cuobjdump cannot run.
     """
     if len(data) < _HEADER.size or _HEADER.unpack_from(data)[0] != _MAGIC:
-        raise UserError("the program registers a fat binary that is none: it does not begin with its magic number")
+        raise UserError("the program registers an invalid fat binary: it does not begin with the magic number")
     at, texts, cubins, compressed = _HEADER.unpack_from(data)[2], [], [], False
     while at + _ENTRY.size <= len(data):
         kind, _, header, size, *_, arch = _ENTRY.unpack_from(data, at)

@@ -78,7 +78,7 @@ def memory_info(state: ProgramState, request: Request) -> Sequence[bytes]:
 def host_device_pointer(state: ProgramState, request: Request) -> Sequence[bytes]:
     """Return the same address."""
     if state.allocation_at(request.number(0)) is None:
-        raise CallError("cudaErrorInvalidValue", "the pointer is not of memory that the host and the device share")
+        raise CallError("cudaErrorInvalidValue", "the pointer is not in memory shared by host and device")
     return [word(request.number(0))]
 
 
@@ -177,7 +177,7 @@ def _kind(state: ProgramState, address: int) -> str:
 def _check_direction(state: ProgramState, kind: int, target: int, source: int) -> None:
     """Reject a copy whose pointers do not match its kind."""
     if kind > _DEFAULT:
-        raise CallError("cudaErrorInvalidMemcpyDirection", f"{kind} is no cudaMemcpyKind")
+        raise CallError("cudaErrorInvalidMemcpyDirection", f"{kind} is not a cudaMemcpyKind")
     if kind == _DEFAULT:
         return
     for name, address, device in (

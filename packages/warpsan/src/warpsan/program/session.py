@@ -25,7 +25,7 @@ __all__ = ["run_program"]
 _NO_ROOM, _ATTEMPTS = 97, 20
 """Exit code of the replacement runtime if the addresses of device memory are occupied (random), and maximum attempts.
 """
-_UNWRITTEN = "memory that nobody has written holds NaN; if the program succeeds with --fill zeros, it reads such memory"
+_UNWRITTEN = "unwritten memory holds NaN; a program that succeeds only with --fill zeros reads unwritten memory"
 
 
 def run_program(
@@ -56,7 +56,7 @@ def run_program(
         outcome = _run(path.absolute(), command, facts.runtime, options, cache)
         if outcome is not None:
             return outcome
-    raise MachineError("the addresses of device memory are taken in the program, in every attempt")
+    raise MachineError("the program occupied the addresses of device memory in every attempt")
 
 
 def _run(

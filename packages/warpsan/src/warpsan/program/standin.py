@@ -68,5 +68,5 @@ def _compiled(compiler: list[str], source: str, calls: str, version: str) -> byt
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-            raise MachineError(f"{compiler[0]} failed on the stand-in for the CUDA runtime: {first}")
+            raise MachineError(f"{compiler[0]} failed to compile the replacement of the CUDA runtime: {first}")
         return out.read_bytes()

@@ -222,7 +222,7 @@ class ProgramState:
             If the function is not registered.
         """
         if address not in self.functions:
-            raise CallError("cudaErrorInvalidDeviceFunction", "the function that is launched is no kernel")
+            raise CallError("cudaErrorInvalidDeviceFunction", "the launched function is not a kernel")
         return self.functions[address]
 
     def variable(self, address: int) -> DeviceArray:
@@ -278,7 +278,7 @@ class ProgramState:
         allocation = self.allocations.pop(address, None)
         if allocation is None:
             raise CallError(
-                "cudaErrorInvalidValue", f"{address:#x} is freed, which is not the address of an allocation"
+                "cudaErrorInvalidValue", f"the freed address {address:#x} is not the address of an allocation"
             )
         self.device.free(allocation.array)
         if allocation.kind != "device":
@@ -317,7 +317,7 @@ class ProgramState:
         if handle == _PER_THREAD and handle not in self.streams:
             self.streams[handle] = self.device.stream(blocking=True)
         if handle not in self.streams:
-            raise CallError("cudaErrorInvalidResourceHandle", f"{request.name} is given a stream that does not exist")
+            raise CallError("cudaErrorInvalidResourceHandle", f"{request.name} uses a stream that does not exist")
         return self.streams[handle]
 
     # ---- findings ---------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def elapsed_time(state: ProgramState, request: Request) -> Sequence[bytes]:
     begin, end = (_event(state, request.number(place)) for place in range(2))
     if begin.event is None or end.event is None:
         raise CallError("cudaErrorInvalidResourceHandle", "an event was never recorded")
-    state.notes.add("times between events are steps of the simulator, a million to the millisecond: no times of a GPU")
+    state.notes.add("times between events are simulator steps, one million per millisecond, not GPU times")
     return [struct.pack("<f", max(1, end.steps - begin.steps) * _MS_PER_STEP)]
 
 

@@ -127,7 +127,7 @@ class Instruction:
     line: int
     loc: Location | None
     registers: tuple[tuple[str, ...], ...] = field(default=(), init=False, repr=False, compare=False)
-    """Written and read registers, cached by :mod:`.fusion` for passes over a program."""
+    """Written and read registers, cached by :mod:`warpsan.analysis.fusion` for passes over a program."""
 
     @property
     def text(self) -> str:

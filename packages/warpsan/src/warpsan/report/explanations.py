@@ -52,8 +52,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "cluster": Explanation(
         "Another block of the cluster may have exited",
-        "Its shared memory is gone when it exits. Put a barrier.cluster between the last access to it and the "
-        "exit of the block that owns it.",
+        "The shared memory of a block is invalid after its exit. Put a barrier.cluster between the last access "
+        "to it and the exit of its block.",
         "float *other = cluster.map_shared_rank(tile, 1);\n"
         "out[0] = other[0];  // missing: cluster.sync() before block 1 exits",
         "memcheck",
@@ -140,14 +140,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         "racecheck",
     ),
     "registers": Explanation(
-        "The warps of a block ask for more registers than it has",
+        "The warps of a block request more registers than it has",
         "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over "
         "all warps, the requested registers must not exceed those the block was launched with.",
         "setmaxnreg.inc.sync.aligned.u32 240;  // missing: setmaxnreg.dec in the producer warps",
     ),
     "tensor-map": Explanation(
         "A tensor copy is given no tensor map",
-        "The address does not lead to a 128-byte descriptor. Pass one as a __grid_constant__ parameter, by value.",
+        "The address does not point to a 128-byte descriptor. Pass one as a __grid_constant__ parameter, by value.",
         "__global__ void copy(const CUtensorMap map)  // missing: __grid_constant__\n"
         "// right: __global__ void copy(const __grid_constant__ CUtensorMap map)",
         "memcheck",
@@ -158,9 +158,9 @@ EXPLANATIONS: dict[str, Explanation] = {
         "assert(n % 64 == 0);  // the launch has n = 100",
     ),
     "uninitialised": Explanation(
-        "What was never written is read",
-        "Memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was "
-        "filled in another layout than it is read in; or a buffer was not cleared; or a variable is set in "
+        "An unwritten value is read",
+        "Memory or a register has an arbitrary value. Usually a tile was not filled to its last row, or was "
+        "filled in another layout than the read assumes; or a buffer was not cleared; or a variable is set in "
         "one branch only.",
         "__shared__ float tile[64];\n"
         "if (threadIdx.x < n) tile[threadIdx.x] = in[threadIdx.x];\n"
@@ -169,9 +169,9 @@ EXPLANATIONS: dict[str, Explanation] = {
         "initcheck",
     ),
     "result": Explanation(
-        "A buffer does not hold what is expected",
-        "The launch file says what the buffers hold after the launches, and within which tolerance. The "
-        "message has the worst element.",
+        "A buffer differs from its expected content",
+        "The launch file has the expected buffers after the launches, with a tolerance. The message has the "
+        "worst element.",
         '"expect": {"o": {"file": "o.npy", "atol": 0.001}}  // in the launch file',
     ),
     "wgmma": Explanation(

@@ -454,7 +454,7 @@ def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Ar
         try:
             values = np.array(buffer.values, dtype or np.float32)
         except (ValueError, TypeError) as error:
-            raise UserError(f"{what}: 'values' is no array of {dtype or 'float32'}: {error}") from None
+            raise UserError(f"{what}: 'values' is not an array of {dtype or 'float32'}: {error}") from None
         return _shaped(values, shape, what)
     if dtype is None or shape is None:
         raise UserError(f"{what}: a buffer has 'dtype' and 'shape', a 'file', or 'values'")

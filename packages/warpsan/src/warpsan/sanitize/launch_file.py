@@ -57,17 +57,17 @@ _Tolerance = Annotated[float, Rule(least=0)]
 class BufferDescription:
     """An array in device memory."""
 
-    dtype: Annotated[str | None, Rule("A NumPy or ml_dtypes type; that of the file by default.")] = None
-    shape: Annotated[_Positive | list[_Positive] | None, Rule("That of the file by default.")] = None
+    dtype: Annotated[str | None, Rule("A NumPy or ml_dtypes type. Default: the type in the file.")] = None
+    shape: Annotated[_Positive | list[_Positive] | None, Rule("Default: the shape in the file.")] = None
     init: Annotated[
         Init | _Plain,
-        Rule("What it is filled with; poison is 0xFF in every byte, as unwritten memory: uses are reported."),
+        Rule("Initial content. poison is 0xFF in every byte and counts as unwritten: its use is reported."),
     ] = "normal"
     file: Annotated[str | None, Rule("A .npy file, relative to the launch file.")] = None
-    values: Annotated[list[Any] | None, Rule("Its values, in nested lists.")] = None
+    values: Annotated[list[Any] | None, Rule("Elements, in nested lists.")] = None
     address: Annotated[
         _Positive | None,
-        Rule("Where it lies, for addresses in other buffers; the buffers are then in this order."),
+        Rule("Device address, for addresses in other buffers; buffers with addresses are in ascending order."),
     ] = None
 
 
@@ -89,9 +89,9 @@ class Map:
     box: list[_Positive]
     swizzle: Literal["none", "32B", "64B", "128B"] = "none"
     shape: list[_Positive] | None = None
-    strides: Annotated[list[_Offset] | None, Rule("In bytes, the outermost axis first.")] = None
+    strides: Annotated[list[_Offset] | None, Rule("Strides in bytes, outermost axis first.")] = None
     element_strides: list[_Positive] | None = None
-    dtype: Annotated[str | None, Rule("Of an element; that of the buffer by default.")] = None
+    dtype: Annotated[str | None, Rule("Element type. Default: the type of the buffer.")] = None
     interleave: Literal["none"] = "none"
     oob_fill: Literal["zero", "nan"] = "zero"
     offset: _Offset = 0
@@ -99,7 +99,7 @@ class Map:
 
 @dataclass(frozen=True)
 class MapArgument:
-    """A tensor map that is passed by value."""
+    """A tensor map, passed by value."""
 
     KEY: ClassVar[str] = "map"
 
@@ -108,7 +108,7 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a type of its own."""
+    """A number with an explicit type."""
 
     KEY: ClassVar[str] = "value"
 
@@ -118,7 +118,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes that are passed by value."""
+    """Bytes, passed by value."""
 
     KEY: ClassVar[str] = "bytes"
 
@@ -136,20 +136,20 @@ class Table:
 
 @dataclass(frozen=True)
 class StructDescription:
-    """A structure that holds addresses and tensor maps."""
+    """A structure with addresses and tensor maps."""
 
-    size: Annotated[_Positive | None, Rule("Bytes; the data is filled up with zeros to it.")] = None
+    size: Annotated[_Positive | None, Rule("Size in bytes; shorter data is padded with zeros.")] = None
     data: _Hex = ""
-    file: Annotated[str | None, Rule("A file with the bytes, in place of data.")] = None
+    file: Annotated[str | None, Rule("File with the bytes, in place of data.")] = None
     items: Annotated[
         dict[str, str | BufferPart | MapArgument | Table | Number | None],
-        Rule("What is filled in, by its offset in bytes."),
+        Rule("Items to fill in, by offset in bytes."),
     ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StructArgument:
-    """A structure that is passed by value, or by its address."""
+    """A structure, passed by value or by address."""
 
     KEY: ClassVar[str] = "struct"
 
@@ -161,31 +161,33 @@ _Object: TypeAlias = BufferDescription | BufferPart | MapArgument | Number | Byt
 Argument: TypeAlias = str | _Object | _Plain | None
 """A number, null, the name of a buffer, or an object."""
 
-_FROM_SOURCE = "Of a FILE.cu that launches the kernel with constant sizes, those by default"
+_FROM_SOURCE = "Default: the size in a FILE.cu that launches the kernel with constant sizes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchDescription:
     """One launch of one kernel."""
 
-    entry: Annotated[str | None, Rule("As in the PTX, or as in C++; not needed where there is one kernel.")] = None
+    entry: Annotated[str | None, Rule("Kernel name as in the PTX or in C++; optional for a file with one kernel.")] = (
+        None
+    )
     grid: Annotated[_Sizes | None, Rule(f"{_FROM_SOURCE}.")] = None
     block: Annotated[_Sizes | None, Rule(f"{_FROM_SOURCE}.")] = None
     args: list[Argument]
-    dynamic_smem: Annotated[int | None, Rule(f"In bytes. {_FROM_SOURCE}; 0 where there is no launch.", least=0)] = None
+    dynamic_smem: Annotated[int | None, Rule(f"Size in bytes. {_FROM_SOURCE}, or 0 without a launch.", least=0)] = None
     cluster: _Sizes = 1
     cooperative: bool = False
     programmatic: Annotated[
-        bool, Rule("Programmatic stream serialization: it may overlap the launch before it in its stream.")
+        bool, Rule("Programmatic stream serialization: the launch may overlap the preceding launch in its stream.")
     ] = False
-    stream: Annotated[str, Rule("The stream that it is issued to; the default stream if empty.")] = ""
-    after: Annotated[list[str], Rule("Streams whose work so far it waits for, by an event.")] = field(
+    stream: Annotated[str, Rule("Stream of the launch; empty for the default stream.")] = ""
+    after: Annotated[list[str], Rule("Streams whose earlier work the launch waits for, by an event.")] = field(
         default_factory=list
     )
-    ptx: Annotated[str | None, Rule("The PTX file of the kernel, where it is another than the launch file's.")] = None
+    ptx: Annotated[str | None, Rule("PTX file of the kernel, if it differs from the launch file's.")] = None
     set: Annotated[
         dict[str, BufferDescription],
-        Rule("Buffers and variables that the host fills anew before the launch, by name."),
+        Rule("Buffers and variables that the host refills before the launch, by name."),
     ] = field(default_factory=dict)
 
     @property
@@ -220,20 +222,20 @@ class Expected(BufferDescription):
 class _Shared:
     """Common fields of both forms."""
 
-    buffers: Annotated[dict[str, BufferDescription], Rule("By name.")] = field(default_factory=dict)
+    buffers: Annotated[dict[str, BufferDescription], Rule("Buffers by name.")] = field(default_factory=dict)
     variables: Annotated[
         dict[str, BufferDescription],
         Rule("Values of __device__ and __constant__ variables, set before the launches."),
     ] = field(default_factory=dict)
-    expect: Annotated[dict[str, Expected], Rule("By the name of the buffer.")] = field(default_factory=dict)
-    arch: Annotated[str | None, Rule("For a FILE.cu: what it is compiled for, such as sm_90a.")] = None
+    expect: Annotated[dict[str, Expected], Rule("Expected buffers by name.")] = field(default_factory=dict)
+    arch: Annotated[str | None, Rule("For a FILE.cu: target architecture, such as sm_90a.")] = None
     defines: Annotated[dict[str, str], Rule("For a FILE.cu: macros.")] = field(default_factory=dict)
     include: Annotated[list[str], Rule("For a FILE.cu: folders of headers.")] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class LaunchFile(_Shared):
-    """Several launches, one after the other."""
+    """Several launches, executed in order."""
 
     launches: Annotated[list[LaunchDescription], Rule(least_items=1)] = field(default_factory=list)
 

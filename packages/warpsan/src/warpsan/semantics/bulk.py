@@ -169,7 +169,8 @@ def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 
 def take_order(asm: Assembler, instruction: Instruction, mods: Mods, orders: tuple[str, ...]) -> int:
-    """Take the memory order and the scope of an arrival or a wait, as in :func:`warpsan.engine.mbarriers.arrive_in_order`.
+    """Take the memory order and the scope of an arrival or a wait, as in
+    :func:`warpsan.engine.mbarriers.arrive_in_order`.
 
     PTX defines ``.cta`` as the scope of an instruction without one; only the ``strict`` check applies it.
     """
@@ -391,7 +392,8 @@ _BYTES: dict[tuple[str, str], tuple[str, _OPERATION]] = {
 def bytes_operands(
     asm: Assembler, instruction: Instruction, operands: list[Operand], spaces: tuple[str, str], more: int
 ) -> list[int]:
-    """The operands of the record of a copy of bytes, at the indices :data:`~warpsan.engine.layout.COPY_SHARED` and others.
+    """The operands of the record of a copy of bytes, at the indices :data:`~warpsan.engine.layout.COPY_SHARED` and
+    others.
 
     ``spaces`` are those of destination and source; ``more`` is the row of the CTAs of a multicast, or the combination
     of elements.

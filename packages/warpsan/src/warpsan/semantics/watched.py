@@ -84,9 +84,10 @@ def watch_access(
     """Append the records that check, count and record an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` is the row of the bytes that each lane reads,
-    if they differ; ``strong`` has the effects of a strong access to global memory, as bits (:data:`~warpsan.engine.layout.ACQUIRES`
-    and so on), or is -1 for a weak one. In shared memory a strong load or store counts as a weak one, which may cause
-    false suspicions. ``written`` has the bytes of an element that is written, and the rows that it comes from.
+    if they differ; ``strong`` has the effects of a strong access to global memory, as bits
+    (:data:`~warpsan.engine.layout.ACQUIRES` and so on), or is -1 for a weak one. In shared memory a strong load or
+    store counts as a weak one, which may cause false suspicions. ``written`` has the bytes of an element that is
+    written, and the rows that it comes from.
     """
     if space == "local":
         return
@@ -193,8 +194,8 @@ class Place:
     def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
         """Return the result of ``act`` for the lanes' offsets in their space, which are then in the scratch.
 
-        The lanes of a generic access are all in one space (:func:`warpsan.engine.access.addresses`); local memory is private. In
-        shared::cluster the offsets have the ranks of their CTAs.
+        The lanes of a generic access are all in one space (:func:`warpsan.engine.access.addresses`); local memory is
+        private. In shared::cluster the offsets have the ranks of their CTAs.
         """
         b = code.builder
 

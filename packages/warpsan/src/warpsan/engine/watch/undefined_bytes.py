@@ -1,9 +1,9 @@
 """Tracking of undefined bytes of shared memory through registers: machine code.
 
 A register's shadow has a bit for each of its bits, 1 if it is undefined; a byte of shared memory is undefined if it is
-unwritten, or was written from a register with undefined bits (:mod:`warpsan.checks.tracking`). Both have an origin: the
-pc, plus one, of the load from which the undefined bits came, or of the store of a register that was never set; for such
-a register 0.
+unwritten, or was written from a register with undefined bits (:mod:`warpsan.checks.undefined_reads`). Both have an
+origin: the pc, plus one, of the load from which the undefined bits came, or of the store of a register that was never
+set; for such a register 0.
 """
 
 from __future__ import annotations
