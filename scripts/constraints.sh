@@ -15,10 +15,10 @@ folder="$(mktemp -d)"
 trap 'rm -r "$folder"' EXIT
 [ "${1:-}" = --upgrade ] || cp constraints.txt "$folder/pins"
 code=0
-# Word splitting gives the arguments: none of them has a space.
+# Arguments come from word splitting: none has a space.
 "$python" -m $command --quiet --output-file "$folder/pins" || code=$?
 if [ "$code" -ne 0 ]; then
-    [ "$code" -ne 2 ] || code=3  # uv ends with 2 where a download failed, and with 1 where no versions go together
+    [ "$code" -ne 2 ] || code=3  # uv exits with 2 if a download failed, and with 1 if no versions are compatible
     exit "$code"
 fi
 {

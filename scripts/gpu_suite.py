@@ -1,10 +1,10 @@
 """The GPU suite (``gpu_suite.sh``): tests, verdicts, times and profiles in steps, each with a limit, within a budget.
 
 OUT/evidence/<gpu>/ has the records to commit, OUT/steps/ the outcome and the log of each step, OUT/work/ bundles and
-profiles. A step with a file OUT/steps/NAME.json is finished, and later calls leave it out. A step that hung, crashed or
-was cut off has none.
+profiles. A step with a file OUT/steps/NAME.json is finished, and later calls skip it. A step that hung, crashed or was
+interrupted has no file.
 
-Exit code: 0 if every step finished, whatever it found; 1 if one did not; 2 for wrong usage; 3 without a GPU; 130 after
+Exit code: 0 if every step finished, with any result; 1 if one did not; 2 for wrong usage; 3 without a GPU; 130 after
 an interrupt.
 """
 
@@ -38,18 +38,18 @@ PROBE = "from sdpalab.run import GpuExecutor; print(GpuExecutor().device)"
 SHARDS = 6
 """Processes among which the files of ``packages/warpsan/tests`` are divided."""
 CASE_SECONDS = 10
-"""Limit of one case of the judge, or of the comparison with the simulator."""
+"""Time limit of one case of the judge, or of the comparison with the simulator."""
 LARGE = ("prefill-4k", "2,16,4096,128")
-"""Shapes that are timed beside the mission shape."""
+"""Shapes timed in addition to the mission shape."""
 AGAIN = 4
 """Exit code of ``packages/sdpalab/tests/gpu/parity.py`` when its process had to end; a new process does the rest."""
 GRACE_SECONDS = 5.0
-"""From the interrupt of a step to its kill."""
+"""Time between the interrupt of a step and its kill."""
 
 
 @dataclass(frozen=True)
 class SuiteStep:
-    """One command; ``done``: exit codes with which it has finished; ``evidence``: whether its document is a record."""
+    """One command; ``done``: exit codes of a finished step; ``evidence``: whether its document is a record."""
 
     name: str
     seconds: float
@@ -96,7 +96,7 @@ class Suite:
         return code or (0 if self.finished else 1)
 
     def groups(self) -> Iterator[tuple[int, list[SuiteStep]]]:
-        """The steps, in groups that run one after the other, each with its number of steps at a time."""
+        """Consecutive groups of steps, each with its number of concurrent steps."""
         pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
         case = ("--case-seconds", str(CASE_SECONDS * self.asked.patience))
         large = self.asked.large or LARGE
@@ -138,7 +138,7 @@ class Suite:
             ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
         )
         yield 1, [self.lab(name, most, "bench", *green, *gate, *words, evidence=True) for name, most, words in timing]
-        # Nsight Compute on the last two of CUDA C++, the most elaborate ones.
+        # Nsight Compute on the last two kernels in CUDA C++, the most elaborate ones.
         profiled = [name for name in green if not name.startswith("triton")][-2:] if shutil.which("ncu") else []
         out = ("--out", self.out / "work" / "profile")
         yield 1, [self.lab(f"profile_{name}", 70, "profile", name, *gate, *out, evidence=True) for name in profiled]
@@ -156,7 +156,7 @@ class Suite:
         return self.out / "work" / f"{name}.json"
 
     def step(self, step: SuiteStep) -> None:
-        """Run a step unless it is finished, and keep its outcome if it came to its end."""
+        """Run a step unless it is finished, and store its outcome if it completes."""
         state = self.out / "steps" / f"{step.name}.json"
         if state.exists():
             return
@@ -175,7 +175,7 @@ class Suite:
         print(self.lines[-1], flush=True)
 
     def execute(self, step: SuiteStep) -> tuple[int | None, float, str]:
-        """The exit code (None if it was ended), the seconds and the last line that it printed."""
+        """The exit code (None if it was killed), the seconds and the last printed line."""
         start = time.monotonic()
         until = min(start + step.seconds * self.asked.patience, self.deadline)
         code: int | None = AGAIN
@@ -193,7 +193,7 @@ class Suite:
         return None if code == AGAIN else code, time.monotonic() - start, last
 
     def wait(self, process: subprocess.Popen[bytes], until: float) -> int | None:
-        """The exit code of a process; None if it did not end by itself until then."""
+        """The exit code of a process; None if it did not end by itself before ``until``."""
         ended: int | None = None
         while (ended := process.poll()) is None and time.monotonic() < until and not self.stop.is_set():
             time.sleep(0.05)
@@ -202,11 +202,11 @@ class Suite:
                 os.killpg(process.pid, signal.SIGINT)
                 process.wait(GRACE_SECONDS)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and whatever it left running
+            os.killpg(process.pid, signal.SIGKILL)  # and its remaining children
         return ended
 
     def collect(self) -> None:
-        """Copy the attempts that the GPU judged, and what ``bench`` kept for the op, to the evidence."""
+        """Copy the attempts judged on the GPU, and the records of ``bench`` for the op, to the evidence."""
         for bundle in sorted(self.verdicts.glob("*/*.tar.gz")):
             try:
                 attempts = ReportData.read(bundle).attempts
@@ -232,7 +232,7 @@ class Suite:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command line; argparse ends the process with exit code 2 where it is wrong."""
+    """Run the command line; argparse ends the process with exit code 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", description="See docs/gpu.md.")
     parser.add_argument("out", metavar="OUT", help="folder for records and logs")
     parser.add_argument("--kernel", action="append", metavar="K", help="only this kernel; may be repeated")
@@ -245,7 +245,7 @@ def main(words: Sequence[str]) -> int:
     for name in asked.kernel or ():
         if name not in KERNELS:
             parser.error(f"--kernel {name}: there are {', '.join(KERNELS)}")
-    # Carried packages may be named relative to where the caller is, and the steps run in the root of the tree.
+    # Paths of carried packages may be relative to the working directory; the steps run in the root of the tree.
     path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path))
     if cache := os.environ.get("WARPSAN_CACHE_DIR"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a GPU has to say, in calls of ten minutes; each call does what the ones before have not done (docs/gpu.md):
+# The GPU suite in calls of ten minutes; each call runs the steps that earlier calls have not finished (docs/gpu.md):
 #
 #     scripts/gpu_suite.sh OUT [--kernel K]... [--only WORD]... [--large B,H,S,D]... [--seconds S] [--patience X]
 #

@@ -1,7 +1,7 @@
-"""Markdown tables of the ladder's records: what compares the kernels, and the figures of one kernel.
+"""Markdown tables of the ladder's records: comparisons of the kernels, and the figures of one kernel.
 
-``readme_tables.py`` reads the records and fills the pages. No table here is wider than a page: a kernel's figures stand
-below one another, with a column for each architecture or GPU.
+``readme_tables.py`` reads the records and fills the pages. Tables fit the width of a page: a kernel's figures are
+rows, with a column for each architecture or GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_RUN = "not yet run on hardware"
 NOT_JUDGED = "not yet judged at this level"
 
 Times = dict[str, dict[str, dict[str, MeasuredTime]]]
-"""By GPU, subject, and kind of inputs."""
+"""Times by GPU, subject, and kind of inputs."""
 
 LIMITS = {
     "max_abs": "largest error",
@@ -32,7 +32,7 @@ LIMITS = {
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; every column but the first on the right if its cells are figures."""
+    """A Markdown table; columns of figures, the first excepted, are aligned to the right."""
     rows = list(rows)
     figures = [all(re.match(r"[-\d]|none|not yet", row[place]) for row in rows) for place in range(len(heads))]
     rule = ["---:" if figure else "---" for figure in figures]
@@ -43,7 +43,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def ladder_table(record: Mapping[str, Any], times: Times) -> str:
-    """One row a kernel, for the front page."""
+    """One row per kernel, for the front page."""
     heads = ("kernel", "idea", *record["gpus"], "measured")
     rows = [
         (
@@ -58,7 +58,7 @@ def ladder_table(record: Mapping[str, Any], times: Times) -> str:
 
 
 def ideas_table(record: Mapping[str, Any]) -> str:
-    """One row a kernel, with a link to its page."""
+    """One row per kernel, with a link to its page."""
     return table(("kernel", "idea"), [(_link(entry["kernel"]), entry["idea"]) for entry in record["kernels"]])
 
 
@@ -85,7 +85,7 @@ def compiled_table(record: Mapping[str, Any]) -> str:
 
 
 def counted_table(record: Mapping[str, Any]) -> str:
-    """One row for each kernel and GPU: what was counted, and the time that is modelled from it."""
+    """One row for each kernel and GPU: the counts, and the time modelled from them."""
     heads = ("kernel", "GPU", "instructions", "conflicts", "waves", "time, us", "limited by")
     rows = []
     for entry in record["kernels"]:
@@ -99,7 +99,7 @@ def counted_table(record: Mapping[str, Any]) -> str:
 
 
 def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
-    """One row a kernel: its verdict at level full, and the limit that it came nearest to."""
+    """One row per kernel: its verdict at level full, and the limit with the smallest margin."""
     rows = []
     for name in kernels:
         each = judged.get(name)
@@ -114,7 +114,7 @@ def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]
 
 
 def measured_table(times: Times) -> str:
-    """Every subject on every GPU that there are records of, the fastest first."""
+    """All subjects on all GPUs with records, the fastest first."""
     if not times:
         return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
     rows = []
@@ -127,7 +127,7 @@ def measured_table(times: Times) -> str:
 
 
 def _worst(kinds: Mapping[str, MeasuredTime]) -> str:
-    """The longest median and its inputs; a dash where a kind of inputs has no time."""
+    """The longest median and its inputs; a dash if a kind of inputs has no time."""
     if any(kind not in kinds for kind in TIMED_KINDS):
         return "-"
     worst = max(kinds.values(), key=lambda time: time.summary.median_us)
@@ -215,7 +215,7 @@ def _worst_modelled(by_inputs: Mapping[str, Any] | None) -> str:
 
 
 def _by_machine_code(main: Mapping[str, Any], step: Mapping[str, Any]) -> float | None:
-    """Issue slots over tensor time by the machine code of a whole launch; None where it has no path or no product."""
+    """Issue slots over tensor time by the machine code of a whole launch; None without a path or a product."""
     share, ran = step.get("issue_share"), main["machine_instructions"]
     return float(share * ran / main["counters"]["warps"]) if share and ran else None
 
@@ -226,7 +226,7 @@ def _turn_share(main: Mapping[str, Any], name: str) -> float | None:
 
 
 def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
-    """Clocks of a turn of the main loop for each 128 rows by 128 keys, on the long problems."""
+    """Clocks of an iteration of the main loop per 128 rows by 128 keys, on the long problems."""
     heads = ("*compiled*: a turn", "instructions", "tensor", "issue", "special", "registers; spilled")
     rows = []
     for loop in loops:
@@ -261,7 +261,7 @@ def _link(kernel: str) -> str:
 
 
 def _passed(each: Mapping[str, Any]) -> str:
-    return f"{each['statuses'].get('PASSED', 0)} of {each['cases']}"
+    return f"{each['statuses'].get('PASSED', 0)} of {each['cases']}{', before a change' if each['changed'] else ''}"
 
 
 def _exact(each: Mapping[str, Any]) -> str:
@@ -269,7 +269,7 @@ def _exact(each: Mapping[str, Any]) -> str:
 
 
 def _sum(on: Mapping[str, Any]) -> dict[str, int]:
-    """The counts of all launches together; the FLOPs also of library products."""
+    """The counts of all launches together; FLOPs include those of library products."""
     names = ("warps", "tensor_flops", "exponentials", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
     total = dict.fromkeys(names, 0)
     for step in on["steps"]:
@@ -297,12 +297,12 @@ def _percent(share: float | None) -> str:
 
 
 def _ratio(total: Mapping[str, int], name: str) -> str:
-    """Passes, or sectors, over the fewest possible."""
+    """Passes, or sectors, over the least possible number."""
     return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
 
 
 def _us(on: Mapping[str, Any] | None) -> str:
-    """The modelled time, with the worst where other inputs take longer."""
+    """The modelled time, with the worst one if other inputs take longer."""
     if not on or not on["modelled"]:
         return "-"
     by_inputs = on.get("by_inputs")
@@ -312,7 +312,7 @@ def _us(on: Mapping[str, Any] | None) -> str:
 
 
 def _tuned(kernel: str, gpu: str) -> str:
-    """The modelled time of the kernel's shipped tuned default for the mission shape, if it has one there."""
+    """The modelled time of the kernel's shipped tuned default for the mission shape, if there is one."""
     wanted = [
         entry
         for entry in shipped_entries()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lint, format, types and pins: one line for each, after the tool's own words where it fails. Exit code 1 if one does.
-# PYTHON=... is the interpreter that has the development tools.
+# Lint, format, types and pins: one line for each, after the tool's output on failure. Exit code 1 if any fails.
+# PYTHON=... is the interpreter with the development tools.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 python="${PYTHON:-python3}"

@@ -6,8 +6,8 @@
 The ladder's figures are those of the newest record in ``evidence/ladder`` (``python -m lab ladder`` makes one), its
 verdicts those of ``evidence/campaigns/verdicts-*.json`` (``python -m lab verdicts``), of each kernel the newest;
 measured times those of the records of ``sdpalab bench --json`` in ``evidence/<gpu>``: the GPU's own clock, the mission
-shape, inputs in L2. Where there is none, the tables say so. ``--check`` exits with 1 if a page is not what the records
-say; a test does the same.
+shape, inputs in L2. Where there is none, the tables say so; they name the kernels that changed after their record.
+``--check`` exits with 1 if a page is not what the records say; a test does the same.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ from ladder_tables import (
     measured_table,
 )
 
+from sdpalab.compile import build, resources
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.measured import MeasuredTime, read_times
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.registry import KERNELS, needs
+from sdpalab.measure import gpu_named
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))
+
+from lab.verdicts import code_of  # noqa: E402
+
 FOLDER = ROOT / "evidence" / "ladder"
 CAMPAIGNS = ROOT / "evidence" / "campaigns"
 PAGES = (
@@ -48,6 +54,13 @@ PAGES = (
     *(f"packages/sdpalab/docs/kernels/{name}.md" for name in KERNELS),
 )
 
+PUBLISHED = (
+    *("registers", "static_shared_bytes", "dynamic_shared_bytes", "spill_bytes", "stack_bytes"),
+    *("blocks_per_sm", "warps_per_sm", "limiter", "tensor_share"),
+)
+"""Figures of a cubin in the tables. Instructions may differ: NVRTC compiles ``scalar`` to one of several PTX texts."""
+SEVERAL_CODES = ("scalar",)
+
 _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -55,7 +68,7 @@ _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", 
 
 
 def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
-    """Name and content of the newest record of the ladder; raises UserError if there is none."""
+    """Name and content of the newest record of the ladder; raises UserError without one."""
     records = [(path.name, json.loads(path.read_text())) for path in sorted(folder.glob("ladder-*.json"))]
     if not records:
         raise UserError("there is no record of the ladder in evidence/ladder: run python -m lab ladder")
@@ -71,7 +84,7 @@ def newest_campaign(name: str, folder: Path = CAMPAIGNS) -> dict[str, Any]:
 
 
 def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
-    """The entry of the newest campaign that judged a kernel at level full, and its ``record``; by kernel."""
+    """By kernel: the entry of the newest campaign that judged it at level full, and its ``record``."""
     records = [(path.name, json.loads(path.read_text())) for path in folder.glob("verdicts-*.json")]
     by_kernel: dict[str, dict[str, Any]] = {}
     for name, record in sorted(records, key=lambda each: str(each[1]["when"])):
@@ -82,7 +95,7 @@ def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
 def mission_times(times: Iterable[MeasuredTime]) -> Times:
     """Times of the mission shape by the GPU's own clock with inputs in L2; for each GPU, subject and kind the newest.
 
-    A subject without a time on normal inputs is left out.
+    Subjects without a time on normal inputs are omitted.
     """
     by_gpu: Times = {}
     for time in sorted(times, key=lambda time: time.when):
@@ -94,14 +107,43 @@ def mission_times(times: Iterable[MeasuredTime]) -> Times:
     }
 
 
+def uses_other_resources(entry: Mapping[str, Any]) -> bool:
+    """Whether the kernel of a ladder record uses other resources, or has another default configuration, today."""
+    kernel = KERNELS.get(entry["kernel"])
+    if kernel is None or needs(kernel.name) is not None:
+        return False
+    if entry["config"] != str(kernel.default_config):
+        return True
+    for gpu, on in entry["on"].items():
+        launches = kernel.launch_plan(MISSION, sms=gpu_named(gpu).sms).launches
+        recorded = [step["resources"] for step in on["steps"] if "resources" in step]
+        used = [resources(build(each.module, on["arch"]), each).to_dict() for each in launches if each.module]
+        if len(used) != len(recorded):
+            return True
+        if any(now[name] != then[name] for now, then in zip(used, recorded, strict=True) for name in PUBLISHED):
+            return True
+    return False
+
+
+def has_other_code(judged: Mapping[str, Any]) -> bool:
+    """Whether the code of a kernel is another than that of its recorded verdict."""
+    kernel = KERNELS.get(judged["kernel"])
+    if kernel is None or needs(kernel.name) is not None or kernel.name in SEVERAL_CODES:
+        return False
+    return bool(judged["code_sha256"] != code_of(kernel))
+
+
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 
 def tables() -> dict[str, str]:
     """The text of each table, by the name in its marker."""
     name, record = newest()
-    times, judged = mission_times(read_times()), verdicts()
+    times = mission_times(read_times())
+    judged = {kernel: {**each, "changed": has_other_code(each)} for kernel, each in verdicts().items()}
+    changed = [entry["kernel"] for entry in record["kernels"] if uses_other_resources(entry)]
     source = f"\n\nRecord: `evidence/ladder/{name}`."
+    source += f" Changed since: {', '.join(f'`{kernel}`' for kernel in changed)}." if changed else ""
     return {
         "ladder": ladder_table(record, times),
         "ideas": ideas_table(record),
@@ -118,7 +160,7 @@ def tables() -> dict[str, str]:
 
 
 def filled(text: str, contents: Mapping[str, str]) -> str:
-    """A page with its tables filled in; raises UserError for a marker that names none, or has no end."""
+    """A page with its tables filled in; raises UserError for an unknown marker, or one without an end."""
     if text.count("<!-- table: ") != len(_MARKED.findall(text)):
         raise UserError("a marker <!-- table: NAME --> has no <!-- end of table --> after it")
 

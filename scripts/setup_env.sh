@@ -9,7 +9,7 @@ setup_env() {
     VENV_PYTHON="$venv/bin/python"
     target="$root/packages/sdpalab[${extra:-test}]"
 
-    # One set-up at a time: repro.sh and test.sh may be started together. The lock dies with its holder.
+    # One set-up at a time: repro.sh and test.sh may be started together. The lock ends with its process.
     exec 9<"$root/constraints.txt"
     flock 9
 
@@ -20,7 +20,7 @@ setup_env() {
         return 0
     fi
 
-    # pip interrupted half-way leaves packages that it can neither use nor remove: such a .venv is made anew.
+    # pip interrupted half-way leaves packages that it can neither use nor remove: such a .venv is recreated.
     if [ -e "$venv" ] && { [ -e "$venv/.installing" ] || ! "$VENV_PYTHON" -c "import pip, sys; sys.exit(sys.version_info < (3, 10))" 2>/dev/null; }; then
         echo "The set-up of .venv was interrupted or is broken; making it anew." >&2
         rm -rf "$venv"

@@ -67,7 +67,7 @@ def test_a_lock_keeps_others_out_until_its_file_is_closed(tmp_path: Path) -> Non
 
 def test_without_locks_the_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "fcntl", None)
-    with (tmp_path / "lock").open("wb") as file, pytest.raises(OSError, match="has no locks of files"):
+    with (tmp_path / "lock").open("wb") as file, pytest.raises(OSError, match="has no usable file locks"):
         lock_file(file.fileno())
 
 

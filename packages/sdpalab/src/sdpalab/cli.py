@@ -26,7 +26,7 @@ _AS_IT_IS = {"allow_interspersed_args": False}
 COMMANDS = {
     "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report.", one_thread=True),
     "kernels": CommandEntry("The shipped kernels: ideas, types, knobs, numerics."),
-    "doctor": CommandEntry("What the lab needs from this machine, and what is missing."),
+    "doctor": CommandEntry("Requirements of the lab on this machine, and missing ones."),
     "new": CommandEntry("Write a kernel that passes, its launch and its test."),
     "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
     "judge": CommandEntry("Is it attention? If not, why not, and at which line?", one_thread=True),
@@ -39,7 +39,7 @@ COMMANDS = {
     "instructions": CommandEntry("The PTX instructions that the simulator executes.", package=_TOOL),
     "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
     "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
-    "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),
+    "profile": CommandEntry("Costs by source line: simulated, or on a GPU."),
     "tune": CommandEntry("Search a kernel's configurations; never a wrong one.", one_thread=True),
     "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts.", one_thread=True),
     "torch-matrix": CommandEntry("Judge one kernel with several versions of torch."),

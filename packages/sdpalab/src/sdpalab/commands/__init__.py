@@ -1,1 +1,1 @@
-"""The subcommands, one a file. Each takes its options, calls a stage, prints, and returns its exit code."""
+"""The subcommands, one per file. Each takes its options, calls a stage, prints, and returns its exit code."""

@@ -1,4 +1,4 @@
-"""``sdpalab bench``: kernels and peers timed on a GPU, in the same rounds, and judged before."""
+"""``sdpalab bench``: judged kernels, and peers, timed on a GPU in the same rounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_BUILT", "bench", "show_gate", "show_session", "show_worst"]
 
 NOT_BUILT = "only what the lab builds can be timed"
-"""What a Python callable has not."""
+"""Message for a Python callable, which has no builds to time."""
 
 
 def bench(
@@ -40,7 +40,7 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
     ] = None,
-    shape: Annotated[list[str] | None, shapes("What to time", "mission")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to time", "mission")] = None,
     *,
     described: ProblemOptions,
     peer: Annotated[
@@ -101,7 +101,7 @@ def bench(
         environment = current_environment(harness_diff())
 
         def write(status: str, *, complete: bool) -> BenchRecord:
-            """The record so far, which is kept if the command is interrupted."""
+            """The record so far, which is stored if the command is interrupted."""
             sms = executor.sms if executor else None
             judged = [gate.to_dict() for gate in gates]
             record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
@@ -171,7 +171,7 @@ def bench(
 
 
 def _keep(record: BenchRecord) -> Path:
-    """Keep the record in the user's data folder, and return where it is."""
+    """Store the record in the user's data folder, and return its path."""
     from sdpalab.evidence.kept import keep, sealed
     from sdpalab.run.driver_version import driver_version
 
@@ -179,7 +179,7 @@ def _keep(record: BenchRecord) -> Path:
 
 
 def _timed(kernels: Sequence[tuple[Kernel, Config]], results: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every kernel has a time in every session that it was in, or was left out of it as too slow."""
+    """Whether every kernel has a time in each of its sessions, or was left out of it as too slow."""
     from sdpalab.measure.session import MeasureStatus
 
     good = {MeasureStatus.MEASURED.value, MeasureStatus.LEFT_OUT.value}
@@ -198,7 +198,7 @@ def _clocks(names: Sequence[str] | None) -> list[ClockKind]:
 
 
 def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
-    """The executor on torch's device; None where it is not needed and cannot be: then no empty kernel is measured."""
+    """The executor on torch's device; None if it is neither needed nor possible: the empty kernel is then omitted."""
     from sdpalab.run import GpuExecutor
 
     try:
@@ -210,7 +210,7 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
 
 
 def show_gate(console: Console, gate: GateOutcome) -> None:
-    """Print why a kernel is not timed, at all or on some problems; nothing if it is."""
+    """Print why a kernel is not timed, at all or on some problems; prints nothing for a timed one."""
     for label, why in gate.left_out.items():
         console.print(verdict_text(False, f"{gate.kernel} is not timed on {label}: {why}"), soft_wrap=True)
     if gate.permit is None:
@@ -218,7 +218,7 @@ def show_gate(console: Console, gate: GateOutcome) -> None:
 
 
 def show_worst(console: Console, record: BenchRecord) -> None:
-    """Print a row for each subject, problem and clock: the median on each kind of inputs, and the worst of them."""
+    """Print a row for each subject, problem and clock: the median for each kind of inputs, and the worst of them."""
     kinds = list(dict.fromkeys(kind for row in record.worst for kind in row.times_us))
     columns = (*kinds, "worst", "worst over normal")
     shown = table(
@@ -244,7 +244,7 @@ def show_session(
     session: MeasuredSession,
     inputs: str = "normal",
 ) -> None:
-    """Print a session on ``device`` and ``inputs``, each subject beside the fastest peer."""
+    """Print a session on ``device`` and ``inputs``, with each subject against the fastest peer."""
     from sdpalab.measure.benchmark import beside_fastest_peer
 
     base, against = beside_fastest_peer(session)
@@ -276,7 +276,7 @@ def show_session(
 
 
 def _figures(measurement: Measurement, problem: Problem) -> tuple[str, ...]:
-    """The cells of one subject; dashes where there is no time."""
+    """The cells of one subject; dashes for a missing time."""
     summary = measurement.summary
     if summary is None:
         return ("-",) * 5

@@ -45,7 +45,7 @@ def build(
         typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
     ] = False,
     arch: ArchOption = None,
-    shape: Annotated[list[str] | None, shapes("What to build it for (several: with --all)", "mission")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to build for (several: with --all)", "mission")] = None,
     *,
     described: ProblemOptions,
     settings: SetOption = None,

@@ -1,4 +1,4 @@
-"""``sdpalab build --all``: fill the build cache with all builds that a GPU machine needs, on a machine without a
+"""``sdpalab build --all``: fill the build cache with all builds for a GPU machine, on a machine without a
 GPU."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warpsan.terminal.console import progress_console, verdict_text
 __all__ = ["COMPARED", "TIMED", "available", "build_all", "modules_for"]
 
 TIMED = (MISSION, *LARGE_PROBLEMS)
-"""Problems that ``scripts/gpu_suite.sh`` times."""
+"""Problems timed by ``scripts/gpu_suite.sh``."""
 
 COMPARED = (
     Problem(1, 2, 128, 64),
@@ -31,12 +31,12 @@ COMPARED = (
     Problem(1, 1, 129, 64, seq_kv=300, causal=True, dtype="bfloat16"),
     Problem(1, 2, 65, 128, seq_kv=257),
 )
-"""Problems on which the GPU's outputs are compared with the simulator's, in every configuration of a kernel."""
+"""Problems for comparing GPU outputs with the simulator's, in every configuration of a kernel."""
 
 
 @dataclass(frozen=True)
 class KernelBuilds:
-    """The results for one kernel's modules: the builds, and a sentence for each module that does not compile."""
+    """Results for one kernel's modules: the builds, and a sentence for each module that does not compile."""
 
     kernel: str
     builds: tuple[Build, ...]
@@ -45,7 +45,7 @@ class KernelBuilds:
 
     @property
     def compiled(self) -> int:
-        """Modules that were not in the cache."""
+        """Number of modules that were not in the cache."""
         return sum(not each.cache_hit for each in self.builds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,24 +62,24 @@ class KernelBuilds:
 
 
 def build_all(console: Console, kernels: Mapping[str, Kernel], arch: str, timed: Sequence[Problem]) -> dict[str, Any]:
-    """Build every module of every kernel for ``arch``, with a line for each kernel; the outcome as JSON values.
+    """Build every module of every kernel for ``arch``, with a line per kernel; returns the outcome as JSON values.
 
     Parameters
     ----------
     console : Console
     kernels : mapping of str to Kernel
-        Those that ``arch`` does not suit are skipped, with a sentence.
+        Kernels that ``arch`` does not suit are skipped, with a sentence.
     arch : str
-        Such as ``sm_90a``.
+        Architecture such as ``sm_90a``.
     timed : sequence of Problem
-        What will be timed, beside what is judged and compared.
+        Problems to be timed, in addition to judged and compared ones.
 
     Raises
     ------
     UserError
-        If there is no such architecture.
+        For an unknown architecture.
     MachineError
-        If there is no compiler.
+        Without a compiler.
     """
     check_arch(arch)
     cache = Cache()
@@ -113,10 +113,10 @@ def build_all(console: Console, kernels: Mapping[str, Kernel], arch: str, timed:
 
 
 def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Source, ...]:
-    """Each distinct module that judging, timing and comparing this kernel takes on a GPU of ``sms`` multiprocessors.
+    """Distinct modules for judging, timing and comparing this kernel on a GPU of ``sms`` multiprocessors.
 
-    The default configuration for what is judged at the quick level, for ``timed``, and for the small problems in whose
-    place large ones are judged; every configuration for :data:`COMPARED`.
+    They are those of the default configuration for the problems of the quick level, for ``timed``, and for the small
+    problems that replace large ones in the judge; and those of every configuration for :data:`COMPARED`.
     """
     default = kernel.default_config
     covering = [spec.problem for spec in covering_cases(kernel, default, timed, sms=sms).specs]
@@ -132,7 +132,7 @@ def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Sou
 
 
 def _judged() -> Iterator[Problem]:
-    """The problems of the quick level's cases, and those that its relations make of them."""
+    """Problems of the quick level's cases, and those that its relations derive from them."""
     from sdpalab.inputs import make_inputs
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.rule.relations import RELATIONS
@@ -147,7 +147,7 @@ def _judged() -> Iterator[Problem]:
 
 
 def _identity(module: Source) -> tuple[Any, ...]:
-    """Equal for modules that are one build; a mapping cannot be hashed itself."""
+    """A hashable key, equal for modules with the same build."""
     if isinstance(module, Module):
         return module.name, module.source, module.entry, tuple(sorted(module.defines.items())), module.include_dirs
     if isinstance(module, PtxSource):
@@ -182,7 +182,7 @@ def _build_kernel(name: str, modules: Sequence[Source], arch: str, cache: Cache)
 
 
 def available(names: Iterable[str]) -> tuple[dict[str, Kernel], list[str]]:
-    """The shipped kernels of these names that are available here, and a sentence for each that is not."""
+    """The shipped kernels with these names that are available here, and a sentence for each other name."""
     from sdpalab.kernels.registry import get
 
     kernels: dict[str, Kernel] = {}

@@ -1,4 +1,4 @@
-"""What the commands that leave a bundle have in common: it is written, verified, and named on the screen."""
+"""Writing, verifying and reporting a bundle, for the commands that produce one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["JudgedEvidence", "print_bundle"]
 
 
 class JudgedEvidence:
-    """The evidence of one judgement: arrays and executed plans while it goes on, and then a bundle; a context manager.
+    """Evidence of one judgement, a context manager: arrays and executed plans during it, then a bundle.
 
     Attributes
     ----------
     arrays, plans
-        The judge's ``store`` and ``on_plan``.
+        ``store`` and ``on_plan`` of the judge.
     """
 
     def __init__(self, folder: Path, key: Path | None = None) -> None:
@@ -46,7 +46,7 @@ class JudgedEvidence:
         self._writer.__exit__(*error)
 
     def write(self, console: Console, spec: str, verdict: Verdict, include_dirs: Sequence[Path] = ()) -> WrittenBundle:
-        """Write and verify the bundle of a verdict on the kernel that the command line calls ``spec``."""
+        """Write and verify the bundle of a verdict on the kernel ``spec`` of the command line."""
         from sdpalab.evidence.user_source import user_files
         from sdpalab.judge.sandbox.workshop import workshop_for
 
@@ -65,7 +65,7 @@ class JudgedEvidence:
 
 
 def print_bundle(console: Console, written: WrittenBundle) -> None:
-    """Print where a verified bundle is, and how to verify it again."""
+    """Print the path of a verified bundle, and the command that verifies it again."""
     conclude(console, f"bundle  {written.tarball}")
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
@@ -74,7 +74,7 @@ def print_bundle(console: Console, written: WrittenBundle) -> None:
 
 
 def _own_command() -> str:
-    """How to call this command line again from here, also if it is not on the path."""
+    """The command line that runs this command from here, also if it is not on the path."""
     if shutil.which("sdpalab"):
         return "sdpalab"
     script = Path(sys.executable).with_name("sdpalab")

@@ -36,7 +36,7 @@ def deletion(
     jobs: ExecutorOptions,
     record: RecordOptions,
 ) -> int:
-    """Delete each synchronisation instruction of a kernel in turn: the simulator must notice, or it is redundant."""
+    """Delete each synchronisation instruction of a kernel in turn: the simulator must report it, or it is redundant."""
     from sdpalab.campaigns import deletion as runs
 
     names = kernel or []
@@ -60,7 +60,7 @@ def self_test(
 
 
 def run_self_test(record: RecordOptions, executor: Executor, *, only: str = "", in_evidence: bool = False) -> int:
-    """The campaign ``self-test``; as ``judge --self-test``, it writes its record only where ``--json`` says."""
+    """The campaign ``self-test``; as ``judge --self-test``, it writes its record only to the file of ``--json``."""
     from sdpalab.campaigns import self_test as runs
 
     words, packages = ["--only", only] if only else [], runs.PACKAGES
@@ -83,7 +83,7 @@ def _run(
     packages: Sequence[str] = ("numpy",),
     in_evidence: bool = True,
 ) -> int:
-    """Run a campaign, print its lines, write its record; 1 if it is not good."""
+    """Run a campaign, print its lines, write its record; returns 1 if it is not good."""
     from sdpalab.evidence.campaign import Campaign
 
     console = console_and_subject(record.json, name)

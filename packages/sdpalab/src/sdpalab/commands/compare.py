@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 _MOST_LINES, _MOST_NAMES = 16, 3
-"""Lines below the table, and cases that one of them names; the page and --json have all."""
+"""Lines below the table, and named cases per line; the page and --json have all."""
 
 
 def compare(
     before: Annotated[str, typer.Argument(metavar="A", help="A bundle: its tarball, or the folder it unpacks to.")],
     after: Annotated[str, typer.Argument(metavar="B", help="The bundle to hold against it.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the page goes. Default: beside the bundle B.")
+        Path | None, typer.Option(metavar="FILE", help="Path of the page. Default: beside the bundle B.")
     ] = None,
     json: JsonOption = None,
 ) -> int:
@@ -73,7 +73,7 @@ def compare(
 
 
 def _print(console: Console, comparison: BundleComparison) -> None:
-    """A row a kernel, then what changed: cases, builds, environment."""
+    """Print a row per kernel, then the changes: cases, builds, environment."""
     console.print(f"A  {comparison.before.name}", soft_wrap=True)
     console.print(f"B  {comparison.after.name}", soft_wrap=True)
     heads = ("kernel", "A", "B", "cases A", "cases B", "worst A", "worst B", "outputs")

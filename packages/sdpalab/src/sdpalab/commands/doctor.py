@@ -11,6 +11,6 @@ __all__ = ["doctor"]
 
 
 def doctor(json: JsonOption = None) -> int:
-    """Check what the lab needs from this machine, and say what to do where something is missing."""
+    """Check the requirements of the lab on this machine, with advice for missing ones."""
     console = console_and_subject(json)
     return conclude_checks(console, examine(), json)

@@ -1,7 +1,7 @@
-"""The JSON that each command writes: one envelope, and the command's own content; the schemas are made of these models.
+"""The JSON document of each command: one envelope, and the command's own content; the schemas derive from these models.
 
-A document has the fields of :class:`DocumentHead` and, unless the command ended with an ``error`` before it had a
-result, those of its content. ``docs/schemas`` holds the schemas, written by ``scripts/json_schemas.py``.
+A document has the fields of :class:`DocumentHead` and, unless the command ended with an ``error`` before its result,
+those of its content. ``scripts/json_schemas.py`` writes the schemas to ``docs/schemas``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sdpalab.record import ENVELOPE
 __all__ = ["CONTENTS", "SCHEMA", "DocumentHead", "Outcome", "check_document", "json_schema"]
 
 SCHEMA = "sdpalab/{command}/1"
-"""The ``schema`` of a document; the number is raised when a field changes its meaning or goes."""
+"""The ``schema`` of a document; the number increases when a field changes its meaning or is removed."""
 
 Json = dict[str, Any]
 Outcome = Literal["PASSED", "FAILED", "BAD_INPUT", "MACHINE_FAILED", "INTERRUPTED"]
-"""Of a command without a verdict: exit code 0, 1, 2, 3 and 130."""
+"""Status of a command without a verdict: exit code 0, 1, 2, 3 and 130."""
 
 
 class Content(BaseModel):
@@ -31,11 +31,11 @@ class Content(BaseModel):
 
 
 class DocumentHead(Content):
-    """What every document has.
+    """Fields of every document.
 
-    ``schema`` names the command and the version of the format; ``version`` is the lab's; ``subject`` is what the
-    command line names (kernels, files, a bundle), empty if nothing; ``status`` is the verdict's where there is one;
-    ``error`` is the sentence on stderr, empty if there was none.
+    ``schema`` names the command and the version of the format; ``version`` is the lab's; ``subject`` names the kernels,
+    files or bundle of the command line, or is empty; ``status`` is the verdict's status, if there is a verdict;
+    ``error`` is the sentence on stderr, empty without one.
     """
 
     schema_: str = Field(alias="schema")
@@ -83,10 +83,10 @@ class CaseJson(Content):
 
 
 class JudgeContent(Content):
-    """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
+    """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if any.
 
     ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, ``algebra`` has each
-    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, ``covers`` is there if it is PASSED, and ``confinement``
+    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`, ``covers`` is present for PASSED, and ``confinement``
     (``namespaces`` or ``processes``) if a case ran.
     """
 
@@ -208,10 +208,11 @@ class ProfileContent(Content):
 
 
 class SimulatedProfileContent(Content):
-    """``profile --device sim``: nothing was measured. ``kinds`` says what the compiled, simulated and modelled figures
-    of ``launches`` are; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``by_inputs`` has
-    the times on other inputs and the worst (:class:`sdpalab.model.worst.TimesByInputs`), and None for a file; ``page``
-    is a path, if one was written. For a file with its launch file ``kernel`` is its name, and ``problem`` None."""
+    """``profile --device sim``, without measured figures. ``kinds`` describes the compiled, simulated and modelled
+    figures of ``launches``; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``by_inputs``
+    has the times on other inputs and the worst (:class:`sdpalab.model.worst.TimesByInputs`), and None for a file;
+    ``page`` is a path, if a page was written. For a file with its launch file ``kernel`` is its name, and ``problem``
+    None."""
 
     measured: Literal[False]
     kinds: dict[str, str]
@@ -260,7 +261,7 @@ class TorchMatrixContent(Content):
 
 
 class LaunchContent(Content):
-    """``launches``: entry and hazards of each; ``wrong``: buffers that differ from ``expect``; ``out``: their folder."""
+    """``launches``: entry and hazards of each; ``wrong``: unexpected buffers; ``out``: a folder."""
 
     launches: list[Json]
     wrong: list[str]
@@ -306,7 +307,8 @@ class ReportContent(Content):
 
 
 class CompareContent(Content):
-    """``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs, first that of ``a``.
+    """``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs in the order ``a``,
+    ``b``.
 
     See :class:`sdpalab.evidence.side_by_side.KernelChange`. Without two accepted bundles there is no comparison.
     """
@@ -335,13 +337,13 @@ class DoctorContent(Content):
 
 
 class CampaignContent(Content):
-    """``record``: as it is kept in ``evidence/``."""
+    """``record``: the record in ``evidence/``."""
 
     record: Json
 
 
 class NewContent(Content):
-    """``files``: what was written, in the order in which it is best read; ``next``: the command to go on with."""
+    """``files``: the written files in reading order; ``next``: the next command."""
 
     files: list[str]
     next: str
@@ -373,12 +375,12 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "campaign": (CampaignContent,),
     "sdpalab": (),
 }
-"""What each command may write beside the envelope; ``judge --self-test`` is a campaign. ``sdpalab`` stands for a line
-without a command, whose document always has an error."""
+"""Contents of each command's document beside the envelope; ``judge --self-test`` is a campaign. ``sdpalab`` is the key
+of a line without a command, whose document always has an error."""
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Hold a document against the models.
+    """Validate a document against the models.
 
     Raises
     ------

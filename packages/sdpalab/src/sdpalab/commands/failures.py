@@ -1,4 +1,4 @@
-"""A failed verdict in a terminal: its hazards by source line, the reasons, and what the diagnosis adds."""
+"""A failed verdict in a terminal: its hazards by source line, the reasons, and hints of the diagnosis."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from warpsan.terminal.hazards import print_hazards
 __all__ = ["MOST_ROWS", "print_failures", "rows_of"]
 
 MOST_ROWS = 3
-"""Cases of a failed verdict that have a row in the table."""
+"""Number of cases of a failed verdict with a row in the table."""
 _MOST_NAMES = 5
-"""Further failed cases that are named; the reason of the first is shown."""
+"""Number of further failed cases that are named; the reason of the first is shown."""
 
 
 def rows_of(verdict: Verdict) -> tuple[list[Case], str]:
-    """The cases that have a row in the table, and what to say of the others.
+    """The cases with a row in the table, and a sentence on the others.
 
-    Of a passed verdict all but the trials that passed; of a failed one the first failed cases.
+    A passed verdict has rows for all cases but the passed trials; a failed one for the first failed cases.
     """
     shown = [case for case in verdict.cases if not (case.passed and case.run.get("trial"))]
     if verdict.passed:
@@ -34,13 +34,13 @@ def rows_of(verdict: Verdict) -> tuple[list[Case], str]:
 
 
 def print_failures(console: Console, verdict: Verdict, summary: FailureSummary) -> None:
-    """Why a verdict failed: each hazard once, the first reason, and the summary's hints."""
+    """Print why a verdict failed: each hazard once, the first reason, and the summary's hints."""
     if verdict.passed:
         return
     hazardous = [case for case in verdict.cases if case.run.get("hazards")]
     print_hazards(console, summary.hazards, len(verdict.cases), unit="case")
     reasons = [case for case in verdict.cases if not case.passed and case not in hazardous]
-    soft = not console.is_terminal and "COLUMNS" not in os.environ  # whole lines for what reads a pipe
+    soft = not console.is_terminal and "COLUMNS" not in os.environ  # whole lines for readers of a pipe
     if reasons:
         case = reasons[0]
         console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=soft)

@@ -46,7 +46,7 @@ def judge(
     kernel: Annotated[
         str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)
     ] = None,
-    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to judge", "the twelve cases")] = None,
     *,
     described: ProblemOptions,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
@@ -76,9 +76,7 @@ def judge(
     ] = None,
     claims: Annotated[
         bool,
-        typer.Option(
-            "--claims/--no-claims", help="Also judge what the kernel claims and nobody asked for, such as a mask."
-        ),
+        typer.Option("--claims/--no-claims", help="Also judge claims beyond the given problems, such as a mask."),
     ] = True,
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
@@ -193,7 +191,8 @@ def judge(
 
 
 def _refusal(verdict: Verdict) -> MachineError | UserError | None:
-    """What a verdict is that says nothing of the kernel's correctness: the machine's failure, or bad input."""
+    """The failure of the machine, or the bad input, behind a verdict without a result for the kernel; otherwise
+    None."""
     bad = {case.status for case in verdict.cases if not case.passed}
     if not bad and verdict.status is Status.INCORRECT:  # in exact arithmetic
         return None
@@ -203,7 +202,7 @@ def _refusal(verdict: Verdict) -> MachineError | UserError | None:
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
-    """A row a case: status, and each error as a share of its limit."""
+    """Print a row per case: status, and each error as a share of its limit."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
     heads = ("max error", "max/limit", "rel L2", "L2/limit", "rms/limit", "row/limit", "LSE/limit", "exact")
     spare = ("LSE/limit", "rms/limit", "rel L2", "max error", "exact", "row/limit")
@@ -217,13 +216,13 @@ def _print_cases(console: Console, verdict: Verdict) -> None:
 
 
 def _print_properties(console: Console, verdict: Verdict) -> None:
-    """Print further properties of the cases, a line each."""
+    """Print further properties of the cases, one line each."""
     from sdpalab.judge.agreement import Agreement
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
     print_set_aside(console, next((case.run["set_aside"] for case in verdict.cases if "set_aside" in case.run), ""))
-    if verdict.confinement != "processes":  # which stands beside the outcome
+    if verdict.confinement != "processes":  # shown beside the outcome otherwise
         console.print(confinement_line(verdict), soft_wrap=True)
     within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
@@ -252,7 +251,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
 
 
 def algebra_lines(verdict: Verdict) -> list[str]:
-    """What the algebraic stage found, a line for each problem."""
+    """Findings of the algebraic stage, one line per problem."""
     from sdpalab.judge.algebra.outcome import AlgebraStatus
 
     lines = []
@@ -270,7 +269,7 @@ def algebra_lines(verdict: Verdict) -> list[str]:
 
 
 def confinement_line(verdict: Verdict) -> str:
-    """How the kernel's processes were confined, and what follows from that for its builds."""
+    """Confinement of the kernel's processes, and its consequence for the builds."""
     for case in verdict.cases:
         if case.run.get("confinement") == verdict.confinement != "":
             return f"confinement: {describe(verdict.confinement, case.run['confined_by'])}"

@@ -1,4 +1,4 @@
-"""A verdict as JUnit XML: what CI systems show of a run of tests, a test case for each case of the judge."""
+"""A verdict as JUnit XML for CI systems, with a test case for each case of the judge."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["to_junit"]
 def to_junit(verdict: Verdict, seconds: float) -> str:
     """The XML text: one suite, named after the kernel and its configuration.
 
-    A failed case is a ``failure``, or an ``error`` where the machine failed; one that was not judged is ``skipped``. So
-    is a problem that was not run in exact arithmetic; one that is UNEQUAL is a ``failure``.
+    A failed case is a ``failure``, or an ``error`` if the machine failed; a case without a judgement is ``skipped``, as
+    is a problem that was not run in exact arithmetic; an UNEQUAL one is a ``failure``.
     Source: the JUnit XML format as Jenkins, GitLab and pytest read and write it.
 
     Parameters

@@ -1,4 +1,4 @@
-"""``sdpalab kernels``: the ladder, one row a kernel."""
+"""``sdpalab kernels``: the ladder, one row per kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpsan.terminal.tables import show_table, table
 __all__ = ["describe", "kernels"]
 
 _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
-"""Head dimensions that are tried: those of the models in use."""
+"""Head dimensions to try: those of common models."""
 
 
 def kernels(json: JsonOption = None) -> int:
@@ -51,7 +51,7 @@ def kernels(json: JsonOption = None) -> int:
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """What a kernel is, as plain JSON values. Types and head dimensions are derived from ``reject_reason``, not
+    """A kernel's properties as plain JSON values. Types and head dimensions are derived from ``reject_reason``, not
     declared twice."""
     computes = [
         (dtype, dim)
@@ -79,5 +79,5 @@ def describe(kernel: Kernel) -> dict[str, Any]:
 
 
 def _either(types: Iterable[str]) -> str:
-    """What the configurations declare, in their order: ``float8_e4m3fn or float16``."""
+    """Declared types of the configurations, in order: ``float8_e4m3fn or float16``."""
     return " or ".join(dict.fromkeys(types))

@@ -1,4 +1,4 @@
-"""The cases that failed when a kernel was last judged, for ``judge --rerun-failed``: kept in the user's data folder."""
+"""Failed cases of a kernel's last judgement, for ``judge --rerun-failed``: stored in the user's data folder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["failed_cases", "note_failed"]
 
 
 def note_failed(kernel: str, specs: Sequence[CaseSpec], verdict: Verdict) -> None:
-    """Note which of ``specs`` failed or were not judged, with the seeds that were drawn.
+    """Store the cases of ``specs`` that failed or were not judged, with their drawn seeds.
 
-    Where the data folder cannot be written, nothing is noted.
+    Without write access to the data folder, nothing is stored.
     """
     bad = {case.name: case.seed for case in verdict.cases if not case.passed}
     chosen = [replace(spec, seed=bad[spec.name]) for spec in specs if spec.name in bad]
@@ -40,7 +40,7 @@ def note_failed(kernel: str, specs: Sequence[CaseSpec], verdict: Verdict) -> Non
 
 
 def failed_cases(kernel: str) -> tuple[CaseSpec, ...]:
-    """The cases of ``kernel`` that failed or were not judged when it was last judged.
+    """The cases of ``kernel`` that failed or were not judged in its last judgement.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def failed_cases(kernel: str) -> tuple[CaseSpec, ...]:
 
 
 def _path(kernel: str) -> Path:
-    """A file for each kernel: of a user's one by the place of its file."""
+    """The file of a kernel; a user's kernel is identified by the path of its file."""
     place = f"{Path.cwd()}/{kernel}" if is_user_file(kernel) and not Path(kernel).is_absolute() else kernel
     return data_folder() / "judged" / f"{sha256(place.encode()).hexdigest()[:32]}.json"
 

@@ -1,4 +1,4 @@
-"""``sdpalab new``: a kernel of one's own to start from, with its launch and its test, which pass."""
+"""``sdpalab new``: a template kernel with its launch and its test, which pass."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ KINDS = ("cuda", "triton", "torch")
 
 def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="cuda, triton, or torch for a function on tensors.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the kernel and its files, such as my_attention.")],
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the files go.")] = Path("."),
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the kernel and its files, such as my_attention.")
+    ],
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the files.")] = Path("."),
     json: JsonOption = None,
 ) -> int:
-    """Write a small attention kernel that passes, how it is launched, and its test: a place to start from."""
+    """Write a small attention kernel that passes, its launch, and its test, as a starting point."""
     console = console_and_subject(json, name)
     texts = _texts(kind, name)
     taken = [str(folder / file) for file in texts if (folder / file).exists()]
@@ -51,7 +53,7 @@ def new(
 
 
 def _texts(kind: str, name: str) -> dict[str, str]:
-    """The files by their names, in the order in which they are best read; raises UserError for an impossible name."""
+    """File names and texts, in reading order; raises UserError for an impossible name."""
     if kind not in KINDS:
         raise UserError(f"new takes {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):

@@ -23,18 +23,18 @@ __all__ = ["ConfinementOptions", "ExecutorOptions", "RecordOptions", "WorkerOpti
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where the workers of an executor are, and how many."""
+    """Location and number of an executor's workers."""
 
     address: AddressOption = None
     workers: WorkersOption = None
 
     def on(self, executor: str) -> AbstractContextManager[Executor]:
-        """The executor of that name with these workers, closed in the end."""
+        """The executor of that name with these workers; closed at the end."""
         return executor_of(executor, self.address, self.workers)
 
     @property
     def given(self) -> bool:
-        """Whether either was given."""
+        """Whether either option was given."""
         return self.address is not None or self.workers is not None
 
 
@@ -45,24 +45,24 @@ class ExecutorOptions(WorkerOptions):
     executor: ExecutorOption = "local"
 
     def open(self) -> AbstractContextManager[Executor]:
-        """The executor, closed in the end."""
+        """The executor; closed at the end."""
         return self.on(self.executor)
 
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where a campaign's record goes."""
+    """Destination of a campaign's record."""
 
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
+        typer.Option(metavar="FILE", help="Path of the record. Default: a file in evidence/."),
     ] = None
     json: JsonOption = None
 
 
 @dataclass(frozen=True)
 class ConfinementOptions:
-    """Whether a kernel's processes must be confined; in force while the command runs."""
+    """Whether a kernel's processes must be confined, for the duration of the command."""
 
     require_confinement: Annotated[
         bool,
@@ -74,7 +74,7 @@ class ConfinementOptions:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """A block in which that holds."""
+        """Context in which the setting applies."""
         if not self.require_confinement:
             yield
             return

@@ -1,4 +1,4 @@
-"""Options that several commands share, defined once, and what they mean."""
+"""Options of several commands, defined once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
 
 def complete_kernel(incomplete: str) -> list[str]:
-    """Shipped kernels and Python files that begin so, for the completion of a shell."""
+    """Shipped kernels and Python files with this prefix, for the completion of a shell."""
     from sdpalab.kernels.registry import KERNELS
 
     files = sorted(glob(f"{escape(incomplete)}*.py")) + sorted(glob(f"{escape(incomplete)}*/"))
@@ -72,10 +72,10 @@ LevelOption = Annotated[str, typer.Option(metavar="L", help="quick (a minute) or
 SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs for --shape.")]
 ExecutorOption = Annotated[
     str,
-    typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
+    typer.Option("--executor", metavar="E", help="Executor of the jobs: local (processes of this machine) or ray."),
 ]
 AddressOption = Annotated[
-    str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; with --executor ray.")
+    str | None, typer.Option("--address", metavar="A", help="Address of the Ray cluster; with --executor ray.")
 ]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", metavar="N", min=1, help="Jobs at a time. Default: one a CPU, or one a GPU.")
@@ -83,7 +83,7 @@ WorkersOption = Annotated[
 
 
 def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
-    """The executor that these options name, closed in the end."""
+    """The executor that these options select; closed at the end."""
     from sdpalab.jobs import executor_named
     from sdpalab.judge.sandbox.guarded import REQUIRED
 
@@ -93,7 +93,7 @@ def executor_of(name: str, address: str | None, workers: int | None) -> Abstract
 
 
 def include_dirs_of(folders: Sequence[str] | None, *kernels: str) -> tuple[Path, ...]:
-    """The folders of ``--include``, absolute; they are for those of the kernels that are files.
+    """The folders of ``--include``, absolute; they apply to kernels in files.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def include_dirs_of(folders: Sequence[str] | None, *kernels: str) -> tuple[Path,
 
 
 def shapes(what: str, default: str) -> Any:
-    """``--shape``, which may be repeated; ``what`` it is for, and the default."""
+    """``--shape``, which may be repeated; ``what`` is its purpose, ``default`` its default."""
     help_text = f"{what}, or a name such as mission; may be repeated. Default: {default}."
     return typer.Option("--shape", metavar="B,H,S,D", help=help_text)
 

@@ -1,4 +1,4 @@
-"""The options beside ``--shape`` that describe a problem: one group for all commands."""
+"""Options besides ``--shape`` that describe a problem: one group for all commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KvLengthsOption = Annotated[
 ]
 AttnMaskOption = Annotated[
     str | None,
-    typer.Option("--attn-mask", metavar="M", help="bool or float, and what is not broadcast: bool:B,1, float:1,H."),
+    typer.Option("--attn-mask", metavar="M", help="bool or float, with the first two axes: bool:B,1, float:1,H."),
 ]
 AlibiOption = Annotated[
     bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
@@ -46,7 +46,7 @@ SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The options beside ``--shape``, as they are given (:mod:`sdpalab.commands.option_groups`)."""
+    """Options besides ``--shape``, in the form of the command line (:mod:`sdpalab.commands.option_groups`)."""
 
     dtype: DtypeOption = None
     causal: CausalOption = False
@@ -61,25 +61,25 @@ class ProblemOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that were given, by name: a number of 0 was."""
+        """Options that were given, by name; a number of 0 counts as given."""
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
 
 _OF_ANY_PROBLEM = ("dtype", "causal")
-"""Options that the default problems take, too."""
+"""Options that also apply to the default problems."""
 
 
 def problems_of(
     shapes: Sequence[str] | None, options: ProblemOptions, *, default: str | None = "mission"
 ) -> list[Problem]:
-    """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
+    """The problems of all ``--shape`` options, with the other options; without a shape those of ``default``.
 
     Raises
     ------
     ProblemError
-        If there is no such problem.
+        If the problem is impossible.
     UserError
-        If there is neither a shape nor a default, and an option is given that needs one.
+        Without a shape and a default, or if an option requires a shape.
     """
     given = [name for name in options.given if name not in _OF_ANY_PROBLEM]
     if not shapes and default is None and given:
@@ -91,19 +91,19 @@ def problems_of(
 
 
 def problem_of(text: str, options: ProblemOptions) -> Problem:
-    """The problem that ``--shape`` and the options beside it describe.
+    """The problem that ``--shape`` and the other options describe.
 
     Parameters
     ----------
     text : str
-        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
+        ``B,H,S,D``, or a name in :data:`sdpalab.problem.NAMED_PROBLEMS`.
     options : ProblemOptions
-        Where given, they replace what the named problem or the default has.
+        Given options replace values of the named problem or the default.
 
     Raises
     ------
     ProblemError
-        If there is no such problem.
+        If the problem is impossible.
     """
     changes = options.given
     if "window" in changes:

@@ -1,4 +1,4 @@
-"""``sdpalab profile``: what Nsight Compute measures of a kernel beside the simulator's counts, and what limits it."""
+"""``sdpalab profile``: Nsight Compute's measurements of a kernel beside the simulator's counts, and its limits."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def profile(
         ),
     ],
     shape: Annotated[
-        str | None, typer.Option(metavar="B,H,S,D", help="What to profile, or a name. Default: mission.")
+        str | None, typer.Option(metavar="B,H,S,D", help="Problem, or its name. Default: mission.")
     ] = None,
     *,
     described: ProblemOptions,
     device: Annotated[
-        str, typer.Option(metavar="D", help="gpu (Nsight Compute), or sim: what the simulator and the model say.")
+        str, typer.Option(metavar="D", help="gpu (Nsight Compute), or sim (simulator and model).")
     ] = "gpu",
     gpu: Annotated[
         str | None,
@@ -69,7 +69,7 @@ def profile(
         typer.Option(metavar="[FILE:]N", help="With --device sim, show the banks and the tile that a line accesses."),
     ] = None,
     source: Annotated[
-        bool, typer.Option("--source", help="With --device sim, print the whole source with what each line costs.")
+        bool, typer.Option("--source", help="With --device sim, print the whole source with the cost of each line.")
     ] = False,
     cold: Annotated[
         bool, typer.Option("--cold", help="Empty the caches before each replay; with --device sim, inputs in DRAM.")
@@ -80,7 +80,7 @@ def profile(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the report goes. Default: out/profile; with --device sim there is none without it.",
+            help="Folder of the report. Default: out/profile; with --device sim no report.",
         ),
     ] = None,
     launch: LaunchOption = None,
@@ -88,7 +88,7 @@ def profile(
     confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
-    """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""
+    """Profile a kernel with Nsight Compute, or on the simulator, and report its limits."""
     console = console_and_subject(json, kernel)
     view = ProfileView(gpu, cold, line or (), source, out, json)
     if device == "sim" and verdicts is not None:
@@ -126,7 +126,7 @@ def _profile_on_gpu(
     json: str | None,
     include_dirs: Sequence[Path],
 ) -> int:
-    """Have Nsight Compute profile one run of the plan; clocks are left as they are."""
+    """Profile one run of the plan with Nsight Compute; clocks are left unchanged."""
     from sdpalab.evidence.proven import recorded_verdicts
     from sdpalab.judge.sandbox.sandboxed import compile_for, configured_kernel
     from sdpalab.measure.benchmark import cuda_device
@@ -184,7 +184,7 @@ def _profile_on_gpu(
 
 
 def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Counts) -> dict[str, Any]:
-    """Print one launch, measured on ``device`` beside what was simulated, and return it as JSON values."""
+    """Print one launch, measured on ``device`` beside its simulated counts, and return it as JSON values."""
     from sdpalab.profile import METRICS, observations
 
     simulated = _counted(launch.kernel, counts)
@@ -218,7 +218,8 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
 
 
 def _counted(kernel: str, counts: Counts) -> Mapping[str, float]:
-    """The counts of the launch of that function: its bare name is within the mangled one. A library's has none."""
+    """The counts of the launch of that function: its bare name is within the mangled one. Library functions have
+    none."""
     name = kernel.partition("(")[0].partition("<")[0].split("::")[-1].split()[-1]
     return next((numbers for entry, numbers in counts if name in entry), {})
 

@@ -1,4 +1,4 @@
-"""Progress over the cases of a judgement: the first verdicts at once, and signs of life from a case that takes long."""
+"""Progress over the cases of a judgement: the first verdicts at once, and a line for cases that take long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpsan.terminal.console import progress_console, verdict_text
 __all__ = ["CaseProgress", "figures_of"]
 
 FIRST_SIGN_SECONDS = 5.0
-"""How long a case may run before a line says so; the next lines follow at twice the time each."""
+"""Seconds before a line on a running case; the intervals of further lines double."""
 
 
 def figures_of(case: Case) -> tuple[str, ...]:
@@ -37,20 +37,20 @@ def figures_of(case: Case) -> tuple[str, ...]:
 
 
 class CaseProgress:
-    """Progress over the cases: a bar on a terminal, and everywhere a line for a case that takes long.
+    """Progress over the cases: a bar on a terminal, and in any output a line for a case that takes long.
 
-    The first case that is finished has a line, and so has the first that fails: the table of all cases comes when the
-    last is judged. ``started`` and ``finished`` are the judge's ``on_start`` and ``progress``; a job of several cases
-    begins with ``started`` and ends with ``ended``.
+    The first finished case has a line, and so has the first failed one: the table of all cases follows at the end.
+    ``started`` and ``finished`` are the judge's ``on_start`` and ``progress``; a job of several cases begins with
+    ``started`` and ends with ``ended``.
 
     Parameters
     ----------
     label : str
-        What is being judged.
+        Name of the judged kernel or stage.
     lines : Console, optional
-        Where each finished case has a line.
+        Console for a line per finished case.
     seconds : float, optional
-        Limit of one case, for the signs of life.
+        Time limit of one case, shown in lines on slow cases.
     """
 
     def __init__(self, label: str, *, lines: Console | None = None, seconds: float | None = None) -> None:
@@ -84,14 +84,14 @@ class CaseProgress:
         self._bar.stop()
 
     def started(self, name: str, total: int, since: float | None = None) -> None:
-        """Note that a case, or a job of cases, has begun, now or at a time on the clock of ``time.monotonic``;
+        """Record that a case, or a job of cases, has begun, now or at a time on the clock of ``time.monotonic``;
         ``total`` is the number of all cases."""
         self._total = total
         self._running[name] = time.monotonic() if since is None else since
         self._bar.update(self._task, total=total, description=f"{self._label}: {name}")
 
     def ended(self, name: str) -> None:
-        """Note that a job of cases has ended."""
+        """Record that a job of cases has ended."""
         self._running.pop(name, None)
 
     def finished(self, case: Case) -> None:
@@ -113,7 +113,7 @@ class CaseProgress:
             self._lines.print(line, soft_wrap=True)
 
     def _watch_cases(self) -> None:
-        """Say of each case that runs long how long it has run."""
+        """Print the elapsed time of each case that runs long."""
         while not self._ended.wait(0.5):
             now = time.monotonic()
             for name, start in tuple(self._running.items()):

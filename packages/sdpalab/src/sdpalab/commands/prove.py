@@ -38,7 +38,7 @@ def prove(
         list[str] | None,
         typer.Argument(metavar="KERNEL", help="Shipped kernels. Default: all that this GPU runs, as exact as torch."),
     ] = None,
-    shape: Annotated[list[str] | None, shapes("What to prove them for", "mission")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to prove them for", "mission")] = None,
     *,
     described: ProblemOptions,
     shapes_from: Annotated[
@@ -46,7 +46,7 @@ def prove(
         typer.Option(metavar="FILE", help="A problem a line, as '1,8,512,64 causal kv_heads=2' or a JSON object."),
     ] = None,
     time: Annotated[
-        bool, typer.Option("--time", help="Time what passes beside torch; without a time none runs.")
+        bool, typer.Option("--time", help="Time passed kernels against torch; the op requires a time.")
     ] = False,
     seconds: Annotated[
         float, typer.Option(metavar="S", help="Most seconds of timing for one shape and kind of inputs.")
@@ -56,7 +56,7 @@ def prove(
     confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
-    """Judge kernels on this GPU, and keep the verdicts: the op runs a kernel where they and a time allow it."""
+    """Judge kernels on this GPU, and store the verdicts: the op runs a kernel if verdict and time allow it."""
     from sdpalab.evidence import prove as proofs
     from sdpalab.judge.cases import LEVELS
 
@@ -80,7 +80,7 @@ def prove(
 
 
 def _problems(texts: Sequence[str] | None, file: Path | None, described: ProblemOptions) -> tuple[Problem, ...]:
-    """What is to be proven, each once: the shapes, with the options, and then those of the file."""
+    """The distinct problems to prove: the shapes, with the options, and then those of the file."""
     from sdpalab.evidence.workload import read_workload
 
     if file is not None and described.given and not texts:

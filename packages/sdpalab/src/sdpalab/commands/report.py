@@ -1,4 +1,4 @@
-"""``sdpalab report``: the HTML report of a bundle, or of a search's log, made from what is in it."""
+"""``sdpalab report``: the HTML report of a bundle or of a search's log, generated from its content."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def report(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the page goes. Default: beside the bundle.")
+        Path | None, typer.Option(metavar="FILE", help="Path of the page. Default: beside the bundle.")
     ] = None,
     json: JsonOption = None,
 ) -> int:
-    """Verify a bundle and make its report, one HTML page, again, unless it is rejected; or make that of a search."""
+    """Verify a bundle and regenerate its report, one HTML page, unless it is rejected; or generate that of a search."""
     from sdpalab.evidence import ReportData, render_report, verify_bundle
 
     console = console_and_subject(json, bundle)
@@ -57,7 +57,7 @@ def report(
 
 
 def _search(console: Console, log: Path, out: Path | None, json: str | None) -> int:
-    """The report of a search."""
+    """Generate the report of a search."""
     from sdpalab.evidence.search_report import search_report
 
     with warnings.catch_warnings(record=True) as caught:

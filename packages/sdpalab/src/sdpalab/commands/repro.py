@@ -50,7 +50,7 @@ def repro(
     ] = None,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the bundle and the report.")] = Path("out"),
     case_seconds: Annotated[
         float | None,
         typer.Option(
@@ -135,7 +135,7 @@ class _PrintedRepro(ReproObserver):
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
-    """One line: the build, its resources, the result of the gate."""
+    """Print one line: the build, its resources, the result of the gate."""
     used = step.resources
     console.print(
         f"built for {step.build.arch} in {step.build.seconds * 1e3:.0f} ms"
@@ -153,7 +153,7 @@ def _headline(console: Console, text: str) -> None:
 
 
 def _summary(console: Console, result: ReproResult) -> None:
-    """A row a kernel, and the outcome of all, with where they ran, as the last line."""
+    """Print a row per kernel, and, as the last line, the outcome of all with the device."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in result.attempts:
         status = attempt.verdict.status.value if attempt.verdict else "NOT JUDGED"

@@ -61,7 +61,7 @@ def sanitize(
         list[str] | None,
         typer.Option(
             metavar="B,H,S,D",
-            help="What to run it on, or a name; may be repeated. Default: small problems with one tile of keys, an "
+            help="Problem to run, or its name; may be repeated. Default: small problems with one tile of keys, an "
             "even and an odd number, and a ragged last one.",
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""``sdpalab profile --device sim``: the figures of a kernel that need no GPU, in the terminal and as a page."""
+"""``sdpalab profile --device sim``: figures of a kernel without a GPU, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ KINDS: Mapping[str, str] = {
     "simulated": "counted on the PTX as the simulator ran it",
     "modelled": "computed from both by the performance model (docs/model.md)",
 }
-"""What each kind of figure is."""
+"""Description of each kind of figure."""
 
 NOT_MEASURED = "Nothing here was measured, and the kernel was not judged."
 _MOST_PIPES = 8
 
 
 def output_folder(out: Path) -> Path:
-    """The folder of ``--out``, made if it is not there; raises UserError if it cannot be."""
+    """The folder of ``--out``, created if missing; raises UserError if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -54,20 +54,20 @@ def output_folder(out: Path) -> Path:
 
 @dataclass(frozen=True)
 class ProfileView:
-    """What the commands' options choose to show of a profile, and where it goes.
+    """Selected views and destinations of a profile, from the commands' options.
 
     Attributes
     ----------
     gpu : str or None
-        The GPU that is modelled; None for the one that stands for the architecture.
+        The modelled GPU; None for the reference GPU of the architecture.
     cold : bool
-        Inputs in DRAM.
+        Whether inputs are in DRAM.
     lines : sequence of str
-        ``[FILE:]N`` whose accesses are drawn.
+        ``[FILE:]N`` for pictures of accesses.
     source : bool
-        Whether the whole source is listed.
+        Whether to list the whole source.
     out : Path or None
-        The folder of the page.
+        Folder of the page.
     json : str or None
     """
 
@@ -144,8 +144,8 @@ def profile_file_on_simulator(console: Console, path: Path, launch: str | None, 
 
 @dataclass(frozen=True)
 class _Profiled:
-    """What is profiled: its name, configuration and problem, for which GPU; ``own`` is its source file, and
-    ``set_aside`` the host code in that."""
+    """The profiled kernel: name, configuration, problem and GPU; ``own`` is its source file, and ``set_aside`` the host
+    code in that file."""
 
     name: str
     config: str
@@ -221,12 +221,12 @@ def _profile(
 
 
 def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
-    """The GPU that is modelled, and what the kernel is built for there.
+    """The modelled GPU, and the architecture of the kernel's build.
 
     Raises
     ------
     UserError
-        If the kernel does not run on it.
+        If the kernel does not run on the GPU.
     """
     from sdpalab.model.counted import arch_on
     from warpsan.gpus import default_gpu, gpu_named
@@ -239,7 +239,7 @@ def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
 
 
 def _places(lines: Sequence[str], own: str) -> tuple[str, ...]:
-    """``file:line`` of each ``--line``; a number alone is of the source file ``own``."""
+    """``file:line`` of each ``--line``; a number alone refers to the source file ``own``."""
     from warpsan.report import split_place
 
     places = [f"{own}:{line}" if line.isdigit() else line for line in lines]
@@ -258,7 +258,7 @@ def _launch_dict(launch: LaunchFigures) -> dict[str, Any]:
 
 
 def _print_launch(console: Console, launch: LaunchFigures) -> None:
-    """What is worth a sentence, then the figures: of the launch, of its instructions, and of the units."""
+    """Print remarks, then the figures of the launch, of its instructions, and of the units."""
     from sdpalab.profile.remarks import remarks
     from sdpalab.profile.summary import summary_rows
 
@@ -287,7 +287,7 @@ def _phases(path: CriticalPath) -> Any:
 
 
 def _instructions(launch: LaunchFigures) -> Any:
-    """PTX by pipe, machine code by class, and the units by how busy they are, side by side, the largest first."""
+    """Three tables side by side, each in descending order: PTX by pipe, machine code by class, and units by use."""
     total = max(1, launch.counters.total("warps"))
     pipes = [(name, f"{count / total:.1%}") for name, count in launch.counters.mix().items() if count]
     sass = launch.resources.sass
@@ -315,7 +315,7 @@ def _print_pictures(console: Console, place: str, pictures: Sequence[AccessPictu
 
 
 def _lines_with_accesses(name: str, profile: SimulatedProfile) -> list[int]:
-    """Lines of a file whose instructions, those of the functions that they call included, access memory by lanes."""
+    """Lines of a file whose instructions, including those of called functions, access memory by lanes."""
     frames = {
         frame.rpartition(":")[0]
         for launch in profile.launches
@@ -327,7 +327,7 @@ def _lines_with_accesses(name: str, profile: SimulatedProfile) -> list[int]:
 
 
 def _print_time(console: Console, profile: SimulatedProfile, worst: TimesByInputs | None) -> None:
-    """The modelled time as the last line, with the worst beside it."""
+    """Print the modelled time as the last line, with the worst kind of inputs."""
     if profile.time is None:
         conclude(console, verdict_text(None, f"no modelled time: {profile.not_modelled}"))
         return

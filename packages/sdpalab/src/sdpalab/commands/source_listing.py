@@ -1,4 +1,4 @@
-"""Source lines with what they cost, in a terminal: the hottest ones, or the whole text."""
+"""Source lines with their costs in a terminal: the hottest ones, or the whole text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["MOST_HOT", "print_hot_lines", "print_listing"]
 
 MOST_HOT = 10
-"""Lines that are shown without ``--source``."""
+"""Number of lines shown without ``--source``."""
 CONTEXT = 2
-"""Lines without figures that are shown before and behind one that has some."""
+"""Number of lines without figures shown around one with figures."""
 _HEAD = f"{'SASS':>5} {'PTX':>6} {'sectors':>9} {'passes':>9}  "
 
 
 def print_hot_lines(console: Console, launch: LaunchFigures, sources: Sources) -> None:
-    """The lines with the largest share of what is issued."""
+    """Print the lines with the largest share of issued instructions."""
     from sdpalab.profile.simulated_profile import hot_lines
 
     shown = hot_lines(launch.lines, MOST_HOT)
@@ -35,7 +35,7 @@ def print_hot_lines(console: Console, launch: LaunchFigures, sources: Sources) -
 
 
 def print_listing(console: Console, launch: LaunchFigures, sources: Sources) -> None:
-    """The source files that the launch executed lines of, its own first; ``...`` for lines that are left out."""
+    """Print the source files with executed lines, the launch's own first; ``...`` for omitted lines."""
     from sdpalab.profile.source_lines import lines_of_file
 
     for name in launch.files:
@@ -74,7 +74,7 @@ def _cells(line: LineFigures, launch: LaunchFigures) -> str:
 
 
 def _over(count: int, ideal: int) -> str:
-    """``512 8x``: the count, and over the fewest where it is more; empty for none."""
+    """``512 8x``: the count, and its ratio to the least number if above 1; empty for 0."""
     more = count / ideal if ideal else 0.0
     times = f" {more:.0f}x" if more >= 9.95 else f" {more:.1f}x" if more >= 1.05 else ""
     return f"{_short(count)}{times}" if ideal else ""
@@ -92,7 +92,7 @@ def _short(count: int) -> str:
 
 
 def _print(console: Console, text: Text) -> None:
-    """One line: cut where a terminal ends, whole in a pipe."""
+    """Print one line: truncated on a terminal, whole in a pipe."""
     text.expand_tabs(4)
     if console.is_terminal or "COLUMNS" in os.environ:
         console.print(text, no_wrap=True, overflow="ellipsis")

@@ -1,6 +1,6 @@
-"""``sdpalab speed-of-light``: the least time a problem can take on a GPU, and whether a target is possible at all.
+"""``sdpalab speed-of-light``: the least time of a problem on a GPU, and whether a target is possible.
 
-A target that is impossible is an answer, not a failure: the exit status is 0.
+An impossible target is a result, not a failure: the exit status is 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def speed_of_light(
     *,
     described: ProblemOptions,
     precision: Annotated[
-        str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
+        str, typer.Option(metavar="P", help="Precision of both products: fp16 (or bfloat16), fp8.")
     ] = "fp16",
     target: Annotated[
         str | None, typer.Option(metavar="TIME|RATIO", help="A target time: 5us, or 15x as fast as --peer.")
@@ -47,7 +47,7 @@ def speed_of_light(
     peer: Annotated[str | None, typer.Option(metavar="TIME", help="The base of a ratio, such as 25.9us.")] = None,
     json: JsonOption = None,
 ) -> int:
-    """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
+    """Print the least time of a problem on a GPU, resource by resource, and whether a target is possible."""
     console = console_and_subject(json, shape)
     problem = problem_of(shape, described)
     if problem.dtype not in HALF_DTYPES:
@@ -95,7 +95,7 @@ def _time_us(text: str, option: str) -> float:
 
 
 def _quantity(text: str) -> tuple[float, str]:
-    """A positive number and its unit; NaN-free, and an empty unit for what is neither."""
+    """A positive number and its unit; 0 and an empty unit for other texts."""
     match = _QUANTITY.fullmatch(text)
     value = float(match[1]) if match else 0.0
     return (value, match[2]) if match and 0 < value < math.inf else (0.0, "")
@@ -122,7 +122,7 @@ def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) 
 
 
 def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> None:
-    """Every floor with its arithmetic, what binds, the target, and published times of peers."""
+    """Print every floor with its calculation, the binding one, the target, and published times of peers."""
     shown = table(facts["gpu"], ("floor", "us", "kind", "how"), numeric=("us",), prose=("how",))
     for floor in facts["floors"]:
         kind = floor["kind"] if floor["verified"] else f"{floor['kind']}, unverified"
@@ -140,7 +140,7 @@ def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> Non
 
 
 def _print_all(console: Console, by_gpu: list[dict[str, Any]], target_us: float | None) -> None:
-    """One row a GPU."""
+    """Print one row per GPU."""
     asked = () if target_us is None else (f"{target_us:.3g} us possible",)
     spare = ("launch", "binds warm", "binds cold")
     shown = table(

@@ -34,25 +34,25 @@ def torch_matrix(
         list[str] | None,
         typer.Option(
             metavar="VERSION",
-            help="A version of torch, such as 2.5.1; may be repeated. The first that runs is what the others are "
-            "compared with; one alone is compared with the torch that is here.",
+            help="A version of torch, such as 2.5.1; may be repeated. The first that runs is the base of the "
+            "comparison; a single one is compared with the installed torch.",
         ),
     ] = None,
-    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to judge", "the twelve cases")] = None,
     *,
     described: ProblemOptions,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,
         typer.Option(
-            "--with", metavar="PACKAGE", help="What your kernel imports beside torch, as pip takes it; may be repeated."
+            "--with", metavar="PACKAGE", help="Requirement of your kernel besides torch, for pip; may be repeated."
         ),
     ] = None,
     seed: SeedOption = 0,
     confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
-    """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
+    """Judge one kernel with several versions of torch, each in an environment of its own, and report the changes."""
     from sdpalab.torch_matrix import CONTRACT, conclude, run_matrix
 
     console = console_and_subject(json, kernel)
@@ -72,7 +72,7 @@ def torch_matrix(
     ran = [row for row in rows if not row["reason"]]
     say_end(console, Text(matrix["sentence"], style="bold"))
     console.print(f"{len(ran)} of {len(rows)} versions ran in {time.monotonic() - start:.1f} s", soft_wrap=True)
-    # A version that pip does not find is a row; one that is there and does not run is a failure.
+    # A version unknown to pip is a row; an installed version that does not run is a failure.
     wrong = not all(row["verdict"]["passed"] for row in ran)
     failed = [row for row in rows if row["reason"] and row["torch"]]
     status_word = "FAILED" if wrong else "MACHINE_FAILED" if failed else "PASSED"
@@ -83,12 +83,12 @@ def torch_matrix(
 
 
 def versions_for(given: Sequence[str] | None) -> list[str]:
-    """The requested versions; for a single one, also that of this environment.
+    """The requested versions; a single one is supplemented by that of this environment.
 
     Raises
     ------
     UserError
-        If none is given, or one is no version.
+        Without a version, or if one is invalid.
     """
     from sdpalab.torch_matrix import check_version
 
@@ -102,7 +102,7 @@ def versions_for(given: Sequence[str] | None) -> list[str]:
 
 
 def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) -> list[CaseSpec]:
-    """The cases whose seeds are public: the same inputs in every environment, today and next year."""
+    """Cases with public seeds: the same inputs in every environment and at any time."""
     from sdpalab.judge.cases import quick_cases, twelve_cases
 
     at_least("--seed", seed, 0)
@@ -112,7 +112,7 @@ def _cases(problems: Sequence[Problem], described: ProblemOptions, seed: int) ->
 
 
 def _print(console: Console, kernel: str, rows: Sequence[dict[str, Any]], matrix: dict[str, Any]) -> None:
-    """The candidate by version, torch's attentions by version, and the reason of each failure."""
+    """Print the candidate by version, torch's attentions by version, and the reason of each failure."""
     heads = ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice")
     shown = table(f"{kernel} by version of torch", heads, numeric=heads[2::2], prose=heads[3:4], spare=heads[4:])
     outputs = table("outputs", ("torch", "output", "error", f"from {matrix['base']}"), numeric=("error",))

@@ -36,7 +36,7 @@ _MOST_ROWS = 12
 
 def tune(
     kernel: KernelArgument,
-    shape: Annotated[list[str] | None, shapes("What it is to be fast on", "mission")] = None,
+    shape: Annotated[list[str] | None, shapes("Problem to optimise for", "mission")] = None,
     *,
     described: ProblemOptions,
     gpu: Annotated[
@@ -51,9 +51,9 @@ def tune(
         str, typer.Option(metavar="TIME|N", help="A time such as 10m, or a number of configurations.")
     ] = "10m",
     strategy: Annotated[str, typer.Option(metavar="NAME", help="elites, exhaustive, tpe or nsga2.")] = "elites",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the strategy and of held-out inputs.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the strategy and of held-out inputs.")] = 0,
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where records go. Default: a file in the user's data folder.")
+        Path | None, typer.Option(metavar="FILE", help="File of the records. Default: in the user's data folder.")
     ] = None,
     include: IncludeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the log.")] = False,
@@ -68,7 +68,7 @@ def tune(
     confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
-    """Search a kernel's configurations; a wrong one is never timed, nor a winner."""
+    """Search a kernel's configurations; only correct ones are timed or win."""
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 
@@ -127,7 +127,7 @@ def default_log(kernel: str, gpus: tuple[str, ...] | list[str], labels: list[str
 
 
 def _unused(path: Path) -> Path:
-    """The first of ``path-2``, ``path-3``... that is not there: a new search overwrites nothing."""
+    """The first of ``path-2``, ``path-3``... that does not exist: a new search overwrites nothing."""
     for number in range(2, 1000):
         other = path.with_name(f"{path.stem}-{number}{path.suffix}")
         if not other.exists():
@@ -136,7 +136,7 @@ def _unused(path: Path) -> Path:
 
 
 def _print(console: Console, result: TuneResult) -> None:
-    """The best that passed, what became of the others, and the winner."""
+    """Print the best passed configurations, the counts of the others, and the winner."""
     head = result.head
     kind = "modelled" if head.clock == "modelled" else f"measured, {head.clock} clock"
     costs = tuple(f"{gpu} us ({kind})" for gpu in head.gpus)
@@ -170,7 +170,7 @@ def _print(console: Console, result: TuneResult) -> None:
 
 
 def _use(console: Console, result: TuneResult, keep: bool) -> None:
-    """Say which configuration won, and keep it as the tuned default."""
+    """Report the winner, and store it as the tuned default."""
     from sdpalab.kernels.tuned import keep_tuned
 
     kind = "modelled" if result.head.clock == "modelled" else "measured"

@@ -25,7 +25,7 @@ def verify(
     ] = True,
     json: JsonOption = None,
 ) -> int:
-    """Recompute every digest of a bundle and derive its verdicts and its report again from the raw arrays."""
+    """Recompute every digest of a bundle, and derive its verdicts and its report again from the raw arrays."""
     from sdpalab.evidence import verify_bundle
     from sdpalab.evidence.signing import envelope_path, fingerprint, public_key
 

@@ -33,7 +33,7 @@ __all__ = [
 TENSOR_CLASSES = frozenset(
     {"HMMA", "IMMA", "QMMA", "OMMA", "DMMA", "BMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCMMA"}
 )
-"""Instructions of the tensor cores; UTCMMA stands for all of sm_100's UTC*MMA."""
+"""Instructions of the tensor cores; UTCMMA means all UTC*MMA of sm_100."""
 
 _GROUPS = {
     "FADD/FMUL": "FADD FADD2 FMUL FMUL2 UFADD UFMUL",

@@ -61,7 +61,7 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
     Raises
     ------
     UnsupportedProblem
-        If the kernel refuses ``problem``.
+        If the kernel rejects ``problem``.
     """
     wanted = modules_of(kernel.launch_plan(problem, config, sms=sms))
     for small in _smaller(problem):

@@ -51,7 +51,7 @@ class L2Flush:
     Parameters
     ----------
     device : torch.device
-        A CUDA device, of which the properties give the size of L2.
+        CUDA device; its properties contain the size of L2.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,6 +61,6 @@ class L2Flush:
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
 
     def __call__(self, passes: int) -> None:
-        """Overwrite the buffer ``passes`` times: once empties L2, more keep the GPU busy while the host goes on."""
+        """Overwrite the buffer ``passes`` times: one empties L2, more keep the GPU busy while the host continues."""
         for number in range(passes):
             self._buffer.fill_(number & 0xFF)

@@ -354,7 +354,7 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_output();
         products.join_last();
-        if (Scheduler::STAYS) {  // otherwise nobody waits for that
+        if (Scheduler::STAYS) {  // otherwise no producer waits for it
             ring.release(at, V);
         }
         at.advance();

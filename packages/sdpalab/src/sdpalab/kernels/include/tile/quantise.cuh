@@ -129,7 +129,7 @@ struct QuantisePatch {
         return result;
     }
 
-    // Divisor that turns x into x / scale. Where a reciprocal is not exact enough, x is divided here.
+    // Divisor that turns x into x / scale. If a reciprocal is not exact enough, x is divided here.
     __device__ __forceinline__ Quotient quotient(float scale) {
         if (Quotient::in_range(scale)) {
             return Quotient(scale);
