@@ -62,3 +62,28 @@ def test_the_instructions_of_the_tensor_cores_have_their_own_name(capsys: pytest
     printed = capsys.readouterr().out
     assert "HGMMA is " in printed
     assert "HMMA is " not in printed.replace("HGMMA", "")
+
+
+AS_WRITTEN = """
+#include <iostream>
+__global__ void twice(float *x) { x[blockIdx.x * blockDim.x + threadIdx.x] *= 2.0f; }
+int main() { float *x; cudaMalloc(&x, 1024); twice<<<2, 128>>>(x); std::cout << "done"; }
+"""
+
+
+def test_a_file_as_people_write_it_is_built_by_its_launch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "twice.cu", tmp_path / "out.json"
+    path.write_text(AS_WRITTEN)
+    (tmp_path / "twice.json").write_text('{"args": [{"dtype": "float32", "shape": 256, "init": "ones"}]}')
+    assert main(["build", str(path), "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "twice for sm_89, grid (2, 1, 1), block (128, 1, 1)" in printed
+    assert "why these limits: twice.cu declares none" in printed
+    result = json.loads(out.read_text())
+    assert (result["kernel"], result["problem"], result["ok"]) == ("twice.cu", None, True)
+    assert result["set_aside"]
+    assert result["builds"][0]["resources"]["threads_per_block"] == 128
+    assert main(["build", str(path), "--arch", "sm_80"]) == 2
+    assert "a file has its --launch" in capsys.readouterr().err
+    assert main(["build", "flash", "--launch", str(tmp_path / "twice.json")]) == 2
+    assert "a kernel has its own plan" in capsys.readouterr().err

@@ -1,9 +1,12 @@
-"""``sdpalab build``: compile a kernel, show its resources, and check them against its limits; or fill the build
-cache."""
+"""``sdpalab build``: compile a kernel, show its resources, and check them against its limits; or fill the build cache.
+
+A FILE.cu or FILE.ptx is built as its launch file says; it declares no limits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,24 +24,29 @@ from sdpalab.commands.options import (
     shapes,
 )
 from sdpalab.commands.problem_options import ProblemOptions, problems_of
-from sdpalab.compile import set_aside
-from sdpalab.compile.building import BuiltStep, build_kernel
+from sdpalab.compile import Build, GateResult, Resources, check, set_aside
+from sdpalab.compile.building import arch_of, build_case, build_kernel
 from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import StaticLimits
 from sdpalab.problem import Problem
 from warpsan.terminal.console import conclude, print_set_aside, verdict_text
 from warpsan.terminal.invocation import console_and_subject, write_document
-from warpsan.terminal.options import JsonOption
+from warpsan.terminal.options import JsonOption, LaunchOption
 from warpsan.terminal.tables import show_table, table
 
-__all__ = ["build", "print_step"]
+__all__ = ["build", "print_build"]
 
 
 def build(
     kernel: Annotated[
         str | None,
-        typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel),
+        typer.Argument(
+            metavar="KERNEL|FILE",
+            help=f"{KERNEL_HELP} Also FILE.ptx or FILE.cu with a --launch.",
+            autocompletion=complete_kernel,
+        ),
     ] = None,
     every: Annotated[
         bool,
@@ -50,6 +58,7 @@ def build(
     described: ProblemOptions,
     settings: SetOption = None,
     include: IncludeOption = None,
+    launch: LaunchOption = None,
     confined: ConfinementOptions,
     json: JsonOption = None,
 ) -> int:
@@ -69,6 +78,14 @@ def build(
         raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
+    if kernel.endswith((".ptx", ".cu")):
+        if shape or described.given or settings or include or arch:
+            raise UserError(
+                "--shape and its options, --set, --include and --arch are for kernels; a file has its --launch"
+            )
+        return _build_file(console, Path(kernel), launch, json)
+    if launch is not None:
+        raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
     problem, folders = problems[0], include_dirs_of(include, kernel)
     with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build", include_dirs=folders) as loaded:
         name, config = loaded.name, loaded.config_with(parse_settings(settings))
@@ -77,7 +94,8 @@ def build(
     aside = set_aside(*(step.module for step in steps))
     print_set_aside(console, str(aside))
     for step in steps:
-        print_step(console, " ".join(filter(None, (name, str(config)))), step)
+        title = f"{' '.join(filter(None, (name, str(config))))} for {step.build.arch}, {step.problem.label}"
+        print_build(console, title, step.build, step.resources, step.gate)
     good = all(step.gate.ok for step in steps)
     write_document(
         json,
@@ -112,9 +130,35 @@ def _build_all(console: Console, arch: str | None, problems: Sequence[Problem] |
     return 0 if report["ok"] else 1
 
 
-def print_step(console: Console, title: str, step: BuiltStep) -> None:
+def _build_file(console: Console, path: Path, launch: str | None, json: str | None) -> int:
+    """Build the launches of a PTX or CUDA C++ file with its launch file."""
+    from sdpalab.judge.sandbox.workshop import workshop_for
+    from warpsan.sanitize import case_of, files_of_case
+
+    limits = StaticLimits(reason=f"{path.name} declares none")
+    with workshop_for(str(path), files=files_of_case(path, launch)) as workshop:
+        case = case_of(path, launch, workshop=workshop)
+        arch, aside = arch_of(case), set_aside(*filter(None, [case.module]))
+        launches = build_case(case)
+    print_set_aside(console, str(aside))
+    gates = [check(each.resources, limits) for each in launches]
+    for each, gate in zip(launches, gates, strict=True):
+        sizes = f"grid {each.launch.grid}, block {each.launch.block}"
+        print_build(console, f"{each.name} for {arch}, {sizes}", each.build, each.resources, gate)
+    good = all(gate.ok for gate in gates)
+    builds = [
+        {**each.build.to_dict(), "problem": None, "resources": each.resources.to_dict(), "gate": gate.to_dict()}
+        for each, gate in zip(launches, gates, strict=True)
+    ]
+    content = {"kernel": case.name, "config": "", "arch": arch, "problem": None, "ok": good, "builds": builds}
+    write_document(
+        json, {**content, **({"set_aside": aside.to_dict()} if aside else {})}, status="PASSED" if good else "FAILED"
+    )
+    return 0 if good else 1
+
+
+def print_build(console: Console, title: str, built: Build, used: Resources, gate: GateResult) -> None:
     """Print one module's resources and instructions, each rule of the gate, and the gate's outcome as the last line."""
-    built, used = step.build, step.resources
     cache = "cache hit" if built.cache_hit else f"cache miss, compiled in {built.compile_seconds * 1e3:.0f} ms"
     facts = {
         "compiler": built.compiler,
@@ -131,13 +175,13 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
     if used.tensor_share:
         units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
         facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
-    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("fact", "value"), prose=("value",))
+    shown = table(title, ("fact", "value"), prose=("value",))
     shown.show_header = False
     for name, fact in facts.items():
         shown.add_row(name, fact)
     show_table(console, shown)
     rules = table("Static gate", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
-    for rule in step.gate.rules:
+    for rule in gate.rules:
         rules.add_row(
             rule.name.replace("_", " "),
             str(rule.value),
@@ -146,12 +190,12 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
             verdict_text(*_rule_outcome(rule)),
         )
     show_table(console, rules)
-    console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
-    if step.gate.notes:
-        notes = f"not declared by the kernel, so no reason to fail: {'; '.join(step.gate.notes)}"
+    console.print(f"why these limits: {gate.reason}", soft_wrap=True)
+    if gate.notes:
+        notes = f"not declared by the kernel, so no reason to fail: {'; '.join(gate.notes)}"
         console.print(verdict_text(None, notes), soft_wrap=True)
-    outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
-    conclude(console, verdict_text(step.gate.ok, outcome))
+    outcome = "gate passed" if gate.ok else f"gate failed: {'; '.join(gate.failures)}"
+    conclude(console, verdict_text(gate.ok, outcome))
 
 
 def _rule_outcome(rule: Rule) -> tuple[bool | None, str]:

@@ -118,10 +118,12 @@ class SetAsideJson(Content):
 
 
 class BuildContent(Content):
+    """``problem``: None for a file with its launch file."""
+
     kernel: str
     config: str
     arch: str
-    problem: ProblemJson
+    problem: ProblemJson | None
     ok: bool
     builds: list[Json]
     set_aside: SetAsideJson | None = None

@@ -115,8 +115,9 @@ def profile_kernel_on_simulator(
 
 def profile_file_on_simulator(console: Console, path: Path, launch: str | None, view: ProfileView) -> int:
     """Assemble, count and model the launches of a PTX or CUDA C++ file with its launch file, as for a kernel."""
+    from sdpalab.compile.building import arch_of
     from sdpalab.judge.sandbox.workshop import workshop_for
-    from sdpalab.model.counted_case import arch_of, count_case
+    from sdpalab.model.counted_case import count_case
     from warpsan.gpus import default_gpu, gpu_named
     from warpsan.sanitize import case_of, files_of_case
 

@@ -1,19 +1,28 @@
-"""Compile every module of a kernel's launch plan, read its resources, and check them against the kernel's limits."""
+"""Build the modules of a launch plan, or of a file with its launch file, and read their resources.
+
+The resources of a kernel are checked against its limits.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sdpalab.compile import Build, GateResult, Resources, build, check, check_arch, resources
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Source
+from sdpalab.kernels.plan import Launch, PtxSource, Source
 from sdpalab.problem import Problem
+from warpsan.build import foreign
 from warpsan.gpus import default_sms
+from warpsan.ptx import parse, resolve, short_name
+from warpsan.sanitize import PtxCase
 
-__all__ = ["BuiltStep", "build_kernel"]
+__all__ = ["BuiltLaunch", "BuiltStep", "arch_of", "build_case", "build_kernel"]
+
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -65,3 +74,62 @@ def build_kernel(
                 gate = check(used, kernel.static_limits(problem))
                 steps[built.key] = BuiltStep(problem, step.module, built, used, gate)
     return tuple(steps.values())
+
+
+@dataclass(frozen=True)
+class BuiltLaunch:
+    """One launch of a launch file: the short name of its entry, the launch, its build and its resources."""
+
+    name: str
+    launch: Launch
+    build: Build
+    resources: Resources
+
+
+def arch_of(case: PtxCase) -> str:
+    """The architecture in the PTX of all launches, such as ``sm_90a``.
+
+    Raises
+    ------
+    UserError
+        If one lacks an architecture, or they differ.
+    """
+    targets = set()
+    for launch in case.launches.launches:
+        target = _TARGET.search(case.text_of(launch))
+        if target is None:
+            raise UserError(f"{case.name_of(launch)} has no .target, so it cannot be assembled")
+        targets.add(target[1])
+    if len(targets) > 1:
+        raise UserError(f"{case.name}: the launches are for several architectures: {', '.join(sorted(targets))}")
+    return str(targets.pop())
+
+
+def build_case(case: PtxCase) -> tuple[BuiltLaunch, ...]:
+    """Assemble the PTX of each launch of a file with its launch file, and read the resources.
+
+    Raises
+    ------
+    UserError
+        As :func:`arch_of`, or if ptxas rejects the PTX.
+    MachineError
+        Without ptxas or disassembler.
+    """
+    arch = arch_of(case)
+    launches = []
+    for launch in case.launches.launches:
+        ptx, entry = case.text_of(launch), case.entry_of(launch)
+        mangled = resolve(entry, parse(ptx).entries, "entry")
+        own = case.module if launch.ptx is None else None
+        module = own or PtxSource(case.name_of(launch), ptx, mangled, arch, ptx.encode(), "")
+        module = foreign(module, case.workshop) if case.workshop else module
+        grid, block, cluster = launch.sizes
+        described = Launch(
+            *(grid, block, case.buffers_of(launch)),
+            dynamic_smem=launch.dynamic_smem or 0,
+            cluster=cluster,
+            module=module,
+        )
+        built = replace(build(module, arch), entry=mangled)
+        launches.append(BuiltLaunch(short_name(entry), described, built, resources(built, described)))
+    return tuple(launches)
