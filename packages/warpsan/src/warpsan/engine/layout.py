@@ -484,7 +484,7 @@ SPENT = 2
 TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13  # of each CTA that runs together with others
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
 TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR, TR_COMBINE = 10, 16, 18, 19, 20, 21, 22, 23
-"""Of the operation: its time for the checks, its instruction, the address of its data in this process after the
+"""Words of the operation: its time for the checks, its instruction, the address of its data in this process after the
 read, state bits, the linear index of its CTA plus one, and its combination with elements of global memory: bytes of
 an element << 16 | number of an operation + 1 (0: overwrite)."""
 WRITTEN_OUT, WAITED_FOR = 1, 2

@@ -98,7 +98,7 @@ def load_lane(row: int, lane: int, size: int) -> int:
 
 
 def undefine(context: int, cta: int, offset: int, size: int, bits: int) -> None:
-    """Of up to eight bytes at an offset, the bytes with a set bit become undefined."""
+    """Mark the bytes with a set bit as undefined, among up to eight bytes at an offset."""
     written = written_bytes(context, cta)
     full = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
     for k in range(size if bits != 0 else 0):
