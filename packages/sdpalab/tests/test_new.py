@@ -71,7 +71,7 @@ def test_nothing_is_overwritten_and_nothing_is_hidden(tmp_path: Path, capsys: py
 
 
 def test_device_code_alone_is_answered_with_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("judge", "build", "repro"):  # sanitize takes device code, with a launch file
+    for command in ("judge", "repro"):  # build, sanitize and profile take device code, with a launch file
         assert main([command, "fa2.cu"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "fa2.cu is source without a launch" in line
